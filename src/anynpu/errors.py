@@ -1,0 +1,194 @@
+"""All errors of anynpu, as one tree.
+
+Every error carries what a caller can act on: ``code`` (the vendor's number, if a vendor's call is behind it), ``call`` (the call that
+failed) and ``hint`` (what to do next). Each leaf is also the builtin exception that fits, so ``except ValueError`` works.
+
+::
+
+    AnynpuError
+    |-- ModelError                  a model cannot be used
+    |   |-- ModelFormatError        the file is damaged or not a model               (ValueError)
+    |   |-- ModelVersionError       written by a newer anynpu                        (ValueError)
+    |   |-- VendorModelError        only the vendor's runtime can execute it         (RuntimeError)
+    |   `-- CompileError            ONNX that cannot become a layer program          (ValueError)
+    |       |-- UnsupportedOperatorError   no way to run an operator                 (NotImplementedError)
+    |       `-- CalibrationError    the calibration data does not fit or is empty    (ValueError)
+    |-- InputError                  the caller's data does not fit the model
+    |   |-- ShapeError              (ValueError)
+    |   |-- TensorTypeError         (TypeError)
+    |   |-- TensorNameError         (KeyError)
+    |   `-- ImageError              a picture cannot be read                         (ValueError)
+    |-- DeviceError                 the device refuses or fails
+    |   |-- UnknownChipError        (ValueError)
+    |   |-- UnsupportedCall         this chip does not have the call                 (NotImplementedError)
+    |   |-- DeviceMemoryError       a buffer is missing, too small or not to be had  (MemoryError)
+    |   |-- DeviceTimeout           (TimeoutError)
+    |   |-- JobCancelled            (RuntimeError)
+    |   `-- DeviceClosed            (RuntimeError)
+    `-- MissingDependencyError      an optional package is not installed             (ImportError)
+
+>>> error = ShapeError("input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]", hint="pass layout='nhwc'")
+>>> print(error)
+input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]
+  hint: pass layout='nhwc'
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AnynpuError",
+    "CalibrationError",
+    "CompileError",
+    "DeviceClosed",
+    "DeviceError",
+    "DeviceMemoryError",
+    "DeviceTimeout",
+    "ImageError",
+    "InputError",
+    "JobCancelled",
+    "MissingDependencyError",
+    "ModelError",
+    "ModelFormatError",
+    "ModelVersionError",
+    "ShapeError",
+    "TensorNameError",
+    "TensorTypeError",
+    "UnknownChipError",
+    "UnsupportedCall",
+    "UnsupportedOperatorError",
+    "VendorModelError",
+]
+
+
+class AnynpuError(Exception):
+    """The root: everything that anynpu raises on purpose.
+
+    :param message: what is wrong, with the names and numbers involved
+    :param hint: what the caller can do about it
+    :param code: the vendor's error number, where a vendor's call is involved
+    :param call: the call that failed
+    """
+
+    def __init__(self, message: str, *, hint: str = "", code: int | None = None, call: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.code = code
+        self.call = call
+
+    def __str__(self) -> str:
+        where = ", ".join(filter(None, (self.call, "" if self.code is None else str(self.code))))
+        text = f"{self.message} ({where})" if where else self.message
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+class ModelError(AnynpuError):
+    """A model cannot be used."""
+
+
+class ModelFormatError(ModelError, ValueError):
+    """The file is damaged, truncated or not a model at all."""
+
+
+class ModelVersionError(ModelError, ValueError):
+    """The file was written by a newer version of anynpu."""
+
+
+class VendorModelError(ModelError, RuntimeError):
+    """The file was compiled by a vendor's tool; only the vendor's runtime can execute it."""
+
+
+class CompileError(ModelError, ValueError):
+    """The ONNX model cannot become a layer program.
+
+    ``node``, ``operator`` and ``tensor`` say where, as far as that is known.
+    """
+
+    def __init__(
+        self, message: str, *, node: str = "", operator: str = "", tensor: str = "", hint: str = "", call: str = ""
+    ) -> None:
+        super().__init__(message, hint=hint, call=call)
+        self.node = node
+        self.operator = operator
+        self.tensor = tensor
+
+    def __str__(self) -> str:
+        where = ", ".join(
+            f"{label} {value!r}"
+            for label, value in (("node", self.node), ("operator", self.operator), ("tensor", self.tensor))
+            if value
+        )
+        text = f"{self.message} [{where}]" if where else self.message
+        return f"{text}\n  hint: {self.hint}" if self.hint else text
+
+
+class UnsupportedOperatorError(CompileError, NotImplementedError):
+    """There is no way to run an operator of the model."""
+
+
+class CalibrationError(CompileError):
+    """The calibration data is empty, unreadable or does not fit the model."""
+
+
+class InputError(AnynpuError):
+    """The caller's data does not fit the model."""
+
+
+class ShapeError(InputError, ValueError):
+    """An array has another shape than the tensor it is meant for."""
+
+
+class TensorTypeError(InputError, TypeError):
+    """An array has a type that the tensor does not accept."""
+
+
+class TensorNameError(InputError, KeyError):
+    """There is no tensor of that name."""
+
+    __str__ = AnynpuError.__str__  # KeyError would print the repr
+
+
+class ImageError(InputError, ValueError):
+    """A picture cannot be read."""
+
+
+class DeviceError(AnynpuError):
+    """The device refuses or fails."""
+
+
+class UnknownChipError(DeviceError, ValueError):
+    """The chip is not in the catalogue."""
+
+
+class UnsupportedCall(DeviceError, NotImplementedError):
+    """This chip does not have the call or the query."""
+
+
+class DeviceMemoryError(DeviceError, MemoryError):
+    """A device buffer is missing, too small or not to be had."""
+
+
+class DeviceTimeout(DeviceError, TimeoutError):
+    """A job did not get its core, or did not finish, in time."""
+
+
+class JobCancelled(DeviceError, RuntimeError):
+    """A job was cancelled."""
+
+
+class DeviceClosed(DeviceError, RuntimeError):
+    """The device, model or context was closed."""
+
+
+class MissingDependencyError(AnynpuError, ImportError):
+    """An optional package is not installed.
+
+    >>> print(MissingDependencyError.for_extra("onnx", "sim"))
+    this needs the package 'onnx', which is not installed
+      hint: pip install 'anynpu[sim]'
+    """
+
+    @classmethod
+    def for_extra(cls, package: str, extra: str) -> MissingDependencyError:
+        """The error for a missing *package* that belongs to the optional *extra*."""
+        return cls(f"this needs the package '{package}', which is not installed", hint=f"pip install 'anynpu[{extra}]'")

@@ -1,0 +1,406 @@
+"""The layer program: what the NPU executes, as data.
+
+The compiler writes it, and everything else reads it: the engines execute it, the memory plan and the costs are in it, the model file
+stores it, ``inspect`` prints it. There is no second graph.
+
+A *program* serves one set of input shapes: tensors, layers in the order of execution, and a place in memory for every tensor. A *model*
+is one or more programs for one chip (several for dynamic shapes), which share their weights.
+
+Integer layers carry everything their arithmetic needs; what it means is written in :mod:`anynpu.arithmetic`. Float layers are executed
+together, as *islands*: ONNX graphs that run in float32.
+
+Conventions that every operator follows:
+
+* An integer tensor lies in memory with its channels last (``Layout.NHWC``, or ``Layout.PLAIN`` where the last axis is the channel).
+  Axes in operators are axes of ``TensorSpec.memory_shape``, never of the ONNX shape. A tensor of rank 3 in NHWC is an image of height 1.
+* The zero point of an input is the one of its tensor's quantisation (per channel where that has groups); the numbers that lead to the
+  output (multiplier, zero point, clamp, table) are stored in the operator.
+* Arrays indexed by channel have one entry for each output channel, or a single one that serves all.
+* Tables have one row (or one a group of channels); the index is the code's bits read as unsigned (256 or 65536 entries).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .tensor import TensorSpec
+
+__all__ = [
+    "Binary",
+    "Concat",
+    "Conv",
+    "ConvTranspose",
+    "Convert",
+    "Dense",
+    "Epilogue",
+    "Float",
+    "Island",
+    "Layer",
+    "MatMul",
+    "MemoryPlan",
+    "Model",
+    "Op",
+    "Pad",
+    "Placement",
+    "Pool",
+    "Preprocess",
+    "Program",
+    "Resize",
+    "Slice",
+    "Table",
+    "Transpose",
+]
+
+Array = npt.NDArray[Any]
+
+
+class Placement(str, enum.Enum):
+    """Which processor of the chip executes a layer."""
+
+    NPU = "npu"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, eq=False)
+class Epilogue:
+    """From an accumulator to the stored code, by output channel.
+
+    In this order, all in float32 with every step rounded::
+
+        f = float32(acc) * multiplier
+        f = f + float32(residual - residual_zero) * residual_multiplier     where there is a residual input
+        f = f * slope if f < 0 else f                                       where there is a slope
+        code = clamp(round_half_even(f) + zero_point)                       to ``clamp``, or to the limits of the type
+        code = table[code]                                                  where there is a table
+
+    :ivar multiplier: float32[C]
+    :ivar zero_point: int32[C], of the code before the table
+    :ivar clamp: int32[2, C], smallest and largest code before the table
+    :ivar slope: float32[C], for LeakyRelu and PRelu
+    :ivar residual_multiplier: float32[C]
+    :ivar table: int8[G, 256] or int16[G, 65536]; its row for a channel follows from ``table_groups``
+    :ivar table_groups: channels of each row, in order; empty where there is one row
+    """
+
+    multiplier: Array
+    zero_point: Array
+    clamp: Array | None = None
+    slope: Array | None = None
+    residual_multiplier: Array | None = None
+    table: Array | None = None
+    table_groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Conv:
+    """Convolution over NHWC: acc = bias + sum((x - x_zero) * (w - weight_zero)). Inputs: x, and the residual where there is one.
+
+    :ivar weights: int8 or int16 [Cout, kernel_h, kernel_w, Cin / groups]
+    :ivar weight_zero: int32[Cout]
+    :ivar bias: int32[Cout], int64 for 16-bit weights
+    :ivar pads: top, left, bottom, right; padding has the value zero
+    """
+
+    weights: Array
+    weight_zero: Array
+    bias: Array
+    epilogue: Epilogue
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class ConvTranspose:
+    """Transposed convolution over NHWC; fields as in :class:`Conv`, weights [Cout, kernel_h, kernel_w, Cin / groups].
+
+    Output pixel (y, x) receives input pixel (i, j) through kernel element (a, b) where y = i * stride - pad + a * dilation. The extent
+    of the output is that of the output tensor.
+    """
+
+    weights: Array
+    weight_zero: Array
+    bias: Array
+    epilogue: Epilogue
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    groups: int = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """Fully connected: the input's memory is read as rows of K elements. Inputs: x, and the residual where there is one.
+
+    :ivar weights: int8 or int16 [N, K]
+    :ivar weight_zero: int32[N]
+    :ivar bias: int32[N], int64 for 16-bit weights
+    """
+
+    weights: Array
+    weight_zero: Array
+    bias: Array
+    epilogue: Epilogue
+
+
+@dataclass(frozen=True, eq=False)
+class MatMul:
+    """Product of two activations [..., M, K] x [..., K, N], leading axes broadcast; with *transpose_b*, b is [..., N, K]."""
+
+    epilogue: Epilogue
+    transpose_b: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Binary:
+    """Two inputs element by element, broadcast over memory axes as numpy does.
+
+    ``add``: f = (a - a_zero) * a_multiplier + (b - b_zero) * b_multiplier. ``sub``: the same with a minus.
+    ``mul``: f = ((a - a_zero) * (b - b_zero)) * a_multiplier. ``max`` and ``min`` compare the two terms of ``add``.
+    All in float32, every step rounded; then the epilogue without its multiplier (which is empty here).
+    """
+
+    kind: Literal["add", "sub", "mul", "max", "min"]
+    a_multiplier: Array
+    b_multiplier: Array
+    epilogue: Epilogue
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """y = table[x]: an activation, or a change of scale.
+
+    :ivar table: int8[G, 256] or int16[G, 65536]
+    """
+
+    table: Array
+    table_groups: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Concat:
+    """Inputs one after the other along a memory axis, each through its table (None: as it is; then the scales are equal).
+
+    A table has rows for the groups of its own input's channels, as in :class:`Table`.
+    """
+
+    axis: int
+    tables: tuple[Table | None, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Slice:
+    """Each output is input[start::step] with the extents of the output tensor, by memory axis. Split is a slice of several outputs."""
+
+    starts: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Pad:
+    """Padding by memory axis. ``value`` is a code, for the mode ``constant``."""
+
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    mode: Literal["constant", "reflect", "edge"] = "constant"
+    value: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """Pooling over NHWC. ``max`` keeps the code. ``average``: acc = sum(x - x_zero) over the window's elements inside the input,
+
+    f = float32(acc) * (multiplier / float32(count)) with both steps in float32, then the rest of the epilogue. ``count`` is the number
+    of elements inside the input, or of those inside the padded input with *count_include_pad*. The epilogue is None for ``max``.
+    """
+
+    kind: Literal["max", "average"]
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    pads: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilations: tuple[int, int] = (1, 1)
+    count_include_pad: bool = False
+    epilogue: Epilogue | None = None
+
+
+RESIZE_BITS = 11
+"""Fraction bits of the weights of a linear resize; two axes make 22."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resize:
+    """Resize over NHWC, by index; the code's meaning does not change.
+
+    ``nearest``: y[i, j] = x[rows[i, 0], columns[j, 0]]. ``linear``: acc = sum over the four neighbours of x * row weight * column weight,
+    then a shift by 22 bits, rounded half to even.
+
+    :ivar rows: int32[H_out, 3]: first row, second row, weight of the second in units of 2**-11 (the first has the rest)
+    :ivar columns: int32[W_out, 3]
+    """
+
+    kind: Literal["nearest", "linear"]
+    rows: Array
+    columns: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Transpose:
+    """The input's memory, read as *view*, with its axes permuted. Integer or float; the code's meaning does not change."""
+
+    view: tuple[int, ...]
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Convert:
+    """Between float and integer, and between layouts: all of it follows from the two tensors (quantise, dequantise, cast, transpose)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Float:
+    """A layer in float; it is executed with the others of its island, at the place of the island's first layer."""
+
+    island: int
+
+
+Op = Conv | ConvTranspose | Dense | MatMul | Binary | Table | Concat | Slice | Pad | Pool | Resize | Transpose | Convert | Float
+
+
+@dataclass(frozen=True, eq=False)
+class Island:
+    """A part of the network that runs in float: an ONNX model whose inputs and outputs are tensors of the program.
+
+    :ivar model: serialised ONNX; its large initialisers are declared as external data and are found in ``weights`` by name
+    :ivar weights: what a chip would hold in weight memory, in the type it holds it
+    """
+
+    model: bytes
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights: Mapping[str, Array] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One step of the NPU.
+
+    :ivar name: the ONNX node it stands for
+    :ivar kind: what perf tables print, such as ``ConvRelu``
+    :ivar nodes: all ONNX nodes that went into it
+    :ivar reason: why it is on the CPU; empty on the NPU
+    :ivar macs: multiply-accumulates
+    :ivar weight_bytes: bytes of weights, bias and tables
+    """
+
+    name: str
+    kind: str
+    op: Op
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    placement: Placement = Placement.NPU
+    reason: str = ""
+    macs: int = 0
+    weight_bytes: int = 0
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where tensors lie in internal memory. Inputs and outputs of the program are not in it: they have buffers of their own.
+
+    :ivar offsets: byte offset of each tensor that owns memory
+    :ivar size: bytes of internal memory
+    """
+
+    offsets: Mapping[str, int]
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What the NPU executes for one set of input shapes.
+
+    :ivar views: tensors that are another tensor's memory under another shape (a reshape): name -> owner of the memory
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, TensorSpec]
+    layers: tuple[Layer, ...]
+    memory: MemoryPlan
+    islands: tuple[Island, ...] = ()
+    views: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(self.tensors[name] for name in self.inputs)
+
+    @property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(self.tensors[name] for name in self.outputs)
+
+    def layers_on(self, placement: Placement) -> Iterator[Layer]:
+        """The layers that one processor executes."""
+        return (layer for layer in self.layers if layer.placement is placement)
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What happens to a raw input before quantisation: (x - mean) / std by channel."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A compiled model: one or more programs for one chip.
+
+    :ivar chip: name in the catalogue
+    :ivar dtype: how it was quantised: ``w8a8``, ``fp16`` or ``w16a16``
+    :ivar preprocess: by input name; an input without an entry takes its values as they are
+    :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
+    :ivar weightless: the weights were left out (remove_weight) and must come from another context
+
+    >>> model = anynpu.compile("det.onnx", target="rk3588", dtype="fp16")    # doctest: +SKIP
+    >>> model.save("det.rknn")                                              # doctest: +SKIP
+    """
+
+    chip: str
+    dtype: str
+    programs: tuple[Program, ...]
+    name: str = ""
+    custom_string: str = ""
+    preprocess: Mapping[str, Preprocess] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    weightless: bool = False
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs of the first shape set."""
+        return self.programs[0].input_specs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs of the first shape set."""
+        return self.programs[0].output_specs
+
+    def save(self, path: str | Path, *, remove_weight: bool = False) -> Path:
+        """Write the model file and return its path."""
+        from . import modelfile
+
+        return modelfile.write(self, path, remove_weight=remove_weight)
+
+
+def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Smallest and largest code of a stored integer type."""
+    info = np.iinfo(dtype)
+    return int(info.min), int(info.max)
