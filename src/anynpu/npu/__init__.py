@@ -1,0 +1,38 @@
+"""The software NPU: the device that stands in for a board.
+
+>>> from anynpu.npu import Device
+>>> with Device("rk3588") as device:                                     # doctest: +SKIP
+...     model = device.load("det.rknn")
+...     with model.context() as context:
+...         (heat,) = context.run({"x": page}, layout="nhwc")
+"""
+
+from __future__ import annotations
+
+from .context import Context
+from .control import RunControl
+from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
+from .device import Device, Job
+from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
+from .loaded import LoadedModel
+from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
+
+__all__ = [
+    "Buffer",
+    "Context",
+    "CoreMask",
+    "CoreScheduler",
+    "CoreStatistics",
+    "Device",
+    "Engine",
+    "Executable",
+    "Job",
+    "LayerTime",
+    "Lease",
+    "LoadedModel",
+    "MemoryPool",
+    "MemoryUsage",
+    "Purpose",
+    "ReferenceEngine",
+    "RunControl",
+]

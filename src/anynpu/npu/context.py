@@ -1,0 +1,394 @@
+"""One user of a loaded model, with its own inputs, outputs and internal memory.
+
+Who owns what: the context owns its I/O buffers and its internal memory, unless the caller supplied them, and the program bound to them.
+Weights and prepared programs belong to the loaded model.
+
+Exclusion: a context does one thing at a time. There is no lock in it: it is an exclusive thing in the device's scheduler, which a call
+that reads or writes the context's state holds, and so is its internal memory, which a run holds together with its cores. Two threads may
+therefore use one context, and two contexts one piece of internal memory; they take turns.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import convert
+from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNameError
+from ..program import Float, Program
+from ..tensor import DType, Layout, TensorSpec
+from .control import RunControl
+from .cores import CoreMask, Lease
+from .engines.base import BoundProgram, LayerTime
+from .inputs import interpret
+from .loaded import Resident, internal_size, shape_set
+from .memory import Buffer, Purpose
+
+if TYPE_CHECKING:
+    from .loaded import LoadedModel
+
+__all__ = ["Context", "Inputs"]
+
+Array = npt.NDArray[Any]
+Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array | None
+"""Inputs by name, or in the order of the model; a bare array for a model with one input; None to run on what the buffers hold."""
+
+_ALIGNMENT = 64  # of the tensors inside a block of I/O memory
+
+
+class Context:
+    """Runs a loaded model. Made by :meth:`LoadedModel.context`.
+
+    >>> with Device("rk3588") as device, device.load("det.rknn").context() as context:        # doctest: +SKIP
+    ...     (heat,) = context.run({"x": page}, layout="nhwc")
+    """
+
+    def __init__(
+        self, loaded: LoadedModel, *, internal: Buffer | None = None, shapes: int | Mapping[str, Sequence[int]] = 0
+    ) -> None:
+        self._device = loaded.device
+        self._device.require_open()
+        self._scheduler = self._device.scheduler
+        self._resident: Resident | None = loaded._require()
+        model = self._resident.model
+        self._index = shape_set(model, shapes)
+        needed = internal_size(model)
+        if internal is not None and internal.size < needed:
+            raise DeviceMemoryError(
+                f"the internal memory of '{model.name}' takes {needed} bytes, the buffer has {internal.size}",
+                hint=f"supply at least {needed} bytes (LoadedModel.internal_size), or leave it to the device",
+            )
+        self._internal: Buffer | None = internal
+        if internal is None:
+            self._internal = self._device.memory.allocate(needed, Purpose.INTERNAL)
+        self._key = object()  # what the scheduler knows the context by
+        self._inputs: dict[str, Buffer] = {}
+        self._outputs: dict[str, Buffer] = {}
+        self._supplied: set[str] = set()  # inputs in buffers of the caller
+        self._bound: BoundProgram | None = None
+        self._copies: list[tuple[Array, Array]] = []
+        self._device.adopt(self)
+
+    @property
+    def program(self) -> Program:
+        """The program of the selected shape set."""
+        return self._require().model.programs[self._index]
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        return self.program.input_specs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        return self.program.output_specs
+
+    @property
+    def internal_memory(self) -> Buffer:
+        """Where the intermediates are, at the offsets of ``program.memory``. May be given to another context, which then takes turns."""
+        self._require()
+        assert self._internal is not None
+        return self._internal
+
+    @property
+    def closed(self) -> bool:
+        return self._resident is None
+
+    def select_shapes(self, shapes: int | Mapping[str, Sequence[int]]) -> None:
+        """Change to another shape set, by index or by the shape of each input. Buffers that were bound are let go."""
+        with self._turn():
+            index = shape_set(self._require().model, shapes)
+            if index != self._index:
+                self._index = index
+                self._inputs, self._outputs = {}, {}
+                self._supplied.clear()
+                self._bound = None
+
+    def bind_input(self, name: str, buffer: Buffer | None) -> None:
+        """Read an input from *buffer*, in the tensor's own layout and type; None goes back to memory of the context's own."""
+        with self._turn():
+            self._bind(self._inputs, self._spec(name, self.program.inputs, "input"), buffer)
+            if buffer is None:
+                self._supplied.discard(name)
+            else:
+                self._supplied.add(name)
+
+    def bind_output(self, name: str, buffer: Buffer | None) -> None:
+        """Write an output to *buffer*, in the tensor's own layout and type; None goes back to memory of the context's own."""
+        with self._turn():
+            self._bind(self._outputs, self._spec(name, self.program.outputs, "output"), buffer)
+
+    def input_buffer(self, name: str) -> Buffer:
+        """The memory of an input."""
+        with self._turn():
+            spec = self._spec(name, self.program.inputs, "input")
+            self._provide()
+            return self._inputs[spec.name]
+
+    def output_buffer(self, name: str) -> Buffer:
+        """The memory of an output."""
+        with self._turn():
+            spec = self._spec(name, self.program.outputs, "output")
+            self._provide()
+            return self._outputs[spec.name]
+
+    def write(self, name: str, array: npt.ArrayLike, *, layout: Layout | str | None = None, raw: bool = False) -> None:
+        """Put an array into an input, converted in one pass: layout, mean and std, quantisation.
+
+        Floats and uint8 are values. int8 for an int8 tensor are codes, taken as they are; so is everything with *raw*.
+
+        :param layout: ``nchw`` (the model's order, by default) or ``nhwc``
+        """
+        with self._turn():
+            self._write(name, array, layout, raw)
+
+    def read(self, name: str, *, dequantize: bool = True) -> Array:
+        """A copy of an output in the model's order of axes: float32 (integers and booleans that are not quantised keep their type).
+
+        :param dequantize: False gives the codes in the tensor's own type
+        """
+        with self._turn():
+            return self._read(self._spec(name, self.program.outputs, "output"), dequantize)
+
+    def run(
+        self,
+        inputs: Inputs = None,
+        *,
+        layout: Layout | str | None = None,
+        dequantize: bool = True,
+        mask: CoreMask | int | Iterable[int] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        control: RunControl | None = None,
+    ) -> list[Array]:
+        """Write the inputs, execute, read the outputs; all in the calling thread.
+
+        :param inputs: by name, or in the order of the model; an input in a buffer of the caller may be left out
+        :param mask: the cores to use; any idle one by default
+        :param priority: smaller goes first
+        :param timeout: seconds for all of it, waiting included
+        :param control: for who wants to cancel it from another thread; takes the place of *timeout*
+        :return: the outputs in the order of the model
+        """
+        control = control or RunControl(timeout)
+        with self._turn(control, priority):
+            self._write_all(inputs, layout)
+            with self._cores(control, mask, priority):
+                self._execute(control)
+            return self._read_all(dequantize)
+
+    def execute(
+        self,
+        *,
+        mask: CoreMask | int | Iterable[int] | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        control: RunControl | None = None,
+        profile: bool = False,
+        between: Callable[[int], None] | None = None,
+    ) -> list[LayerTime]:
+        """Execute on what the input buffers hold; the results are in the output buffers.
+
+        :param profile: measure each layer
+        :param between: called before each layer with its index
+        :return: the host time of each layer, in order; empty without *profile*
+        """
+        control = control or RunControl(timeout)
+        clock: list[LayerTime] | None = [] if profile else None
+        with self._turn(control, priority), self._cores(control, mask, priority):
+            self._execute(control, between, clock)
+        return clock or []
+
+    def close(self) -> None:
+        """Stop what runs here between two layers, deny what waits (both with :class:`DeviceClosed`), and give the memory back."""
+        self._resident = None
+        self._scheduler.retire(self._key, _closed())
+        self._bound = self._internal = None
+        self._copies = []
+        self._inputs, self._outputs = {}, {}
+
+    # What follows expects that the context is held, except `_turn` and `_cores`, which take hold of it.
+
+    def _turn(self, control: RunControl | None = None, priority: int = 0) -> Lease:
+        self._require()
+        self._device.require_open()
+        lease = self._scheduler.acquire(priority=priority, control=control, exclusive=(self._key,), no_cores=True)
+        if self._resident is None:  # closed while this thread waited
+            lease.release()
+            raise _closed()
+        return lease
+
+    def _cores(self, control: RunControl, mask: CoreMask | int | Iterable[int] | None, priority: int) -> Lease:
+        return self._scheduler.acquire(mask, priority=priority, control=control, exclusive=(self.internal_memory,))
+
+    def _exclusive(self) -> tuple[object, ...]:
+        """What a run needs besides cores."""
+        return self._key, self.internal_memory
+
+    def _require(self) -> Resident:
+        resident = self._resident
+        if resident is None:
+            raise _closed()
+        return resident
+
+    def _spec(self, name: str, names: Sequence[str], what: str) -> TensorSpec:
+        if name in names:
+            return self.program.tensors[name]
+        near = difflib.get_close_matches(str(name), names, n=1)
+        guess = f"did you mean '{near[0]}'? " if near else ""
+        raise TensorNameError(f"there is no {what} '{name}'", hint=f"{guess}The model has: {', '.join(names)}")
+
+    def _bind(self, buffers: dict[str, Buffer], spec: TensorSpec, buffer: Buffer | None) -> None:
+        if buffer is None:
+            buffers.pop(spec.name, None)
+        else:
+            if buffer.size < spec.nbytes:
+                raise DeviceMemoryError(
+                    f"tensor '{spec.name}' takes {spec.nbytes} bytes, the buffer has {buffer.size}",
+                    hint=f"bind at least {spec.nbytes} bytes",
+                )
+            buffer.view()  # refuses a closed one
+            buffers[spec.name] = buffer
+        self._bound = None
+
+    def _provide(self) -> None:
+        """Give every input and output without memory a place in one block."""
+        missing = [
+            (buffers, spec)
+            for buffers, specs in ((self._inputs, self.inputs), (self._outputs, self.outputs))
+            for spec in specs
+            if spec.name not in buffers
+        ]
+        if not missing:
+            return
+        sizes = [-(-spec.nbytes // _ALIGNMENT) * _ALIGNMENT for _, spec in missing]
+        block = self._device.memory.allocate(sum(sizes), Purpose.IO)
+        offset = 0
+        for (buffers, spec), size in zip(missing, sizes, strict=True):
+            buffers[spec.name] = block.slice(offset, spec.nbytes)
+            offset += size
+
+    def _arrange(self) -> BoundProgram:
+        """The program tied to the buffers as they are bound now."""
+        for buffer in (self.internal_memory, *self._inputs.values(), *self._outputs.values()):
+            buffer.view()  # refuses one that its owner has closed
+        if self._bound is None:
+            self._provide()
+            program = self.program
+            owners = {name: self._owner(program, name) for name in _used(program)}
+            arrays = {name: self._place(program, name, owner) for name, owner in owners.items()}
+            # an output that is another tensor's memory is copied to its own at the end
+            self._copies = [
+                (self._outputs[name].array(np.uint8), _bytes(arrays[name]))
+                for name in program.outputs
+                if owners[name] != name or name in program.inputs
+            ]
+            self._bound = self._require().executable(self._index).bind(arrays)
+        return self._bound
+
+    @staticmethod
+    def _owner(program: Program, name: str) -> str:
+        while name in program.views:
+            name = program.views[name]
+        return name
+
+    def _place(self, program: Program, name: str, owner: str) -> Array:
+        if owner in self._inputs:
+            return self._inputs[owner].tensor(program.tensors[name])
+        if owner in self._outputs:
+            return self._outputs[owner].tensor(program.tensors[name])
+        if owner not in program.memory.offsets:
+            raise ModelFormatError(f"the program has no memory for tensor '{name}'", hint="compile the model again")
+        return self.internal_memory.tensor(program.tensors[name], program.memory.offsets[owner])
+
+    def _execute(
+        self, control: RunControl, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None
+    ) -> None:
+        self._arrange().run(control, between=between, clock=clock)
+        for target, source in self._copies:
+            target[: source.size] = source
+
+    def _run_held(
+        self, control: RunControl, inputs: Inputs, layout: Layout | str | None, dequantize: bool
+    ) -> list[Array] | BaseException:
+        """A submitted run, in a thread that holds the context and the cores. Gives the outputs, or what went wrong."""
+        try:
+            self._require()
+            self._write_all(inputs, layout)
+            self._execute(control)
+            return self._read_all(dequantize)
+        except BaseException as error:  # whatever it is belongs to who asks for the result
+            return error
+
+    def _write_all(self, inputs: Inputs, layout: Layout | str | None) -> None:
+        if inputs is None:
+            return
+        names = self.program.inputs
+        if isinstance(inputs, Mapping):
+            given: Mapping[str, npt.ArrayLike] = inputs
+            missing = [name for name in names if name not in given and name not in self._supplied]
+        else:
+            arrays: Sequence[npt.ArrayLike] = [inputs] if isinstance(inputs, np.ndarray) else inputs
+            if len(arrays) > len(names):
+                raise TensorNameError(f"{len(arrays)} inputs for a model with {len(names)}", hint=f"it has: {', '.join(names)}")
+            given, missing = dict(zip(names, arrays, strict=False)), list(names[len(arrays) :])
+        if missing:
+            raise TensorNameError(
+                f"no array for input '{missing[0]}'",
+                hint=f"the model has: {', '.join(names)}; only one that is bound to a buffer may be left out",
+            )
+        for name, array in given.items():
+            self._write(name, array, layout, False)
+
+    def _write(self, name: str, given: npt.ArrayLike, layout: Layout | str | None, raw: bool) -> None:
+        spec = self._spec(name, self.program.inputs, "input")
+        array, source, preprocess = interpret(
+            given, spec, layout=layout, preprocess=self._require().model.preprocess.get(name), raw=raw
+        )
+        self._provide()
+        convert.convert(array, source, spec, out=self._inputs[name].tensor(spec), preprocess=preprocess)
+
+    def _read_all(self, dequantize: bool) -> list[Array]:
+        return [self._read(spec, dequantize) for spec in self.outputs]
+
+    def _read(self, spec: TensorSpec, dequantize: bool) -> Array:
+        self._provide()
+        order = Layout.PLAIN if spec.layout is Layout.PLAIN else Layout.NCHW
+        if dequantize and (spec.quantization is not None or spec.dtype.is_float):
+            target = TensorSpec(spec.name, spec.shape, DType.FLOAT32, order)
+        else:
+            target = TensorSpec(spec.name, spec.shape, spec.dtype, order, spec.quantization)
+        return convert.convert(self._outputs[spec.name].tensor(spec), spec, target)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        resident = self._resident
+        return "<Context, closed>" if resident is None else f"<Context of {resident.model.name or 'a model'} on {self._device}>"
+
+
+def _used(program: Program) -> set[str]:
+    """The tensors that need memory: all but those inside a float island."""
+    names = {*program.inputs, *program.outputs}
+    for layer in program.layers:
+        if not isinstance(layer.op, Float):
+            names.update(layer.inputs, layer.outputs)
+    for island in program.islands:
+        names.update(island.inputs, island.outputs)
+    return names
+
+
+def _bytes(array: Array) -> Array:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _closed() -> DeviceClosed:
+    return DeviceClosed("the context was closed", hint="make a new one from the loaded model")

@@ -1,0 +1,146 @@
+"""The seam between the software NPU and what executes layers.
+
+An *engine* prepares a program once per loaded model and sees all of it, so that it may pack weights or build sessions then. What it gives,
+an :class:`Executable`, is shared by all contexts of the model and holds nothing that a run changes. A context binds it to its own arrays
+(inputs, outputs, internal memory); the :class:`BoundProgram` belongs to that context alone and runs one job at a time.
+
+A bound program runs layer by layer. Before each layer it looks whether the job was cancelled or is out of time, so that stopping a job
+costs nothing in the layers themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy.typing as npt
+
+from ...errors import ModelFormatError
+from ...program import Float, Layer, Program
+from ..control import RunControl
+from . import islands, reference
+
+__all__ = ["BoundProgram", "Engine", "Executable", "LayerTime", "ReferenceEngine", "Step"]
+
+Array = npt.NDArray[Any]
+Step = Callable[[RunControl], None]
+"""Executes one layer on arrays that it already knows."""
+
+
+class LayerTime(NamedTuple):
+    """Host time of one layer. An island's time stands at its first layer; its other layers have no entry."""
+
+    layer: int
+    ns: int
+
+
+class BoundProgram:
+    """A program with its memory, ready to run."""
+
+    def __init__(self, steps: Sequence[tuple[int, Step]]) -> None:
+        self._steps = tuple(steps)
+
+    def run(
+        self,
+        control: RunControl,
+        *,
+        between: Callable[[int], None] | None = None,
+        clock: list[LayerTime] | None = None,
+    ) -> None:
+        """Execute all layers.
+
+        :param control: raises between layers if the job is cancelled or out of time
+        :param between: called before each step with the index of its layer
+        :param clock: receives the host time of each step
+        """
+        for index, step in self._steps:
+            control.check()
+            if between is not None:
+                between(index)
+                control.check()
+            if clock is None:
+                step(control)
+            else:
+                begin = time.perf_counter_ns()
+                step(control)
+                clock.append(LayerTime(index, time.perf_counter_ns() - begin))
+
+
+class Executable(Protocol):
+    """A prepared program; may be used by several threads at a time."""
+
+    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+        """Tie it to memory.
+
+        :param arrays: every tensor of the program by name, each with the ``memory_shape`` and storage type of its TensorSpec
+        """
+        ...
+
+
+class Engine(Protocol):
+    """Something that executes programs."""
+
+    name: str
+
+    def prepare(self, program: Program) -> Executable:
+        """Get a program ready; called once per loaded model and shape set."""
+        ...
+
+
+class ReferenceEngine:
+    """Integer layers with numpy, exactly; float islands with onnxruntime.
+
+    :param threads: host threads that an island may use
+    """
+
+    name = "reference"
+
+    def __init__(self, *, threads: int = 1) -> None:
+        self._threads = threads
+
+    def prepare(self, program: Program) -> Executable:
+        """Build the sessions of the program's islands; weights of integer layers are used where they are."""
+        sessions = [
+            islands.IslandSession(island, program.tensors, name=f"island {number}", threads=self._threads)
+            for number, island in enumerate(program.islands)
+        ]
+        return _ReferenceExecutable(program, sessions)
+
+
+class _ReferenceExecutable:
+    def __init__(self, program: Program, sessions: Sequence[islands.IslandSession]) -> None:
+        self._program = program
+        self._sessions = sessions
+
+    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+        steps: list[tuple[int, Step]] = []
+        begun: set[int] = set()
+        for index, layer in enumerate(self._program.layers):
+            if not isinstance(layer.op, Float):
+                steps.append((index, self._integer_step(layer, arrays)))
+            elif layer.op.island not in begun:
+                begun.add(layer.op.island)
+                steps.append((index, self._island(layer.op.island, layer.name).bind(arrays)))
+        return BoundProgram(steps)
+
+    def _island(self, number: int, layer: str) -> islands.IslandSession:
+        if not 0 <= number < len(self._sessions):
+            raise ModelFormatError(
+                f"layer '{layer}' belongs to float island {number}, which the program does not have",
+                hint="compile the model again",
+            )
+        return self._sessions[number]
+
+    def _integer_step(self, layer: Layer, arrays: Mapping[str, Array]) -> Step:
+        tensors = self._program.tensors
+        inputs = [arrays[name] for name in layer.inputs]
+        outputs = [arrays[name] for name in layer.outputs]
+        input_specs = [tensors[name] for name in layer.inputs]
+        output_specs = [tensors[name] for name in layer.outputs]
+        op = layer.op
+
+        def step(_: RunControl) -> None:
+            reference.execute(op, inputs, input_specs, output_specs, outputs)
+
+        return step
