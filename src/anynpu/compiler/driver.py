@@ -1,0 +1,216 @@
+"""compile and check: the compiler from end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import chips
+from ..errors import CompileError, TensorNameError
+from ..program import Model, Program
+from ..report import Report, report
+from ..tensor import DType
+from .calibrate import CalibratedRanges, UnknownRanges, calibrate
+from .dataset import InputInfo, open_dataset
+from .forms import forms_of
+from .graph import Graph
+from .groups import ChannelRanges, choose_groups, grouping_candidates
+from .importer import Shapes, import_onnx, load_onnx
+from .lower import lower
+from .options import Normalisation, PerInput, check_dtype, preprocessing, shape_sets
+from .quantize import Ranges, assign_quantization, quantized_tensors
+from .simplify import reverse_channels, simplify
+from .steps import Step, build_steps
+
+__all__ = ["check", "compile"]
+
+Progress = Callable[[str, int, "int | None"], None]
+
+
+def compile(
+    model: Any,
+    target: str = "rk3588",
+    *,
+    dataset: Any = None,
+    mean: PerInput = None,
+    std: PerInput = None,
+    channel_order: str | Mapping[str, str] | None = None,
+    dtype: str = "w8a8",
+    algorithm: str = "percentile",
+    percentile: float = 99.99,
+    channel_groups: int = 2,
+    shapes: Shapes | Sequence[Shapes] | None = None,
+    hybrid: Sequence[str] = (),
+    batch: int | None = None,
+    custom_string: str = "",
+    name: str = "",
+    calibration_limit: int | None = None,
+    progress: Progress | None = None,
+) -> Model:
+    """Compile an ONNX model for one chip.
+
+    :param model: path, bytes or onnx.ModelProto; opset 7 or later
+    :param target: a chip of the catalogue
+    :param dataset: calibration data: a folder of images, a text file with a sample a line, .npy, .npz, or any iterable of samples
+    :param mean: by channel, subtracted from raw input values; a dict by input name where there are several inputs
+    :param std: by channel, raw values are divided by it
+    :param channel_order: what the model was trained on; ``bgr`` lets it take RGB pictures all the same
+    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``
+    :param algorithm: how ranges are found: ``minmax``, ``percentile``, ``kl`` or ``mse``
+    :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor
+    :param shapes: shape of each input whose shape is not fixed; a list of such dicts for dynamic shapes
+    :param hybrid: tensors that stay in float16
+    :param batch: extent of the first axis of every input
+    :param custom_string: any text, stored in the file
+    :param calibration_limit: use at most this many samples
+    :param progress: called with (stage, done, total)
+
+    >>> model = anynpu.compile("det.onnx", target="rk3588", dataset="pages/", std=(255, 255, 255))    # doctest: +SKIP
+    >>> model.save("det.rknn")                                                                       # doctest: +SKIP
+    """
+    chip = chips.get(target)
+    dtype = check_dtype(dtype, chip)
+    quantized = dtype != "fp16"
+    if quantized and dataset is None:
+        raise CompileError(
+            f"a {dtype} model needs calibration data",
+            hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
+        )
+    _tell(progress, "importing", 0, 1)
+    proto = load_onnx(model)
+    sets = shape_sets(shapes)
+    prepared = [_prepare(proto, entry, batch, mean, std, channel_order) for entry in sets]
+    first = prepared[0]
+    _tell(progress, "importing", 1, 1)
+    plans = [_plan(entry.graph, dtype, hybrid) for entry in prepared]
+    code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
+    ranges: Ranges = UnknownRanges()
+    channels: ChannelRanges = {}
+    calibration = ""
+    grouped = dtype == "w8a8" and channel_groups > 1
+    if quantized and any(not step.is_float for step in plans[0]):
+        infos = [
+            InputInfo(
+                entry,
+                first.graph.shapes[entry],
+                first.graph.dtypes[entry],
+                first.normalisation.preprocess.get(entry),
+            )
+            for entry in first.graph.inputs
+        ]
+        data = open_dataset(dataset, infos, limit=calibration_limit)
+        names = quantized_tensors(first.graph, plans[0])
+        candidates = grouping_candidates(first.graph, plans[0]) if grouped else []
+        seen = calibrate(first.graph, names, candidates, data, data.length, progress)
+        ranges, channels = CalibratedRanges(seen.observer, algorithm, percentile), seen.channels
+        count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
+        calibration = f"{count}{algorithm}"
+    programs: list[Program] = []
+    for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
+        _tell(progress, "lowering", index, len(prepared))
+        groups = choose_groups(entry.graph, steps, channels, channel_groups) if grouped else {}
+        quantization = assign_quantization(
+            entry.graph, steps, ranges, code_type, entry.normalisation.preprocess, groups, channels
+        )
+        programs.append(lower(entry.graph, steps, chip, quantization, code_type))
+    _tell(progress, "lowering", len(prepared), len(prepared))
+    return Model(
+        chip=chip.name,
+        dtype=dtype,
+        programs=tuple(programs),
+        name=name or _name_of(model, proto),
+        custom_string=custom_string,
+        preprocess=first.normalisation.preprocess,
+        provenance=_provenance(model, proto, first.graph, calibration),
+    )
+
+
+def check(
+    model: Any, target: str = "rk3588", *, dtype: str = "w8a8", shapes: Shapes | None = None, batch: int | None = None
+) -> Report:
+    """What compiling *model* for *target* would give, layer by layer, without calibration data.
+
+    >>> anynpu.check("det.onnx", "rk3588").on_cpu    # doctest: +SKIP
+    """
+    chip = chips.get(target)
+    dtype = check_dtype(dtype, chip)
+    proto = load_onnx(model)
+    prepared = _prepare(proto, shape_sets(shapes)[0], batch, None, None, None)
+    steps = _plan(prepared.graph, dtype, ())
+    code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
+    quantization = assign_quantization(prepared.graph, steps, UnknownRanges(), code_type)
+    program = lower(prepared.graph, steps, chip, quantization, code_type)
+    provenance = _provenance(model, proto, prepared.graph, "")
+    return report(Model(chip.name, dtype, (program,), name=_name_of(model, proto), provenance=provenance))
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    graph: Graph
+    normalisation: Normalisation
+
+
+def _prepare(
+    proto: Any, shapes: Shapes, batch: int | None, mean: PerInput, std: PerInput, order: str | Mapping[str, str] | None
+) -> _Prepared:
+    graph = import_onnx(_copy(proto), shapes, batch)
+    normalisation = preprocessing(graph.inputs, graph.shapes, mean, std, order)
+    simplify(graph)
+    for name in normalisation.reversed_inputs:
+        reverse_channels(graph, name)
+    return _Prepared(graph, normalisation)
+
+
+def _copy(proto: Any) -> Any:
+    copy = type(proto)()
+    copy.CopyFrom(proto)
+    return copy
+
+
+def _plan(graph: Graph, dtype: str, hybrid: Sequence[str]) -> list[Step]:
+    """The steps, with those that are computed in float marked."""
+    steps = build_steps(graph, forms_of(graph))
+    if dtype == "fp16":
+        for step in steps:
+            step.is_float = True
+        return steps
+    known = {name for step in steps for name in (*step.reads, *step.outputs)}
+    for tensor in hybrid:
+        if tensor not in known:
+            raise TensorNameError(
+                f"there is no tensor '{tensor}' to keep in float16 (it may have been folded away)",
+                hint="take a name from 'anynpu inspect FILE --layers' or 'anynpu check MODEL --layers'",
+            )
+        for step in steps:
+            if tensor in step.reads or tensor in step.outputs:
+                step.is_float = True
+    return steps
+
+
+def _name_of(model: Any, proto: Any) -> str:
+    return Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
+
+
+def _provenance(model: Any, proto: Any, graph: Graph, calibration: str) -> dict[str, str]:
+    from importlib import metadata
+
+    try:
+        version = metadata.version("anynpu")
+    except metadata.PackageNotFoundError:
+        version = "unknown"
+    entries = {
+        "compiler": f"anynpu {version}",
+        "source": Path(model).name if isinstance(model, (str, Path)) else "",
+        "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
+        "opset": str(graph.opset),
+        "nodes": str(graph.source_nodes),
+        "calibration": calibration,
+    }
+    return {key: value for key, value in entries.items() if value}
+
+
+def _tell(progress: Progress | None, stage: str, done: int, total: int | None) -> None:
+    if progress is not None:
+        progress(stage, done, total)

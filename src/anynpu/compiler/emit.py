@@ -1,0 +1,257 @@
+"""Integer operators from steps: weights, multipliers and tables, once all quantisation is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arithmetic import function_table, quantize_bias, quantize_weights, requantize_table
+from ..program import (
+    Binary,
+    Concat,
+    Conv,
+    ConvTranspose,
+    Dense,
+    Epilogue,
+    MatMul,
+    Pool,
+    Resize,
+    Table,
+)
+from ..tensor import Affine, DType, Quantization
+from .forms import resize_modes
+from .graph import Graph
+from .groups import is_depthwise
+from .steps import Activation, Step
+from .windows import resize_indices, resize_scales, window_of
+
+__all__ = ["Emitter"]
+
+Array = npt.NDArray[Any]
+
+_LARGEST_BIAS = 2.0**30
+
+
+@dataclass(frozen=True, eq=False)
+class Emitter:
+    """Builds the operators of one program.
+
+    :ivar dtype: type of the codes, INT8 or INT16
+    """
+
+    graph: Graph
+    quantization: Mapping[str, Quantization]
+    dtype: DType
+
+    def conv(self, step: Step) -> Conv:
+        """A convolution with what is fused to it."""
+        window = window_of(self.graph, step.node)
+        weights = self._image_weights(self.graph.constants[step.node.inputs[1]])
+        depthwise = is_depthwise(self.graph, step)
+        scales, _ = self.quantization[step.inputs[0]].expand(self.graph.shapes[step.inputs[0]][1])
+        source: Array | None = None
+        if not self.quantization[step.inputs[0]].is_per_tensor:
+            source = scales.astype(np.float64)
+            if not depthwise:  # the ratio of the scales goes into the columns of the weights
+                weights = weights.astype(np.float64) * (source / source.max())[None, :, None, None]
+                source = np.full(1, source.max())
+        codes, zero, bias, epilogue = self._linear(step, weights, self._bias(step, weights.shape[0]), source)
+        return Conv(
+            np.ascontiguousarray(codes.transpose(0, 2, 3, 1)),
+            zero,
+            bias,
+            epilogue,
+            window.strides,
+            window.pads,
+            window.dilations,
+            window.groups,
+        )
+
+    def conv_transpose(self, step: Step) -> ConvTranspose:
+        """A transposed convolution with what is fused to it."""
+        window = window_of(self.graph, step.node)
+        stored = self.graph.constants[step.node.inputs[1]]  # [Cin, Cout / g, kh, kw]
+        groups = window.groups
+        grouped = stored.reshape(groups, stored.shape[0] // groups, *stored.shape[1:])
+        weights = grouped.transpose(0, 2, 1, 3, 4).reshape(-1, stored.shape[0] // groups, *stored.shape[2:])
+        codes, zero, bias, epilogue = self._linear(step, weights, self._bias(step, weights.shape[0]))
+        return ConvTranspose(
+            np.ascontiguousarray(codes.transpose(0, 2, 3, 1)),
+            zero,
+            bias,
+            epilogue,
+            window.strides,
+            window.pads,
+            window.dilations,
+            groups,
+        )
+
+    def dense(self, step: Step, features: tuple[int, ...] = ()) -> Dense:
+        """A matrix product with constant weights. *features* are (C, H, W) where the input was flattened from memory in HWC order."""
+        stored = self.graph.constants[step.node.inputs[1]]  # [K, N]
+        weights = stored.T
+        if features:
+            channels, *spatial = features
+            weights = weights.reshape(-1, channels, math.prod(spatial)).transpose(0, 2, 1).reshape(weights.shape[0], -1)
+        codes, zero, bias, epilogue = self._linear(step, weights, self._bias(step, weights.shape[0]))
+        return Dense(np.ascontiguousarray(codes), zero, bias, epilogue)
+
+    def matmul(self, step: Step) -> MatMul:
+        """A product of two activations."""
+        scale = self._scale(step.inputs[0]) * self._scale(step.inputs[1])
+        return MatMul(self._epilogue(step, np.array([scale / self._result(step).scale], np.float32)))
+
+    def binary(self, step: Step) -> Binary:
+        """Two tensors element by element."""
+        left, right = (self._scale(name) for name in step.inputs)
+        result = self._result(step).scale
+        kind = step.node.op.lower()
+        multipliers = (left * right / result, 1.0) if kind == "mul" else (left / result, right / result)
+        return Binary(
+            kind,  # type: ignore[arg-type]
+            np.array([multipliers[0]], np.float32),
+            np.array([multipliers[1]], np.float32),
+            self._epilogue(step, np.zeros(0, np.float32)),
+        )
+
+    def table(self, step: Step) -> Table:
+        """A function of one tensor."""
+        assert step.activation is not None
+        source, target = self.quantization[step.inputs[0]], self.quantization[step.outputs[0]]
+        return Table(function_table(step.activation.function, source, target, self.dtype))
+
+    def concat(self, step: Step, axis: int) -> Concat:
+        """Tensors one after the other, brought to one scale."""
+        target = self.quantization[step.outputs[0]]
+        tables = []
+        for name in step.inputs:
+            source = self.quantization[name]
+            tables.append(None if source == target else Table(requantize_table(source, target, self.dtype)))
+        return Concat(axis, tuple(tables))
+
+    def pool(self, step: Step) -> Pool:
+        """Max, average or global pooling."""
+        window = window_of(self.graph, step.node)
+        if "Max" in step.node.op:
+            return Pool("max", window.kernel, window.strides, window.pads, window.dilations)
+        multiplier = np.array([self._scale(step.inputs[0]) / self._result(step).scale], np.float32)
+        include = bool(step.node.attribute("count_include_pad", 0))
+        return Pool(
+            "average", window.kernel, window.strides, window.pads, window.dilations, include, self._epilogue(step, multiplier)
+        )
+
+    def resize(self, step: Step) -> Resize:
+        """Nearest or linear resize."""
+        source, result = self.graph.shapes[step.inputs[0]], self.graph.shapes[step.outputs[0]]
+        kind = step.node.attribute("mode", "nearest")
+        scales = resize_scales(self.graph, step.node)
+        modes = resize_modes(self.graph, step.node)
+        tables = [resize_indices(kind, source[axis], result[axis], scales[axis], *modes) for axis in range(2, len(source))]
+        if len(tables) == 1:
+            tables.insert(0, np.zeros((1, 3), np.int32))
+        rows, columns = tables
+        assert rows is not None  # forms_of has looked
+        assert columns is not None
+        return Resize(kind, rows, columns)
+
+    def pad_code(self, step: Step, value: float) -> int:
+        """The code of the number that a Pad fills with."""
+        quantization = self.quantization[step.inputs[0]]
+        first, last = self.dtype.limits
+        return int(np.clip(round(value / quantization.scale) + quantization.zero_point, first, last))
+
+    def _scale(self, name: str) -> float:
+        return float(np.float32(self.quantization[name].scale))
+
+    def _result(self, step: Step) -> Quantization:
+        """The quantisation of what the accumulator becomes: before the table, if there is one."""
+        table = step.activation is not None and step.activation.is_table
+        return self.quantization[step.before_activation if table else step.outputs[0]]
+
+    def _linear(
+        self, step: Step, weights: Array, bias: Array, source: Array | None = None
+    ) -> tuple[Array, Array, Array, Epilogue]:
+        """Codes, zero points, bias and epilogue of weights whose first axis is the output channel.
+
+        *source* is the scale of the input by output channel, where the input has more than one.
+        """
+        source = np.full(1, self._scale(step.inputs[0])) if source is None else source
+        wide = self.dtype is DType.INT16
+        smallest = np.maximum(np.abs(bias) / (source * _LARGEST_BIAS), 1e-9) if not wide else 1e-9
+        codes, scales, zero = quantize_weights(weights, self.dtype, smallest)
+        result, _ = self._result(step).expand(len(scales))
+        multiplier = (source * scales.astype(np.float64) / result.astype(np.float64)).astype(np.float32)
+        return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._epilogue(step, multiplier)
+
+    def _epilogue(self, step: Step, multiplier: Array) -> Epilogue:
+        activation, result = step.activation, self._result(step)
+        residual = None
+        if step.residual:
+            residual = np.array([self._scale(step.residual) / result.scale], np.float32)
+        groups = result.group_sizes if isinstance(result, Affine) else ()
+        table = None
+        if activation is not None and activation.is_table:
+            before, after = _by_group(result), _by_group(self.quantization[step.outputs[0]])
+            rows = [function_table(activation.function, *pair, self.dtype) for pair in zip(before, after, strict=True)]
+            table = np.concatenate(rows)
+        return Epilogue(
+            multiplier=multiplier,
+            zero_point=self._zero_point(result),
+            clamp=self._clamp(activation, result),
+            slope=activation.slope if activation is not None else None,
+            residual_multiplier=residual,
+            table=table,
+            table_groups=groups if table is not None else (),
+        )
+
+    @staticmethod
+    def _zero_point(quantization: Quantization) -> Array:
+        """One number, or one a channel where there are groups."""
+        sizes = quantization.group_sizes if isinstance(quantization, Affine) else ()
+        return quantization.expand(sum(sizes) or 1)[1]
+
+    def _clamp(self, activation: Activation | None, result: Quantization) -> Array | None:
+        if activation is None or activation.bounds is None:
+            return None
+        first, last = self.dtype.limits
+        codes = [
+            [
+                limit if math.isinf(bound) else int(np.clip(round(bound / group.scale) + group.zero_point, first, last))
+                for group in _by_group(result)
+            ]
+            for bound, limit in zip(activation.bounds, (first, last), strict=True)
+        ]
+        clamp = np.array(codes, np.int32)
+        if np.all(clamp[0] == first) and np.all(clamp[1] == last):
+            return None
+        sizes = result.group_sizes if isinstance(result, Affine) else ()
+        return np.repeat(clamp, sizes, axis=1) if sizes else clamp
+
+    def _bias(self, step: Step, channels: int) -> Array:
+        bias = np.zeros(channels, np.float64)
+        if step.node.op != "MatMul" and len(step.node.inputs) > 2 and step.node.inputs[2]:
+            bias = bias + self.graph.constants[step.node.inputs[2]].astype(np.float64).reshape(-1)
+        for node in step.nodes[1:]:
+            if node.op == "Add" and step.node.op == "MatMul":  # an Add of a constant that was absorbed is the bias
+                constants = [self.graph.constants[name] for name in node.inputs if name in self.graph.constants]
+                if constants and constants[0].size == channels and channels > 1:
+                    bias = bias + constants[0].astype(np.float64).reshape(-1)
+                    break
+        return bias
+
+    @staticmethod
+    def _image_weights(weights: Array) -> Array:
+        """Weights of a one-dimensional convolution as those of one of height 1."""
+        return weights[:, :, None, :] if weights.ndim == 3 else weights
+
+
+def _by_group(quantization: Quantization) -> list[Quantization]:
+    """The quantisation of each group by itself."""
+    if not isinstance(quantization, Affine):
+        return [quantization]
+    return [Affine.per_tensor(scale, zero) for scale, zero in zip(quantization.scales, quantization.zero_points, strict=True)]

@@ -1,0 +1,230 @@
+"""Which integer form a node has, if any: the first decision of the compiler.
+
+A node without an integer form is computed in float. So are cheap nodes (element-wise, data movement) that read a float result: going
+through int8 in between would only cost accuracy.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import numpy as np
+
+from .functions import scalar_operand, unary_function
+from .graph import Graph, Node
+from .simplify import pad_amounts, pad_value, shuffle_groups
+from .slices import slice_bounds
+from .windows import resize_indices, resize_scales, window_of
+
+__all__ = ["Form", "forms_of"]
+
+
+class Form(enum.Enum):
+    """How integers compute a node."""
+
+    CONV = enum.auto()
+    CONV_TRANSPOSE = enum.auto()
+    DENSE = enum.auto()
+    BIAS = enum.auto()  # an Add that belongs to the matrix product before it
+    MATMUL = enum.auto()
+    BINARY = enum.auto()
+    FUNCTION = enum.auto()  # of one tensor: a table, or part of one
+    PRELU = enum.auto()
+    CONCAT = enum.auto()
+    SLICE = enum.auto()
+    PAD = enum.auto()
+    POOL = enum.auto()
+    RESIZE = enum.auto()
+    TRANSPOSE = enum.auto()
+    RESHAPE = enum.auto()
+
+
+_CHEAP = {
+    Form.MATMUL,
+    Form.BINARY,
+    Form.FUNCTION,
+    Form.CONCAT,
+    Form.SLICE,
+    Form.PAD,
+    Form.TRANSPOSE,
+    Form.RESHAPE,
+}
+_BINARY = ("Add", "Sub", "Mul", "Max", "Min")
+_RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_COORDINATES = "coordinate_transformation_mode"
+
+
+def forms_of(graph: Graph) -> dict[int, Form]:
+    """The form of every node that is computed in integers, by ``id(node)``."""
+    producers, consumers = graph.producers(), graph.consumers()
+    forms: dict[int, Form] = {}
+    for node in graph.nodes:
+        form = _form(graph, node, producers, consumers)
+        if form is None:
+            continue
+        if form in _CHEAP and any(
+            _is_float_result(name, producers, forms) for name in node.inputs if name not in graph.constants
+        ):
+            continue
+        forms[id(node)] = form
+    _release_leading(graph, forms, producers, consumers)
+    return forms
+
+
+def _is_float_result(name: str, producers: dict[str, Node], forms: dict[int, Form]) -> bool:
+    maker = producers.get(name)
+    return maker is not None and id(maker) not in forms
+
+
+def _release_leading(graph: Graph, forms: dict[int, Form], producers: dict[str, Node], consumers: dict[str, list[Node]]) -> None:
+    """Cheap nodes between an input of the model and a float node gain nothing from integers."""
+    for node in reversed(graph.nodes):
+        if forms.get(id(node)) not in _CHEAP:
+            continue
+        readers = [reader for name in node.outputs for reader in consumers.get(name, ())]
+        before = [name for name in node.inputs if name and name not in graph.constants]
+        leads = all(name in graph.inputs or _is_float_result(name, producers, forms) for name in before)
+        if leads and readers and all(id(reader) not in forms for reader in readers):
+            del forms[id(node)]
+
+
+def _form(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> Form | None:
+    data = [name for name in node.inputs if name and name not in graph.constants]
+    if node.domain or not data or not all(graph.is_float(name) for name in (*data, *filter(None, node.outputs))):
+        return None
+    rank = graph.rank(data[0])
+    if node.op in ("Conv", "ConvTranspose"):
+        return _convolution(graph, node, rank)
+    if node.op == "Gemm":
+        constant = len(data) == 1 and data[0] == node.inputs[0]
+        return Form.DENSE if constant and not node.attributes else None  # normalised: no attributes left
+    if node.op == "MatMul":
+        return _matrix_product(graph, node, data, rank)
+    if node.op == "PRelu":
+        return _prelu(graph, node, producers)
+    if node.op in ("Concat", "Slice", "Split", "Pad"):
+        return _movement(graph, node, data)
+    if node.op in ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"):
+        return _pooling(graph, node, rank, consumers)
+    if node.op in ("Resize", "Upsample"):
+        return _resize(graph, node, rank)
+    if node.op == "Transpose" or (node.op in ("DepthToSpace", "SpaceToDepth") and rank == 4):
+        return Form.TRANSPOSE
+    if node.op == "Gather" and shuffle_groups(graph, node) is not None:
+        return Form.TRANSPOSE
+    if node.op in _RESHAPES:
+        return Form.RESHAPE
+    return _elementwise(graph, node, data, producers, consumers)
+
+
+def _convolution(graph: Graph, node: Node, rank: int) -> Form | None:
+    bias = len(node.inputs) > 2 and bool(node.inputs[2]) and node.inputs[2] not in graph.constants
+    if node.inputs[1] not in graph.constants or bias:
+        return None
+    if node.op == "Conv":
+        return Form.CONV if rank in (3, 4) else None
+    return Form.CONV_TRANSPOSE if rank == 4 else None
+
+
+def _matrix_product(graph: Graph, node: Node, data: list[str], rank: int) -> Form | None:
+    weights = graph.constant(node.inputs[1])
+    if weights is not None:
+        return Form.DENSE if weights.ndim == 2 and rank >= 2 else None
+    return Form.MATMUL if len(data) == 2 and rank >= 2 and graph.rank(data[1]) == rank else None
+
+
+def _prelu(graph: Graph, node: Node, producers: dict[str, Node]) -> Form | None:
+    maker = producers.get(node.inputs[0])
+    slope = graph.constant(node.inputs[1])
+    if slope is None or maker is None or maker.op not in ("Conv", "ConvTranspose"):
+        return None
+    channels = graph.shapes[node.inputs[0]][1]
+    return Form.PRELU if slope.size in (1, channels) and _is_channel_vector(slope.shape, graph.rank(node.inputs[0])) else None
+
+
+def _is_channel_vector(shape: tuple[int, ...], rank: int) -> bool:
+    full = (1,) * (rank - len(shape)) + shape
+    return len(full) == rank and all(extent == 1 for axis, extent in enumerate(full) if axis != 1)
+
+
+def _movement(graph: Graph, node: Node, data: list[str]) -> Form | None:
+    if node.op == "Concat":
+        return Form.CONCAT if len(data) == len(node.inputs) else None
+    if node.op == "Pad":
+        amounts = pad_amounts(graph, node)
+        known = amounts is not None and min(amounts, default=0) >= 0 and pad_value(graph, node) is not None
+        return Form.PAD if known and node.attribute("mode", "constant") in ("constant", "reflect", "edge") else None
+    if len(data) != 1 or any(step < 1 for _, steps in slice_bounds(graph, node) for step in steps):
+        return None
+    return Form.SLICE
+
+
+def _pooling(graph: Graph, node: Node, rank: int, consumers: dict[str, list[Node]]) -> Form | None:
+    if rank not in (3, 4) or len([name for name in node.outputs if name and (name in consumers or name in graph.outputs)]) > 1:
+        return None
+    window = window_of(graph, node)
+    declared = sum(node.attribute("pads", [0]))
+    if node.op == "AveragePool":
+        # what the rounded-up part of a window counts differs between frameworks
+        if node.attribute("count_include_pad", 0) and sum(window.pads) != declared:
+            return None
+        if any(extent != 1 for extent in window.dilations):
+            return None
+    return Form.POOL
+
+
+def _resize(graph: Graph, node: Node, rank: int) -> Form | None:
+    mode = node.attribute("mode", "nearest")
+    if (
+        rank not in (3, 4)
+        or mode not in ("nearest", "linear")
+        or node.attribute("antialias", 0)
+        or node.attribute("exclude_outside", 0)
+    ):
+        return None
+    source, result = graph.shapes[node.inputs[0]], graph.shapes[node.outputs[0]]
+    if source[:2] != result[:2] or any(name and name not in graph.constants for name in node.inputs[1:]):
+        return None
+    scales = resize_scales(graph, node)
+    transformation, nearest = resize_modes(graph, node)
+    tables = (resize_indices(mode, source[axis], result[axis], scales[axis], transformation, nearest) for axis in range(2, rank))
+    return Form.RESIZE if all(table is not None for table in tables) else None
+
+
+def resize_modes(graph: Graph, node: Node) -> tuple[str, str]:
+    """Coordinate transformation and nearest mode; before opset 11 it was asymmetric and floor."""
+    if node.op == "Upsample" or graph.opset < 11:
+        return "asymmetric", "floor"
+    return node.attribute(_COORDINATES, "half_pixel"), node.attribute("nearest_mode", "round_prefer_floor")
+
+
+def _elementwise(
+    graph: Graph, node: Node, data: list[str], producers: dict[str, Node], consumers: dict[str, list[Node]]
+) -> Form | None:
+    if unary_function(graph, node) is not None and data == node.inputs[:1]:
+        return Form.FUNCTION
+    if scalar_operand(graph, node) is not None:
+        return Form.FUNCTION
+    if node.op in _BINARY and len(data) == 2:
+        return Form.BINARY
+    if node.op == "Add" and len(data) == 1 and is_dense_bias(graph, node, producers, consumers):
+        return Form.BIAS
+    return None
+
+
+def is_dense_bias(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> bool:
+    """Whether an Add of a constant vector belongs to the matrix product that it follows."""
+    data = next(name for name in node.inputs if name not in graph.constants)
+    value = graph.constants[next(name for name in node.inputs if name in graph.constants)]
+    maker = producers.get(data)
+    return (
+        maker is not None
+        and maker.op == "MatMul"
+        and maker.inputs[1] in graph.constants
+        and graph.constants[maker.inputs[1]].ndim == 2
+        and value.size == graph.shapes[data][-1]
+        and value.shape[-1:] == (value.size,)
+        and len(consumers.get(data, ())) == 1
+        and data not in graph.outputs
+        and bool(np.all(np.isfinite(value)))
+    )

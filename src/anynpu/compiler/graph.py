@@ -1,0 +1,149 @@
+"""The compiler's view of an ONNX graph: nodes, constants, and a fixed shape and type for every tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._optional import onnx
+
+__all__ = ["Graph", "Node", "to_onnx"]
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(eq=False)
+class Node:
+    """One ONNX operator. An absent optional input is the empty string."""
+
+    op: str
+    inputs: list[str]
+    outputs: list[str]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    name: str = ""
+    domain: str = ""
+
+    @property
+    def label(self) -> str:
+        """What errors and layer tables call it."""
+        return self.name or self.outputs[0]
+
+    def attribute(self, key: str, default: Any = None) -> Any:
+        """An attribute, or *default*; strings arrive as text."""
+        value = self.attributes.get(key, default)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+
+@dataclass(eq=False)
+class Graph:
+    """Nodes in topological order, with every shape known."""
+
+    nodes: list[Node]
+    inputs: list[str]
+    outputs: list[str]
+    constants: dict[str, Array]
+    shapes: dict[str, tuple[int, ...]]
+    dtypes: dict[str, np.dtype[Any]]
+    opsets: dict[str, int]
+    ir_version: int = 8
+    source_nodes: int = 0
+
+    @property
+    def opset(self) -> int:
+        return self.opsets.get("", 1)
+
+    def producers(self) -> dict[str, Node]:
+        """Which node makes each tensor."""
+        return {output: node for node in self.nodes for output in node.outputs if output}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """Which nodes read each tensor; a node that reads it twice is there twice."""
+        readers: dict[str, list[Node]] = {}
+        for node in self.nodes:
+            for name in node.inputs:
+                if name:
+                    readers.setdefault(name, []).append(node)
+        return readers
+
+    def constant(self, name: str) -> Array | None:
+        """The value of a constant tensor, or None."""
+        return self.constants.get(name)
+
+    def rank(self, name: str) -> int:
+        return len(self.shapes[name])
+
+    def is_float(self, name: str) -> bool:
+        return self.dtypes[name] == np.float32
+
+    def add_constant(self, name: str, value: Array) -> str:
+        """Add a constant under a name that is still free, and return that name."""
+        free, count = name, 0
+        while free in self.shapes:
+            count += 1
+            free = f"{name}.{count}"
+        self.constants[free] = value
+        self.shapes[free] = tuple(value.shape)
+        self.dtypes[free] = value.dtype
+        return free
+
+    def remove_unused(self) -> None:
+        """Drop nodes whose results nobody reads, and the constants of such nodes."""
+        needed = set(self.outputs)
+        kept: list[Node] = []
+        for node in reversed(self.nodes):
+            if any(output in needed for output in node.outputs):
+                kept.append(node)
+                needed.update(name for name in node.inputs if name)
+        self.nodes = kept[::-1]
+        self.constants = {name: value for name, value in self.constants.items() if name in needed}
+
+    def rename_input(self, old: str, new: str) -> None:
+        """Let every reader of *old* read *new*."""
+        for node in self.nodes:
+            node.inputs = [new if name == old else name for name in node.inputs]
+
+
+def element_type(dtype: np.dtype[Any]) -> int:
+    """The ONNX number of a numpy type."""
+    helper = onnx().helper
+    return int(helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def to_onnx(
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Iterable[str],
+    outputs: Iterable[str],
+    *,
+    initializer: Callable[[str, Array], Any] | None = None,
+    name: str = "anynpu",
+) -> Any:
+    """An ONNX model of some nodes of *graph*; tensors keep their names.
+
+    *initializer* turns a constant into a TensorProto (None to leave it out); by default its value is stored inline.
+    """
+    helper, numpy_helper = onnx().helper, onnx().numpy_helper
+    protos = [
+        helper.make_node(
+            node.op, node.inputs, node.outputs, name=node.name or None, domain=node.domain or None, **node.attributes
+        )
+        for node in nodes
+    ]
+    used: dict[str, None] = {name: None for node in nodes for name in node.inputs if name in graph.constants}
+    tensors = []
+    for constant in used:
+        value = graph.constants[constant]
+        proto = initializer(constant, value) if initializer else numpy_helper.from_array(value, constant)
+        if proto is not None:
+            tensors.append(proto)
+
+    def info(tensor: str) -> Any:
+        return helper.make_tensor_value_info(tensor, element_type(graph.dtypes[tensor]), graph.shapes[tensor])
+
+    made = helper.make_graph(protos, name, [info(tensor) for tensor in inputs], [info(tensor) for tensor in outputs], tensors)
+    imports = [helper.make_opsetid(domain, version) for domain, version in graph.opsets.items()]
+    return helper.make_model(made, opset_imports=imports, ir_version=max(graph.ir_version, 4))

@@ -1,0 +1,155 @@
+"""Channel groups: one scale for channels of like range, where one scale for all would drown the small ones.
+
+Early, high-resolution layers next to depthwise convolutions often have channels whose ranges differ by a factor of a hundred. A scale by
+group of channels costs nothing there: a convolution requantises by channel anyway, a depthwise consumer reads by channel, and a dense
+consumer takes the ratio of the scales into its weights. Groups are chosen from calibration data alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .forms import Form
+from .graph import Graph
+from .steps import Step
+from .windows import window_of
+
+__all__ = ["ChannelRanges", "Grouping", "choose_groups", "grouping_candidates"]
+
+Floats = npt.NDArray[np.float64]
+ChannelRanges = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+
+_WORTHWHILE = 8.0
+"""How much less noise two groups must give than one."""
+
+_MOST_LAYERS = 12
+_TINY = 1e-12
+
+
+@dataclass(frozen=True, eq=False)
+class Grouping:
+    """The groups of a tensor: the group of each channel."""
+
+    group_of: npt.NDArray[np.int64]
+
+    @property
+    def runs(self) -> tuple[tuple[int, int], ...]:
+        """Consecutive channels of one group, as (group, number of channels)."""
+        cuts = np.flatnonzero(np.diff(self.group_of)) + 1
+        starts = [0, *cuts.tolist()]
+        ends = [*cuts.tolist(), len(self.group_of)]
+        return tuple((int(self.group_of[start]), end - start) for start, end in zip(starts, ends, strict=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _Candidate:
+    step: Step
+    readers: tuple[Step, ...]
+
+
+def grouping_candidates(graph: Graph, steps: list[Step]) -> list[str]:
+    """Tensors whose ranges by channel decide about groups."""
+    names: dict[str, None] = {}
+    for candidate in _candidates(graph, steps):
+        for step in (candidate.step, *candidate.readers):
+            names[step.outputs[0]] = None
+            if step.before_activation:
+                names[step.before_activation] = None
+    return list(names)
+
+
+def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: int) -> dict[str, Grouping]:
+    """Groups for the tensors that gain from them, at most *most* for each."""
+    if most < 2:
+        return {}
+    found: list[tuple[float, str, Grouping]] = []
+    for candidate in _candidates(graph, steps):
+        name = candidate.step.outputs[0]
+        low, high = _with_zero(ranges[name])
+        importance = sum((_importance(graph, reader, ranges) for reader in candidate.readers), np.zeros(len(low)))
+        one = _noise(low, high, importance, 1)[0]
+        two = _noise(low, high, importance, 2)[0]
+        gain = one / max(two, _TINY)
+        if gain > _WORTHWHILE:
+            found.append((gain, name, Grouping(_noise(low, high, importance, most)[1])))
+    found.sort(key=lambda entry: -entry[0])
+    return {name: grouping for _, name, grouping in found[:_MOST_LAYERS]}
+
+
+def _candidates(graph: Graph, steps: list[Step]) -> list[_Candidate]:
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.reads:
+            readers.setdefault(name, []).append(step)
+    result = []
+    for step in steps:
+        if step.form is not Form.CONV or step.is_float or step.residual or graph.rank(step.outputs[0]) != 4:
+            continue
+        name = step.outputs[0]
+        users = readers.get(name, [])
+        if users and name not in graph.outputs and all(_can_read(graph, user, name) for user in users):
+            result.append(_Candidate(step, tuple(users)))
+    return result
+
+
+def is_depthwise(graph: Graph, step: Step) -> bool:
+    """Whether each output channel of a convolution reads just the input channel of the same number."""
+    weights = graph.shapes[step.node.inputs[1]]
+    return weights[1] == 1 and weights[0] == graph.shapes[step.node.inputs[0]][1] == int(step.node.attribute("group", 1))
+
+
+def _can_read(graph: Graph, step: Step, name: str) -> bool:
+    """Depthwise convolutions, and dense ones without padding: a chip pads with one zero point for all channels."""
+    if step.form is not Form.CONV or step.is_float or step.residual == name:
+        return False
+    window = window_of(graph, step.node)
+    return is_depthwise(graph, step) or (window.groups == 1 and not any(window.pads))
+
+
+def _with_zero(ranges: tuple[npt.NDArray[Any], npt.NDArray[Any]]) -> tuple[Floats, Floats]:
+    low, high = ranges
+    return np.minimum(low.astype(np.float64), 0.0), np.maximum(high.astype(np.float64), 0.0)
+
+
+def _importance(graph: Graph, step: Step, ranges: ChannelRanges) -> Floats:
+    """How much noise on an input channel disturbs the outputs of a convolution, relative to their ranges."""
+    weights = graph.constants[step.node.inputs[1]].astype(np.float64)
+    low, high = _with_zero(ranges[step.before_activation or step.outputs[0]])
+    extent = np.maximum(high - low, _TINY)
+    squares = (weights**2).sum(axis=tuple(range(2, weights.ndim))) / extent[:, None] ** 2  # [Cout, Cin / g]
+    result: Floats = squares[:, 0] if is_depthwise(graph, step) else squares.sum(axis=0)
+    return result
+
+
+def _noise(low: Floats, high: Floats, importance: Floats, most: int) -> tuple[float, npt.NDArray[np.int64]]:
+    """The least noise with at most *most* groups, and the group of each channel: exact, over channels sorted by extent."""
+    order = np.argsort(high - low, kind="stable")
+    count = len(order)
+    cost = np.full((count + 1, count + 1), np.inf)
+    for start in range(count):
+        members = order[start:]
+        extent = np.maximum.accumulate(high[members]) - np.minimum.accumulate(low[members])
+        cost[start, start + 1 :] = extent**2 * np.cumsum(importance[members])
+    best = cost[0].copy()
+    cuts: list[npt.NDArray[np.int64]] = []
+    for _ in range(most - 1):
+        total = best[:, None] + cost
+        cut = np.argmin(total, axis=0)
+        split = total[cut, np.arange(count + 1)]
+        cuts.append(np.where(split < best, cut, -1))
+        best = np.minimum(best, split)
+    group_of = np.zeros(count, np.int64)
+    end, group = count, 0
+    for cut in reversed(cuts):
+        if cut[end] < 0:
+            continue
+        group_of[order[cut[end] : end]] = group
+        group += 1
+        end = int(cut[end])
+    group_of[order[:end]] = group
+    return float(best[count]), group_of

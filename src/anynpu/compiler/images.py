@@ -1,0 +1,83 @@
+"""Pictures from files, as arrays for a model's input."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _optional
+from ..errors import ImageError
+
+__all__ = ["IMAGE_SUFFIXES", "load_image"]
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+"""File names that end so are taken for pictures, in either case."""
+
+
+def load_image(path: str | os.PathLike[str], height: int, width: int, channels: int = 3) -> npt.NDArray[np.uint8]:
+    """The picture in *path* as uint8 [height, width, channels]: RGB, grey for one channel, RGBA for four.
+
+    It is scaled to the given size without regard to its proportions: by area where it shrinks, linearly where it grows. The orientation
+    stored by a camera is applied.
+
+    >>> load_image("street.jpg", 480, 640).shape    # doctest: +SKIP
+    (480, 640, 3)
+
+    :raises ImageError: the file is missing, empty, damaged, or not a picture
+    """
+    if channels not in (1, 3, 4):
+        raise ImageError(f"a picture has 1, 3 or 4 channels, not {channels}", hint="pass the data as a .npy file")
+    cv2 = _optional.cv2()
+    encoded = _read(Path(path))
+    if channels == 1:
+        grey = _decode(cv2, encoded, cv2.IMREAD_GRAYSCALE, path)
+        return _resize(cv2, grey, height, width)[:, :, np.newaxis]
+    colour = cv2.cvtColor(_decode(cv2, encoded, cv2.IMREAD_COLOR, path), cv2.COLOR_BGR2RGB)
+    if channels == 3:
+        return _resize(cv2, colour, height, width)
+    stored = _decode(cv2, encoded, cv2.IMREAD_UNCHANGED, path)
+    alpha = np.full(colour.shape[:2], 255, np.uint8)
+    if stored.ndim == 3 and stored.shape[2] == 4 and stored.shape[:2] == colour.shape[:2]:
+        alpha = stored[:, :, 3] if stored.dtype == np.uint8 else (stored[:, :, 3] >> 8).astype(np.uint8)
+    return _resize(cv2, np.dstack((colour, alpha)), height, width)
+
+
+def _read(path: Path) -> npt.NDArray[np.uint8]:
+    try:
+        encoded = path.read_bytes()
+    except OSError as error:
+        raise ImageError(
+            f"cannot read the picture '{path}': {error.strerror}", hint="check the path and its permissions"
+        ) from None
+    if not encoded:
+        raise ImageError(f"the picture '{path}' is an empty file", hint="replace it or remove it")
+    return np.frombuffer(encoded, np.uint8)
+
+
+def _decode(cv2: Any, encoded: npt.NDArray[np.uint8], mode: int, path: str | os.PathLike[str]) -> npt.NDArray[Any]:
+    # Decoding from memory fails on a file that is cut short; cv2.imread would fill the rest of a JPEG with grey.
+    try:
+        picture = cv2.imdecode(encoded, mode)
+    except cv2.error:
+        picture = None
+    if picture is None:
+        raise ImageError(
+            f"'{os.fspath(path)}' is not a picture that OpenCV can read, or it is damaged or cut short",
+            hint="open it in a viewer; save it again as PNG or JPEG, or remove it",
+        )
+    decoded: npt.NDArray[Any] = picture
+    return decoded
+
+
+def _resize(cv2: Any, picture: npt.NDArray[np.uint8], height: int, width: int) -> npt.NDArray[np.uint8]:
+    if picture.shape[:2] == (height, width):
+        return picture
+    shrinks = picture.shape[0] >= height and picture.shape[1] >= width
+    scaled: npt.NDArray[np.uint8] = cv2.resize(
+        picture, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    )
+    return scaled

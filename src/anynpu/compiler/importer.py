@@ -1,0 +1,435 @@
+"""From an ONNX model to a :class:`Graph`: fixed shapes, folded constants, one clear error for everything that is wrong with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .._optional import onnx, onnxruntime
+from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from .graph import Graph, Node, to_onnx
+
+__all__ = ["Shapes", "import_onnx", "input_names", "load_onnx"]
+
+Shapes = Mapping[str, Sequence[int]]
+
+LARGEST_TENSOR = 1 << 30
+"""Elements beyond which a tensor is refused: 4 GiB of float32, more than any of the chips can address."""
+
+LARGEST_MODEL = (1 << 31) - (1 << 20)
+"""Bytes of a serialised model: protobuf ends at 2 GiB."""
+
+_RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
+_SHAPE_FROM_DATA = {"NonZero", "NonMaxSuppression", "Compress", "Unique", "StringNormalizer", "TfIdfVectorizer"}
+_SUBGRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
+
+
+def load_onnx(model: Any) -> Any:
+    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is)."""
+    package = onnx()
+    if isinstance(model, package.ModelProto):
+        proto = package.ModelProto()
+        proto.CopyFrom(model)
+    elif isinstance(model, (bytes, bytearray, memoryview)):
+        proto = _parse(bytes(model), "the model given as bytes")
+    elif isinstance(model, (str, Path)):
+        proto = _load_file(Path(model))
+    else:
+        raise CompileError(
+            f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
+        )
+    _check(proto)
+    return proto
+
+
+def _load_file(path: Path) -> Any:
+    if path.is_dir():
+        raise CompileError(f"{path} is a folder, not an ONNX model", hint="pass the path of the .onnx file")
+    if not path.exists():
+        raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
+    proto = _parse(path.read_bytes(), str(path))
+    try:
+        onnx().external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    except (OSError, ValueError, onnx().checker.ValidationError) as error:
+        raise CompileError(
+            f"the weights of {path} that lie in other files cannot be read: {_first_line(error)}",
+            hint="keep the .onnx file and its data files in one folder",
+        ) from error
+    return proto
+
+
+def _parse(data: bytes, what: str) -> Any:
+    from google.protobuf.message import DecodeError
+
+    if data[:4] in (b"RKNN", b"VPMN"):
+        raise CompileError(
+            f"{what} is already compiled", hint="compile takes the .onnx file; look at this one with 'anynpu inspect'"
+        )
+    proto = onnx().ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise CompileError(f"{what} is not an ONNX model, or is damaged", hint="export the model to ONNX again") from error
+    if not proto.graph.node and not proto.graph.output:
+        raise CompileError(f"{what} holds no graph", hint="export the model to ONNX again")
+    return proto
+
+
+def _check(proto: Any) -> None:
+    checker = onnx().checker
+    names = [initializer.name for initializer in proto.graph.initializer]
+    if proto.ir_version >= 4:
+        # Initialisers that are also inputs are overridable; here they are constants, or nothing could be folded.
+        constants = set(names)
+        kept = [value for value in proto.graph.input if value.name not in constants]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+    try:
+        checker.check_model(proto)
+    except Exception as error:  # the checker raises ValidationError, but also RuntimeError and TypeError from its C++ side
+        raise CompileError(f"the ONNX model is not valid: {_first_line(error)}", hint="export the model to ONNX again") from error
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    version = versions.get("", versions.get("ai.onnx", 0))
+    if version < 7:
+        raise CompileError(
+            f"the model uses ONNX opset {version}; 7 is the oldest that is understood",
+            hint="export it again with opset 11 or later",
+        )
+    for node in proto.graph.node:
+        if node.op_type in _SHAPE_FROM_DATA:
+            raise UnsupportedOperatorError(
+                "the shape of its result depends on the data, which no NPU of the catalogue can run",
+                node=node.name or node.output[0],
+                operator=node.op_type,
+                hint="cut the model before this node and do the rest in your program",
+            )
+        if node.op_type in _SUBGRAPHS:
+            raise UnsupportedOperatorError(
+                "control flow cannot become a layer program",
+                node=node.name or (node.output[0] if node.output else ""),
+                operator=node.op_type,
+                hint="export the model with fixed control flow (unrolled, scripted without If and Loop)",
+            )
+
+
+def input_names(proto: Any) -> list[str]:
+    """The inputs that a caller supplies."""
+    constants = {initializer.name for initializer in proto.graph.initializer}
+    return [value.name for value in proto.graph.input if value.name not in constants]
+
+
+def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = None) -> Graph:
+    """The graph of a checked model with the input shapes of *shapes*."""
+    package = onnx()
+    constants = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+    fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
+    _refuse_huge(proto, fixed)
+    nodes = [_node(node) for node in proto.graph.node]
+    for node in nodes:
+        if node.op == "Constant":
+            constants[node.outputs[0]] = _constant_value(node)
+    nodes = _sorted([node for node in nodes if node.op != "Constant"], {*constants, *fixed})
+    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+    input_types = {
+        value.name: np.dtype(package.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        for value in proto.graph.input
+    }
+    graph = Graph(
+        nodes=nodes,
+        inputs=input_names(proto),
+        outputs=[value.name for value in proto.graph.output],
+        constants=constants,
+        shapes={**{name: tuple(value.shape) for name, value in constants.items()}, **fixed},
+        dtypes={**{name: value.dtype for name, value in constants.items()}, **input_types},
+        opsets=opsets,
+        ir_version=min(int(proto.ir_version), 10),
+        source_nodes=sum(node.op_type != "Constant" for node in proto.graph.node),
+    )
+    _check_outputs(graph)
+    graph.remove_unused()
+    _trace(graph)
+    graph.remove_unused()
+    for name in graph.outputs:
+        if name in graph.constants:
+            raise CompileError("an output of the model is a constant", tensor=name, hint="remove it from the model's outputs")
+    graph.inputs = [name for name in graph.inputs if name in graph.consumers() or name in graph.outputs]
+    if not graph.inputs:
+        raise CompileError(
+            "the model's outputs do not depend on any input", hint="there is nothing to run: export the model again"
+        )
+    return graph
+
+
+def _array(tensor: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(onnx().numpy_helper.to_array(tensor))
+    except Exception as error:  # a damaged tensor ends in whatever numpy or protobuf raises
+        raise CompileError(
+            f"the constant cannot be read: {_first_line(error)}", tensor=tensor.name, hint="export the model again"
+        ) from error
+
+
+def _node(proto: Any) -> Node:
+    helper = onnx().helper
+    attributes = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
+    return Node(
+        proto.op_type,
+        list(proto.input),
+        list(proto.output),
+        attributes,
+        proto.name,
+        _domain(proto.domain),
+    )
+
+
+def _domain(name: str) -> str:
+    """ONNX's own domain has two names."""
+    return "" if name == "ai.onnx" else name
+
+
+def _constant_value(node: Node) -> npt.NDArray[Any]:
+    if "value" in node.attributes:
+        return _array(node.attributes["value"])
+    for key, kind in (
+        ("value_float", np.float32),
+        ("value_int", np.int64),
+        ("value_floats", np.float32),
+        ("value_ints", np.int64),
+    ):
+        if key in node.attributes:
+            return np.asarray(node.attributes[key], kind)
+    raise UnsupportedOperatorError(
+        "only dense numeric constants are understood",
+        node=node.label,
+        operator="Constant",
+        hint="export the model without sparse or string constants",
+    )
+
+
+def _sorted(nodes: list[Node], known: set[str]) -> list[Node]:
+    """Topological order; exporters are not always careful with it."""
+    waiting = nodes
+    ready: list[Node] = []
+    known = set(known)
+    while waiting:
+        later = []
+        for node in waiting:
+            if all(not name or name in known for name in node.inputs):
+                ready.append(node)
+                known.update(node.outputs)
+            else:
+                later.append(node)
+        if len(later) == len(waiting):
+            node = later[0]
+            missing = next(name for name in node.inputs if name and name not in known)
+            raise CompileError(
+                "a tensor is read that nothing produces",
+                node=node.label,
+                operator=node.op,
+                tensor=missing,
+                hint="export the model again",
+            )
+        waiting = later
+    return ready
+
+
+def _check_outputs(graph: Graph) -> None:
+    known = {*graph.producers(), *graph.constants, *graph.inputs}
+    for name in graph.outputs:
+        if name not in known:
+            raise CompileError("an output of the model is never produced", tensor=name, hint="export the model again")
+
+
+def _fix_inputs(
+    proto: Any, constants: Mapping[str, Any], shapes: dict[str, Sequence[int]], batch: int | None
+) -> dict[str, tuple[int, ...]]:
+    fixed: dict[str, tuple[int, ...]] = {}
+    names = input_names(proto)
+    for name in shapes:
+        if name not in names:
+            raise TensorNameError(f"the model has no input '{name}'", hint=f"its inputs are: {', '.join(names)}")
+    if batch is not None and batch < 1:
+        raise CompileError(f"a batch size of {batch} makes no sense", hint="pass a number from 1 on")
+    for value in proto.graph.input:
+        if value.name in constants:
+            continue
+        kind = value.type.tensor_type
+        if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+            raise CompileError(
+                "an input has no tensor shape", tensor=value.name, hint="export the model with plain tensor inputs"
+            )
+        declared = [entry.dim_value if entry.HasField("dim_value") and entry.dim_value > 0 else None for entry in kind.shape.dim]
+        given = [int(extent) for extent in shapes[value.name]] if value.name in shapes else None
+        shape = _fixed_shape(value.name, declared, given, batch)
+        fixed[value.name] = shape
+        del kind.shape.dim[:]
+        for extent in shape:
+            kind.shape.dim.add().dim_value = extent
+    return fixed
+
+
+def _fixed_shape(name: str, declared: list[int | None], given: list[int] | None, batch: int | None) -> tuple[int, ...]:
+    text = "[" + ", ".join("?" if extent is None else str(extent) for extent in declared) + "]"
+    if given is not None:
+        if len(given) != len(declared) or any(extent < 1 for extent in given):
+            raise ShapeError(f"input '{name}' takes {text}, got {given}", hint="give one positive number for each axis")
+        # A declared batch may be changed, as exporters often leave a 1 there; other axes are part of the architecture.
+        if any(want is not None and want != have for want, have in list(zip(declared, given, strict=True))[1:]):
+            raise ShapeError(
+                f"input '{name}' takes {text}, got {given}", hint="only the axes marked ? (and the batch) can be chosen"
+            )
+        shape: list[int | None] = list(given)
+    else:
+        shape = list(declared)
+        if shape and shape[0] is None:
+            shape[0] = batch or 1
+    if batch is not None and shape:
+        shape[0] = batch
+    if any(extent is None for extent in shape):
+        example = ",".join(str(extent or 640) for extent in shape)
+        raise ShapeError(
+            f"input '{name}' has the shape {text}, and a chip needs fixed numbers",
+            hint=f"say which: --shape {name}={example}, or shapes={{'{name}': ({example})}}",
+        )
+    return tuple(int(extent) for extent in shape if extent is not None)
+
+
+def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
+    """Refuse tensors that no machine should try to allocate, before anything is executed."""
+    try:
+        inferred = onnx().shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+    except Exception as error:  # raised from C++ with several types
+        raise CompileError(
+            f"the shapes of the model contradict each other: {_first_line(error)}", hint="export the model again"
+        ) from error
+    for value in inferred.graph.value_info:
+        extents = [entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0]
+        if math.prod(extents) > LARGEST_TENSOR:
+            raise CompileError(
+                f"a tensor has the shape {extents}, more than {LARGEST_TENSOR} elements",
+                tensor=value.name,
+                hint="choose smaller input shapes",
+            )
+    for name, shape in fixed.items():
+        if math.prod(shape) > LARGEST_TENSOR:
+            raise CompileError(
+                f"the shape {list(shape)} is more than {LARGEST_TENSOR} elements", tensor=name, hint="choose smaller input shapes"
+            )
+
+
+def _trace(graph: Graph) -> None:
+    """Run the model once on zeros to learn every shape and type, and the value of all that does not depend on the inputs."""
+    package, runtime = onnx(), onnxruntime()
+    static = _static_nodes(graph)
+    frontier = _frontier(graph, static)
+    produced = [output for node in graph.nodes for output in node.outputs if output]
+    helper = package.helper
+    model = _whole(graph)
+    probes = []
+    for index, name in enumerate(produced):
+        model.graph.node.append(helper.make_node("Shape", [name], [f"anynpu.shape.{index}"]))
+        model.graph.output.append(helper.make_tensor_value_info(f"anynpu.shape.{index}", package.TensorProto.INT64, None))
+        model.graph.output.append(helper.make_empty_tensor_value_info(name))
+        probes.append(f"anynpu.shape.{index}")
+    session = _session(model, runtime, graph)
+    feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in graph.inputs}
+    try:
+        values = session.run([*probes, *frontier], feeds)
+    except Exception as error:  # onnxruntime's exception classes are private
+        raise _explain(error, graph) from error
+    for entry in session.get_outputs():
+        if not entry.name.startswith("anynpu.shape."):
+            graph.dtypes[entry.name] = _numpy_type(entry.type)
+    for name, shape in zip(produced, values[: len(produced)], strict=True):
+        graph.shapes[name] = tuple(int(extent) for extent in shape)
+    for name, value in zip(frontier, values[len(produced) :], strict=True):
+        graph.constants[name] = np.asarray(value)
+    graph.nodes = [node for node in graph.nodes if id(node) not in static]
+    for node in graph.nodes:
+        for name in node.outputs:
+            if name and 0 in graph.shapes[name]:
+                raise CompileError(
+                    "a tensor has no elements", node=node.label, operator=node.op, tensor=name, hint="choose larger input shapes"
+                )
+
+
+def _whole(graph: Graph) -> Any:
+    """The whole graph as ONNX, before the types of its tensors are known."""
+    model = to_onnx(graph, graph.nodes, graph.inputs, ())
+    if model.ByteSize() > LARGEST_MODEL:
+        raise CompileError("the model is larger than 2 GiB, which no chip of the catalogue can hold", hint="use a smaller model")
+    return model
+
+
+def _session(model: Any, runtime: Any, graph: Graph) -> Any:
+    options = runtime.SessionOptions()
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exception classes are private
+        raise _explain(error, graph) from error
+
+
+def _explain(error: Exception, graph: Graph) -> CompileError:
+    text = _first_line(error)
+    by_name = {node.name: node for node in graph.nodes if node.name}
+    node = next(
+        (node for name, node in by_name.items() if f"'{name}'" in text or f"({name})" in text or f" {name} " in text), None
+    )
+    missing = "NOT_IMPLEMENTED" in text or "not a registered function" in text or "No Op registered" in text
+    kind = UnsupportedOperatorError if missing else CompileError
+    hint = (
+        "an operator outside ONNX has to be registered as a custom operator; cut it out or replace it"
+        if missing
+        else "run the model in onnxruntime with the same input shapes: it fails there too"
+    )
+    return kind(
+        f"the model cannot be executed: {text}", node=node.label if node else "", operator=node.op if node else "", hint=hint
+    )
+
+
+def _static_nodes(graph: Graph) -> set[int]:
+    """Nodes whose result is the same for every input: those fed by constants, and Shape, since shapes are fixed."""
+    static = set(graph.constants)
+    found: set[int] = set()
+    for node in graph.nodes:
+        if node.op in _RANDOM:
+            continue
+        if node.op in ("Shape", "Size") or all(not name or name in static for name in node.inputs):
+            found.add(id(node))
+            static.update(node.outputs)
+    return found
+
+
+def _frontier(graph: Graph, static: set[int]) -> list[str]:
+    """Results of static nodes that the rest of the graph reads."""
+    readers = graph.consumers()
+    names = []
+    for node in graph.nodes:
+        if id(node) in static:
+            for name in node.outputs:
+                if name in graph.outputs or any(id(reader) not in static for reader in readers.get(name, ())):
+                    names.append(name)
+    return names
+
+
+def _numpy_type(text: str) -> np.dtype[Any]:
+    """The numpy type of onnxruntime's ``tensor(float)``."""
+    inner = text.removeprefix("tensor(").removesuffix(")")
+    known = {"float": "float32", "double": "float64", "bfloat16": "uint16"}
+    try:
+        return np.dtype(known.get(inner, inner))
+    except TypeError:
+        raise UnsupportedOperatorError(f"a tensor has the type {text}", hint="only numeric tensors can run on an NPU") from None
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:400] if lines else type(error).__name__

@@ -1,0 +1,187 @@
+"""Scale and zero point for every tensor that integer steps read or write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arithmetic import affine_from_range, fixed_point_from_range
+from ..program import Preprocess
+from ..tensor import Affine, DType, Quantization
+from .forms import Form
+from .graph import Graph
+from .groups import ChannelRanges, Grouping
+from .ranges import clip_to_table
+from .steps import Activation, Step
+
+__all__ = ["Ranges", "assign_quantization", "head_tensors", "quantized_tensors"]
+
+Floats = npt.NDArray[Any]
+
+_KEEPS_SCALE = {Form.SLICE, Form.PAD, Form.RESIZE, Form.TRANSPOSE, Form.RESHAPE}
+_LINEAR = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE, Form.MATMUL}
+
+
+class Ranges(Protocol):
+    """Where ranges come from: calibration, or nothing at all for a mere check."""
+
+    def __call__(self, name: str, *, exact: bool) -> tuple[float, float]:
+        """The range of a tensor; *exact* asks for its smallest and largest value, whatever the algorithm."""
+
+
+def keeps_scale(step: Step) -> bool:
+    """Whether the codes of a step's result mean what those of its input mean."""
+    return step.form in _KEEPS_SCALE or (step.form is Form.POOL and "Max" in step.node.op)
+
+
+def quantized_tensors(graph: Graph, steps: list[Step]) -> list[str]:
+    """Tensors whose range has to be known, in the order of execution."""
+    names: dict[str, None] = {}
+    for step in steps:
+        if step.is_float:
+            continue
+        names.update(dict.fromkeys(step.reads))
+        if step.activation is not None and step.activation.is_table and step.form is not Form.FUNCTION:
+            names[step.before_activation] = None
+        names.update(dict.fromkeys(step.outputs))
+    return list(names)
+
+
+def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:
+    """Tensors between the last matrix product and an output: clipping there loses rare, large answers."""
+    made_by = {name: step for step in steps for name in step.outputs}
+    heads: set[str] = set()
+    waiting = list(graph.outputs)
+    while waiting:
+        name = waiting.pop()
+        if name in heads:
+            continue
+        heads.add(name)
+        step = made_by.get(name)
+        if step is None:
+            continue
+        if step.before_activation:
+            heads.add(step.before_activation)
+        if step.form not in _LINEAR or step.is_float:
+            waiting += step.reads
+    return heads
+
+
+def assign_quantization(
+    graph: Graph,
+    steps: list[Step],
+    ranges: Ranges,
+    dtype: DType,
+    preprocess: Mapping[str, Preprocess] | None = None,
+    groups: Mapping[str, Grouping] | None = None,
+    channels: ChannelRanges | None = None,
+) -> dict[str, Quantization]:
+    """The quantisation of each tensor of :func:`quantized_tensors`.
+
+    :param groups: tensors with a scale by group of channels
+    :param channels: ranges by channel, for the tensors of *groups* and what lies before their activation
+    """
+    groups, channels = groups or {}, channels or {}
+    heads = head_tensors(graph, steps)
+    made_by = {name: step for step in steps for name in step.outputs}
+    joined = _joined_by_concat(graph, steps, made_by)
+    result: dict[str, Quantization] = {}
+
+    def from_range(low: float, high: float) -> Quantization:
+        return affine_from_range(low, high, dtype) if dtype is DType.INT8 else fixed_point_from_range(low, high, dtype)
+
+    def of(name: str) -> Quantization:
+        if name not in result:
+            result[name] = decide(name)
+        return result[name]
+
+    def decide(name: str) -> Quantization:
+        if name in joined:
+            return of(joined[name])
+        step = made_by.get(name)
+        if step is not None and not step.is_float and keeps_scale(step):
+            return of(step.inputs[0])
+        if name in graph.inputs:
+            pixels = _pixel_range(graph, name, (preprocess or {}).get(name))
+            return from_range(*(pixels or ranges(name, exact=True)))
+        if name in groups:
+            return _grouped(groups[name], channels[name], ranges(name, exact=False), dtype)
+        return from_range(*ranges(name, exact=name in heads))
+
+    for step in steps:
+        if step.is_float:
+            continue
+        for name in (*step.reads, *step.outputs):
+            of(name)
+        activation = step.activation
+        if activation is not None and activation.is_table and step.form is not Form.FUNCTION:
+            before = step.before_activation
+            target = result[step.outputs[0]]
+            if step.outputs[0] in groups:
+                grouping = groups[step.outputs[0]]
+                wide = ranges(before, exact=False)
+                result[before] = _grouped(grouping, channels[before], wide, dtype, activation, target)
+                continue
+            low, high = ranges(before, exact=before in heads)
+            if isinstance(target, Affine):
+                low, high = clip_to_table(activation.function, low, high, target, dtype)
+            result[before] = from_range(low, high)
+    return result
+
+
+def _grouped(
+    grouping: Grouping,
+    channels: tuple[Floats, Floats],
+    whole: tuple[float, float],
+    dtype: DType,
+    activation: Activation | None = None,
+    target: Quantization | None = None,
+) -> Affine:
+    """A scale by group, from the ranges of its channels, within that of the whole tensor.
+
+    With *activation* it is the tensor before it, whose codes a table turns into those of *target*.
+    """
+    low, high = channels
+    scales, zeros, sizes = [], [], []
+    for index, (group, size) in enumerate(grouping.runs):
+        members = grouping.group_of == group
+        least, most = max(float(low[members].min()), whole[0]), min(float(high[members].max()), whole[1])
+        if activation is not None and isinstance(target, Affine):
+            after = Affine.per_tensor(target.scales[index], target.zero_points[index])
+            least, most = clip_to_table(activation.function, min(least, 0.0), max(most, 0.0), after, dtype)
+        affine = affine_from_range(least, most, dtype)
+        scales.append(affine.scale)
+        zeros.append(affine.zero_point)
+        sizes.append(size)
+    return Affine(tuple(scales), tuple(zeros), tuple(sizes))
+
+
+def _pixel_range(graph: Graph, name: str, preprocess: Preprocess | None) -> tuple[float, float] | None:
+    """The range of a normalised picture is known: a byte goes from 0 to 255. With it, bytes map to codes without loss."""
+    shape = graph.shapes[name]
+    if preprocess is None or len(shape) != 4 or shape[1] not in (1, 3, 4):
+        return None
+    mean, std = np.asarray(preprocess.mean), np.asarray(preprocess.std)
+    ends = np.concatenate([(0.0 - mean) / std, (255.0 - mean) / std])
+    return float(ends.min()), float(ends.max())
+
+
+def _joined_by_concat(graph: Graph, steps: list[Step], made_by: Mapping[str, Step]) -> dict[str, str]:
+    """Tensors that only a Concat reads, each with the Concat's result: they take its scale, which saves a change of scale."""
+    readers: dict[str, int] = {}
+    for step in steps:
+        for name in step.reads:
+            readers[name] = readers.get(name, 0) + 1
+    joined = {}
+    for step in steps:
+        if step.form is not Form.CONCAT or step.is_float:
+            continue
+        for name in step.inputs:
+            maker = made_by.get(name)
+            alone = readers[name] == 1 and name not in graph.outputs
+            if maker is not None and not maker.is_float and alone and not keeps_scale(maker):
+                joined[name] = step.outputs[0]
+    return joined

@@ -1,0 +1,43 @@
+"""What layers cost in weight bytes and multiply-accumulates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from .graph import Graph
+from .steps import Step
+
+__all__ = ["constant_bytes", "float_macs"]
+
+
+def constant_bytes(op: Any) -> int:
+    """Bytes of all arrays of an operator."""
+    if isinstance(op, np.ndarray):
+        return int(op.nbytes)
+    if isinstance(op, tuple):
+        return sum(map(constant_bytes, op))
+    if is_dataclass(op):
+        return sum(constant_bytes(getattr(op, entry.name)) for entry in fields(op))
+    return 0
+
+
+def float_macs(graph: Graph, step: Step) -> int:
+    """Multiply-accumulates of a float step; element-wise work does not count."""
+    total = 0
+    for node in step.nodes:
+        result = graph.shapes[node.outputs[0]]
+        if node.op == "Conv":
+            total += math.prod(result) * math.prod(graph.shapes[node.inputs[1]][1:])
+        elif node.op == "ConvTranspose":
+            source = graph.shapes[node.inputs[0]]
+            total += math.prod(source) // source[1] * math.prod(graph.shapes[node.inputs[1]])
+        elif node.op in ("MatMul", "Gemm"):
+            total += math.prod(result) * graph.shapes[node.inputs[0]][-1]
+        elif node.op in ("LSTM", "GRU"):
+            steps, batch = graph.shapes[node.inputs[0]][:2]
+            total += steps * batch * sum(math.prod(graph.shapes[name]) for name in node.inputs[1:3])
+    return total
