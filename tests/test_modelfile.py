@@ -8,15 +8,17 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from builders import every_operator, every_operator_model, wide_model
+from vendor_files import rknn_file
 
 from anynpu import modelfile
 from anynpu._container import HEADER, ISLANDS, WEIGHTS, Section, pack, unpack
-from anynpu.errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError
+from anynpu.errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from anynpu.modelfile import FileKind, WeightlessModel
 from anynpu.program import Conv, Model
 
@@ -462,3 +464,14 @@ class TestStrictness:
         odd = replace(model.programs[0].islands[0], weights={"w": np.zeros(3, "datetime64[s]")})
         with pytest.raises(ModelFormatError, match=r"islands\[0\]\.weights\['w'\]: is an array of datetime64"):
             modelfile.to_bytes(replace(model, programs=(replace(model.programs[0], islands=(odd,)),)))
+
+
+def test_the_twin_of_a_vendors_file_is_read_in_its_place(tmp_path: Path) -> None:
+    theirs = tmp_path / "net.rknn"
+    theirs.write_bytes(rknn_file())
+    with pytest.raises(VendorModelError, match="twin"):
+        modelfile.read_or_twin(theirs)
+    model = every_operator_model()
+    model.save(tmp_path / "net.anynpu")
+    assert modelfile.read_or_twin(theirs).name == model.name
+    assert modelfile.read_or_twin(tmp_path / "net.anynpu").name == model.name

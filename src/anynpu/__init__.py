@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .modelfile import read as load
     from .npu import Device
     from .program import Model
-    from .report import Report, report
+    from .reports import Report, report
 
 __all__ = ["Device", "Model", "Report", "check", "compile", "load", "report"]
 
@@ -25,11 +25,11 @@ __all__ = ["Device", "Model", "Report", "check", "compile", "load", "report"]
 _HOMES = {
     "Device": ("npu", "Device"),
     "Model": ("program", "Model"),
-    "Report": ("report", "Report"),
+    "Report": ("reports", "Report"),
     "check": ("compiler", "check"),
     "compile": ("compiler", "compile"),
     "load": ("modelfile", "read"),
-    "report": ("report", "report"),
+    "report": ("reports", "report"),
 }
 
 

@@ -30,7 +30,7 @@ from . import chips
 from ._codec import Mismatch, from_json, map_arrays, to_json
 from ._container import ALIGNMENT, HEADER, ISLANDS, VERSION, WEIGHTS, Buffer, Section, pack, unpack
 from ._validate_ops import MOST_DIMENSIONS
-from .errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError
+from .errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from .program import Model
 from .recognise import RKNN_MAGIC, VIP_MAGIC, Contents, FileKind, Source, identify, kind_of, open_source
 from .validate import validate_model
@@ -48,12 +48,16 @@ __all__ = [
     "identify",
     "place_weights",
     "read",
+    "read_or_twin",
     "to_bytes",
     "weight_size",
     "write",
 ]
 
 Array = npt.NDArray[Any]
+
+TWIN_SUFFIX = ".anynpu"
+"""What the software NPU runs in place of a vendor's file ends in this."""
 
 MOST_GROWTH = 64
 """How many times the size of header and islands reading may take, for the objects that they become."""
@@ -174,6 +178,20 @@ def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) 
         return _read(contents, weights, verify)
     except (ModelFormatError, ModelVersionError) as error:
         raise type(error)(f"{contents.name}: {error.message}", hint=error.hint) from None
+
+
+def read_or_twin(source: Source) -> Model:
+    """Read a model file; for one that a vendor's tool compiled, read its *twin*: the same model beside it, as ``NAME.anynpu``.
+
+    :raises VendorModelError: it is a vendor's file and there is no twin
+    """
+    try:
+        return read(source)
+    except VendorModelError:
+        twin = Path(source).with_suffix(TWIN_SUFFIX) if isinstance(source, (str, os.PathLike)) else None
+        if twin is None or not twin.is_file():
+            raise
+        return read(twin)
 
 
 def encode(model: Model, *, remove_weight: bool = False) -> Encoded:

@@ -1,5 +1,5 @@
 """ONNX in, layer program out: import, simplify, fuse, quantise, place on NPU or CPU, plan memory."""
 
-from .driver import check, compile
+from .driver import ModelCheck, check, compile
 
-__all__ = ["check", "compile"]
+__all__ = ["ModelCheck", "check", "compile"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import ffi, lib
-from .._optional import onnxruntime
+from .._optional import onnx, onnxruntime
 from ..errors import CalibrationError, CompileError
-from .graph import Graph, to_onnx
+from .graph import Graph, external_tensor, to_onnx
 from .ranges import ALGORITHMS, Observer
 
 __all__ = ["CalibratedRanges", "Calibration", "UnknownRanges", "calibrate"]
 
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[str, int, "int | None"], None]
+
+_LARGE_BYTES = 1 << 16
+"""Weights from this size on are handed to onnxruntime as they lie in memory, not copied through the bytes of a model."""
 
 
 class CalibratedRanges:
@@ -113,7 +117,19 @@ def widen(ranges: tuple[Floats, Floats], values: npt.NDArray[Any]) -> None:
 
 def _session(graph: Graph, extra: list[str]) -> Any:
     runtime = onnxruntime()
-    model = to_onnx(graph, graph.nodes, graph.inputs, [*graph.outputs, *extra])
+    large: dict[str, npt.NDArray[Any]] = {}
+
+    def initializer(name: str, value: npt.NDArray[Any]) -> Any:
+        if value.nbytes < _LARGE_BYTES:
+            return onnx().numpy_helper.from_array(value, name)
+        large[name] = np.ascontiguousarray(value)
+        return external_tensor(name, value)
+
+    model = to_onnx(graph, graph.nodes, graph.inputs, [*graph.outputs, *extra], initializer=initializer)
     options = runtime.SessionOptions()
     options.log_severity_level = 4
+    if large:
+        values = [runtime.OrtValue.ortvalue_from_numpy(value) for value in large.values()]
+        options.add_external_initializers(list(large), values)
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])

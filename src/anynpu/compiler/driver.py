@@ -10,7 +10,7 @@ from typing import Any
 from .. import chips
 from ..errors import CompileError, TensorNameError
 from ..program import Model, Program
-from ..report import Report, report
+from ..reports import Report, report
 from ..tensor import DType
 from .calibrate import CalibratedRanges, UnknownRanges, calibrate
 from .dataset import InputInfo, open_dataset
@@ -24,7 +24,7 @@ from .quantize import Ranges, assign_quantization, quantized_tensors
 from .simplify import reverse_channels, simplify
 from .steps import Step, build_steps
 
-__all__ = ["check", "compile"]
+__all__ = ["ModelCheck", "check", "compile"]
 
 Progress = Callable[[str, int, "int | None"], None]
 
@@ -134,16 +134,30 @@ def check(
 
     >>> anynpu.check("det.onnx", "rk3588").on_cpu    # doctest: +SKIP
     """
-    chip = chips.get(target)
-    dtype = check_dtype(dtype, chip)
-    proto = load_onnx(model)
-    prepared = _prepare(proto, shape_sets(shapes)[0], batch, None, None, None)
-    steps = _plan(prepared.graph, dtype, ())
-    code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
-    quantization = assign_quantization(prepared.graph, steps, UnknownRanges(), code_type)
-    program = lower(prepared.graph, steps, chip, quantization, code_type)
-    provenance = _provenance(model, proto, prepared.graph, "")
-    return report(Model(chip.name, dtype, (program,), name=_name_of(model, proto), provenance=provenance))
+    return ModelCheck(model, shapes=shapes, batch=batch).report(target, dtype=dtype)
+
+
+class ModelCheck:
+    """A model that is checked for one chip after the other: what does not depend on the chip is done once.
+
+    >>> reports = [ModelCheck("det.onnx").report(chip) for chip in ("rk3588", "rk3566")]    # doctest: +SKIP
+    """
+
+    def __init__(self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None) -> None:
+        proto = load_onnx(model)
+        self._graph = _prepare(proto, shape_sets(shapes)[0], batch, None, None, None).graph
+        self._name = _name_of(model, proto)
+        self._provenance = _provenance(model, proto, self._graph, "")
+
+    def report(self, target: str, *, dtype: str = "w8a8") -> Report:
+        """The report for one chip."""
+        chip = chips.get(target)
+        dtype = check_dtype(dtype, chip)
+        steps = _plan(self._graph, dtype, ())
+        code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
+        quantization = assign_quantization(self._graph, steps, UnknownRanges(), code_type)
+        program = lower(self._graph, steps, chip, quantization, code_type)
+        return report(Model(chip.name, dtype, (program,), name=self._name, provenance=self._provenance))
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,16 @@ def element_type(dtype: np.dtype[Any]) -> int:
     return int(helper.np_dtype_to_tensor_dtype(dtype))
 
 
+def external_tensor(name: str, value: Array) -> Any:
+    """A constant without its data: whoever makes a session of the model hands the data over by name."""
+    package = onnx()
+    proto = package.TensorProto(name=name, data_type=element_type(value.dtype), dims=value.shape)
+    proto.data_location = package.TensorProto.EXTERNAL
+    for key, text in (("location", "weights"), ("offset", "0"), ("length", str(value.nbytes))):
+        proto.external_data.add(key=key, value=text)
+    return proto
+
+
 def to_onnx(
     graph: Graph,
     nodes: Sequence[Node],

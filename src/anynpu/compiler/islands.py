@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .._optional import onnx
 from ..program import Island
 from ..tensor import DType, TensorSpec
-from .graph import Graph, Node, element_type, to_onnx
+from .graph import Graph, Node, element_type, external_tensor, to_onnx
 from .steps import Step
 
 __all__ = ["build_island", "stored_weights"]
@@ -114,16 +114,12 @@ class _Builder:
         if not is_weight(value):
             return package.numpy_helper.from_array(value, name)
         half = name in self._half
-        stored = value.astype(np.float16) if half else np.ascontiguousarray(value)
+        stored = np.ascontiguousarray(value, np.float16 if half else value.dtype)
         held = f"{name}.half" if half else name
         self.weights[held] = stored
         if half:
             self._casts.insert(0, self._cast(held, name, package.TensorProto.FLOAT))
-        proto = package.TensorProto(name=held, data_type=element_type(stored.dtype), dims=stored.shape)
-        proto.data_location = package.TensorProto.EXTERNAL
-        for key, text in (("location", "weights"), ("offset", "0"), ("length", str(stored.nbytes))):
-            proto.external_data.add(key=key, value=text)
-        return proto
+        return external_tensor(held, stored)
 
     def serialize(self) -> bytes:
         """The finished model."""

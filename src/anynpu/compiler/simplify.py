@@ -318,7 +318,8 @@ def _normalise_gemm(graph: Graph, node: Node) -> bool:
     alpha, beta = float(node.attribute("alpha", 1.0)), float(node.attribute("beta", 1.0))
     changed = alpha != 1.0 or node.attribute("transB", 0)
     if changed:
-        node.inputs[1] = graph.add_constant(f"{node.inputs[1]}.plain", np.ascontiguousarray(plain * np.float32(alpha)))
+        # a transposed view stays one: these are the largest weights of many models, and what reads them wants [N, K] again
+        node.inputs[1] = graph.add_constant(f"{node.inputs[1]}.plain", plain if alpha == 1.0 else plain * np.float32(alpha))
     if bias is not None and (beta != 1.0 or bias.shape != (units,)):
         full = np.broadcast_to(bias.reshape(-1) * np.float32(beta), (units,)).astype(np.float32)
         node.inputs[2] = graph.add_constant(f"{node.inputs[2]}.plain", full)

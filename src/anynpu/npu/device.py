@@ -180,14 +180,14 @@ class Device:
     ) -> LoadedModel:
         """Put a model into device memory.
 
-        :param model: a compiled model, or its file as a path or as bytes
+        :param model: a compiled model, or its file as a path or as bytes; for a file of the vendor's own, its twin beside it is loaded
         :param weights: memory for the weights, used instead of the device's own; for a model that was saved without weights, the memory
             that holds them
         :param weights_from: a loaded model of the same network, whose weights serve this one as well
         """
         self.require_open()
         if not isinstance(model, Model):
-            model = modelfile.read(model)
+            model = modelfile.read_or_twin(model)
         if chips.get(model.chip).name != self.chip.name:
             raise ModelError(
                 f"the model '{model.name}' was compiled for {model.chip}, this device is {self.chip.name}",

@@ -1,0 +1,5 @@
+"""``python -m anynpu.cli``."""
+
+from . import main
+
+main()

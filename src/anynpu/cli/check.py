@@ -1,0 +1,111 @@
+"""``anynpu check``: what a chip would do with a model, without compiling it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from .. import chips
+from ..errors import AnynpuError
+from ..reports import Report
+from .console import numbers, plain_table, print_json, results, size_text
+from .options import (
+    ALL_CHIPS,
+    BatchOption,
+    DTypeOption,
+    JsonOption,
+    LayersOption,
+    OnnxArgument,
+    Precision,
+    ShapeOption,
+    TargetOrAllOption,
+    parse_shapes,
+)
+from .summary import cpu_table, layer_table, reasons_text, summary_line
+
+__all__ = ["command"]
+
+
+def command(
+    model: OnnxArgument,
+    target: TargetOrAllOption,
+    dtype: DTypeOption = Precision.W8A8,
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
+    layers: LayersOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what runs on the NPU of a chip.
+
+    Lists the layers that fall back to the CPU, and why. Needs no calibration data.
+
+    \b
+    Example:
+      anynpu check yolo.onnx --target rk3588
+      anynpu check yolo.onnx --target all --json
+    """
+    shapes = parse_shapes(shape)
+    if isinstance(shapes, list):
+        raise typer.BadParameter("a check has one shape for each input; run it again for another", param_hint="'--shape'")
+
+    from ..compiler import ModelCheck
+
+    subject = ModelCheck(model, shapes=shapes, batch=batch)
+
+    def checked(chip: str) -> Report:
+        return subject.report(chip, dtype=dtype.value)
+
+    if target == ALL_CHIPS:
+        if layers:
+            raise typer.BadParameter("the list of layers needs one chip, not all of them", param_hint="'--layers'")
+        _all_chips(checked, as_json=as_json)
+        return
+    report = checked(target)
+    if as_json:
+        print_json(report.to_json())
+        return
+    console = results()
+    console.print(f"{model.name} on {target} ({dtype.words}): {report.nodes} nodes, {numbers(report.macs)} MACs")
+    console.print(summary_line(report))
+    if layers:
+        console.print()
+        console.print(layer_table(report))
+    elif report.on_cpu:
+        console.print()
+        console.print(cpu_table(report))
+
+
+def _all_chips(checked: Callable[[str], Report], *, as_json: bool) -> None:
+    """One row a chip. A chip that cannot take the model says why; it is a failure only if no chip can."""
+    counts = ("layers", "on CPU", "MACs", "weights", "internal")
+    table = plain_table("chip", *counts, "note", right=counts)
+    data: list[dict[str, Any]] = []
+    error: AnynpuError | None = None
+    accepted = 0
+    for chip in chips.names():
+        try:
+            report = checked(chip)
+        except AnynpuError as refusal:
+            error = refusal
+            data.append({"chip": chip, "error": refusal.message, "hint": refusal.hint})
+            table.add_row(chip, "-", "-", "-", "-", "-", refusal.message)
+            continue
+        accepted += 1
+        data.append(report.to_json())
+        table.add_row(
+            chip,
+            str(len(report.layers)),
+            str(len(report.on_cpu)),
+            numbers(report.macs),
+            size_text(report.weight_bytes),
+            size_text(report.internal_bytes),
+            reasons_text(report),
+        )
+    if not accepted and error is not None:
+        raise error
+    if as_json:
+        print_json(data)
+    else:
+        results().print(table)

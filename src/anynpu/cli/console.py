@@ -1,0 +1,106 @@
+"""Where text goes: results to stdout, progress and errors to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+__all__ = ["ProgressFunction", "fail", "numbers", "plain_table", "print_json", "progress_bar", "results", "size_text"]
+
+ProgressFunction = Callable[[str, int, int | None], None]
+
+_PIPE_WIDTH = 240  # a table in a file or a pipe is not folded to the width of a terminal
+
+
+def results() -> Console:
+    """The console for results (stdout). Text is printed as it is: brackets in names are not markup."""
+    return _console(stderr=False)
+
+
+def _console(*, stderr: bool) -> Console:
+    stream = sys.stderr if stderr else sys.stdout
+    width = None if stream.isatty() else _PIPE_WIDTH
+    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
+
+
+def fail(message: str) -> None:
+    """Print an error to stderr; its hint, if any, is on the second line."""
+    first, _, rest = message.partition("\n")
+    text = Text.assemble(("error: ", "bold red"), first)
+    if rest:
+        text.append(f"\n{rest}", style="yellow")
+    _console(stderr=True).print(text)
+
+
+def print_json(data: Any) -> None:
+    """JSON on stdout, indented, and nothing else."""
+    results().print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines, headers in bold; the columns named in *right* are aligned to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=column in right, overflow="fold")
+    return table
+
+
+@contextmanager
+def progress_bar(description: str) -> Iterator[ProgressFunction]:
+    """A bar on stderr. The block gets a function (stage, done, total) to report with.
+
+    The bar is full, and stays on the screen, when the block ends well.
+    """
+    console = _console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TaskProgressColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[stage]}", style="dim"),
+    )
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(description, total=None, stage="")
+
+        def report(stage: str, done: int, total: int | None) -> None:
+            progress.update(task, stage=stage, completed=done, total=total)
+
+        try:
+            yield report
+        except BaseException:
+            progress.update(task, visible=False)  # an error message is enough
+            raise
+        progress.update(task, stage="", completed=1, total=1)
+
+
+def size_text(count: int) -> str:
+    """Bytes for reading.
+
+    >>> size_text(1_572_864), size_text(2048), size_text(12)
+    ('1.5 MB', '2.0 kB', '12 B')
+    """
+    if count < 1024:
+        return f"{count} B"
+    if count < 1024 * 1024:
+        return f"{count / 1024:.1f} kB"
+    return f"{count / 1024 / 1024:.1f} MB"
+
+
+def numbers(count: float) -> str:
+    """A large count for reading.
+
+    >>> numbers(1_740_000_000), numbers(25_000_000), numbers(512)
+    ('1.74 G', '25.0 M', '512')
+    """
+    for limit, unit, digits in ((1e9, "G", 2), (1e6, "M", 1), (1e3, "k", 1)):
+        if count >= limit:
+            return f"{count / limit:.{digits}f} {unit}"
+    return f"{count:.0f}"

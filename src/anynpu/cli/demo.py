@@ -1,0 +1,56 @@
+"""``anynpu demo``: text detection on the software NPU, from model to picture."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import _optional, chips
+from ..demo.pages import Grain
+from ..reports import report
+from .console import progress_bar, results
+from .options import TargetOption
+from .summary import summary_line
+
+__all__ = ["command"]
+
+
+def command(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go.", file_okay=False)
+    ] = Path("demo"),
+    pages: Annotated[int, typer.Option(min=1, help="Number of pages for calibration.")] = 16,
+    target: TargetOption = "rk3588",
+    grain: Annotated[Grain, typer.Option(help="Noise of the pages; int8 finds grey and none harder than color.")] = Grain.COLOR,
+) -> None:
+    """Text detection from model to picture.
+
+    Compiles PP-OCRv4 detection to int8, runs it on the software NPU and compares it with float32. The
+    model comes from the installed package rapidocr-onnxruntime; the pages are drawn.
+
+    \b
+    Example:
+      anynpu demo
+      anynpu demo --target rk3576 --pages 8 --output /tmp/demo
+    """
+    from ..demo import detection
+
+    detector = detection.find_detector()
+    folder = detection.calibration_pages(output / "pages", pages, grain)
+    with progress_bar(f"compiling PP-OCRv4 detection for {target} (int8, {pages} pages)") as progress:
+        model = detection.compile_detector(detector, folder, target, pages, progress)
+    console = results()
+    console.print(summary_line(report(model)))
+    saved = model.save(output / "det.rknn")
+    cores = chips.get(target).cores
+    console.print(f"running on the software NPU: {target}, {cores} core{'s' if cores > 1 else ''}")
+    comparison = detection.compare(detector, model, grain)
+    mean, worst = statistics.mean(comparison.cosines), min(comparison.cosines)
+    console.print(f"  accuracy   cosine {mean:.3f} to fp32 over {len(comparison.cosines)} pages, worst {worst:.3f}")
+    console.print(f"  host       {1000 * statistics.median(comparison.seconds):.0f} ms a page on this machine")
+    picture = output / "page.png"
+    _optional.cv2().imwrite(str(picture), comparison.picture[..., ::-1])
+    console.print(f"picture: {picture}    model: {saved}    next: docs/quickstart.md")

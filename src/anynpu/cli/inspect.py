@@ -1,0 +1,200 @@
+"""``anynpu inspect``: what is in a model file."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+import anynpu
+
+from .. import vendorfile
+from ..errors import ModelFormatError
+from ..modelfile import FileKind, identify
+from ..program import Model
+from ..reports import report
+from ..tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
+from ..vendorfile import VendorModelInfo, VendorTensor
+from .console import plain_table, print_json, results, size_text
+from .onnxfile import OnnxInfo, describe
+from .options import JsonOption, LayersOption
+from .summary import cpu_table, layer_table, shape_text, summary_line
+
+__all__ = ["command"]
+
+
+def command(
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A model: ours, .rknn, .nb or .onnx.", exists=True, dir_okay=False, readable=True),
+    ],
+    layers: LayersOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what is in a model file.
+
+    Inputs, outputs, types, quantisation, layers and memory. Opens the files of anynpu, the vendors' own .rknn and .nb, and ONNX.
+
+    \b
+    Example:
+      anynpu inspect yolo.rknn --layers
+      anynpu inspect yolo.onnx --json
+    """
+    kind = identify(file)
+    if kind is FileKind.ANYNPU:
+        model = anynpu.load(file)
+        print_json(_model_json(model)) if as_json else _print_model(results(), file, model, layers)
+    elif kind is FileKind.ONNX or (kind is FileKind.UNKNOWN and file.suffix.lower() == ".onnx"):
+        onnx = describe(file)
+        print_json(onnx.to_json()) if as_json else _print_onnx(results(), file, onnx)
+    elif kind is FileKind.UNKNOWN:
+        raise ModelFormatError(f"{file} is not a model that is known here", hint="inspect opens .rknn, .nb and .onnx files")
+    else:
+        vendor = vendorfile.read_rknn(file) if kind is FileKind.RKNN else vendorfile.read_nb(file)
+        print_json(_vendor_json(vendor)) if as_json else _print_vendor(results(), file, vendor, layers)
+
+
+def _model_json(model: Model) -> dict[str, Any]:
+    return {
+        "format": FileKind.ANYNPU.value,
+        "name": model.name,
+        "chip": model.chip,
+        "dtype": model.dtype,
+        "custom_string": model.custom_string,
+        "weightless": model.weightless,
+        "inputs": [_spec_json(spec) for spec in model.inputs],
+        "outputs": [_spec_json(spec) for spec in model.outputs],
+        "preprocess": {name: asdict(preprocess) for name, preprocess in model.preprocess.items()},
+        "provenance": dict(model.provenance),
+        "programs": [
+            {"input_shapes": {spec.name: spec.shape for spec in program.input_specs}, **report(model, index).to_json()}
+            for index, program in enumerate(model.programs)
+        ],
+    }
+
+
+def _spec_json(spec: TensorSpec) -> dict[str, Any]:
+    quantization: dict[str, Any] | None = None
+    if isinstance(spec.quantization, DynamicFixedPoint):
+        quantization = {"kind": "fixed point", "fraction_bits": spec.quantization.fraction_bits}
+    elif isinstance(spec.quantization, Affine):
+        quantization = {"kind": "affine", **asdict(spec.quantization)}
+    return {
+        "name": spec.name,
+        "shape": spec.shape,
+        "dtype": spec.dtype.value,
+        "layout": spec.layout.value,
+        "bytes": spec.nbytes,
+        "quantization": quantization,
+    }
+
+
+def _vendor_json(info: VendorModelInfo) -> dict[str, Any]:
+    data = asdict(info)
+    return {"format": data.pop("kind").value, **data}
+
+
+def _print_model(console: Console, file: Path, model: Model, layers: bool) -> None:
+    console.print(f"{file.name}: compiled by {model.provenance.get('compiler', 'anynpu')} for {model.chip}, {model.dtype}")
+    if model.weightless:
+        console.print("  weights      left out; a context of the complete model supplies them")
+    for label, text in (("name", model.name), ("text", model.custom_string)):
+        if text:
+            console.print(f"  {label:12} {text}")
+    for label in ("source", "calibration"):
+        if label in model.provenance:
+            console.print(f"  {label:12} {model.provenance[label]}")
+    for name, preprocess in model.preprocess.items():
+        console.print(f"  preprocess   {name}: mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
+    for index, program in enumerate(model.programs):
+        console.print()
+        if len(model.programs) > 1:
+            console.print(f"shape set {index}")
+        table = plain_table("", "name", "shape", "type", "layout", "quantisation")
+        for label, specs in (("input", program.input_specs), ("output", program.output_specs)):
+            for spec in specs:
+                table.add_row(
+                    label,
+                    spec.name,
+                    shape_text(spec.shape),
+                    spec.dtype.value,
+                    spec.layout.value,
+                    _quantization_text(spec.quantization),
+                )
+        console.print(table)
+        row = report(model, index)
+        console.print(summary_line(row))
+        if layers or row.on_cpu:
+            console.print()
+            console.print(layer_table(row) if layers else cpu_table(row))
+
+
+def _print_vendor(console: Console, file: Path, info: VendorModelInfo, layers: bool) -> None:
+    tool = f", {info.toolkit}" if info.toolkit else ""
+    target = f" for {info.target}" if info.target else ""
+    console.print(f"{file.name}: a vendor's .{info.kind.value} file, version {_version_text(info)}{tool}{target}")
+    if info.name:
+        console.print(f"  name         {info.name}")
+    if info.memory_bytes:
+        console.print(f"  memory       {size_text(info.memory_bytes)}")
+    if info.layers:
+        console.print(f"  layers       {len(info.layers)}")
+    for note in info.notes:
+        console.print(f"  note         {note}")
+    if info.inputs or info.outputs:
+        table = plain_table("", "name", "shape", "type", "layout", "quantisation")
+        for label, tensors in (("input", info.inputs), ("output", info.outputs)):
+            for tensor in tensors:
+                table.add_row(
+                    label, tensor.name, shape_text(tensor.shape), tensor.dtype, tensor.layout, _vendor_quantization_text(tensor)
+                )
+        console.print()
+        console.print(table)
+    if layers and info.layers:
+        console.print()
+        for index, layer in enumerate(info.layers):
+            console.print(f"{index:4}  {layer}")
+    console.print("\nIt runs on the vendor's runtime only; compile the ONNX model to run it here.")
+
+
+def _print_onnx(console: Console, file: Path, info: OnnxInfo) -> None:
+    producer = f", written by {info.producer}" if info.producer else ""
+    console.print(f"{file.name}: ONNX, opset {info.opset}{producer}, {info.nodes} nodes")
+    table = plain_table("", "name", "shape", "type")
+    for label, tensors in (("input", info.inputs), ("output", info.outputs)):
+        for tensor in tensors:
+            table.add_row(label, tensor.name, shape_text(tensor.shape), tensor.dtype)
+    console.print()
+    console.print(table)
+    console.print()
+    console.print("operators  " + ", ".join(f"{name} {count}" for name, count in info.operators.items()))
+
+
+def _version_text(info: VendorModelInfo) -> str:
+    return hex(info.version) if info.kind is FileKind.NB else str(info.version)
+
+
+def _quantization_text(quantization: Quantization | None) -> str:
+    if quantization is None:
+        return "none"
+    if isinstance(quantization, DynamicFixedPoint):
+        return f"fixed point, {quantization.fraction_bits} fraction bits"
+    if quantization.is_per_tensor:
+        return f"scale {quantization.scale:.6g}, zero point {quantization.zero_point}"
+    return f"{len(quantization.scales)} groups of channels"
+
+
+def _vendor_quantization_text(tensor: VendorTensor) -> str:
+    if tensor.scale is not None:
+        zero_point = "" if tensor.zero_point is None else f", zero point {tensor.zero_point}"
+        return f"scale {tensor.scale:.6g}{zero_point}"
+    if tensor.fraction_bits is not None:
+        return f"fixed point, {tensor.fraction_bits} fraction bits"
+    return tensor.quantization
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return " ".join(f"{value:g}" for value in values)

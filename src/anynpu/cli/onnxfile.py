@@ -1,0 +1,85 @@
+"""What an ONNX file says about itself, read without its weights and without asking whether it could be compiled."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import _optional
+from ..errors import ModelFormatError
+
+__all__ = ["OnnxInfo", "OnnxTensor", "describe", "input_names"]
+
+
+@dataclass(frozen=True)
+class OnnxTensor:
+    """An input or output. An axis without a fixed extent is a text: its name, or ``?``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class OnnxInfo:
+    """The outside of an ONNX model, and how often it uses which operator."""
+
+    inputs: tuple[OnnxTensor, ...]
+    outputs: tuple[OnnxTensor, ...]
+    opset: int
+    producer: str
+    nodes: int
+    operators: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """The facts as JSON-ready data."""
+        return {"format": "onnx", **asdict(self)}
+
+
+def describe(path: Path) -> OnnxInfo:
+    """Read the ONNX file *path*."""
+    proto = _parse(path)
+    graph = proto.graph
+    constants = {initializer.name for initializer in graph.initializer}
+    opsets = {entry.domain: entry.version for entry in proto.opset_import}
+    return OnnxInfo(
+        inputs=tuple(_tensor(value) for value in graph.input if value.name not in constants),
+        outputs=tuple(_tensor(value) for value in graph.output),
+        opset=opsets.get("", opsets.get("ai.onnx", 0)),
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        nodes=len(graph.node),
+        operators=dict(Counter(node.op_type for node in graph.node).most_common()),
+    )
+
+
+def input_names(path: Path) -> list[str]:
+    """The inputs that a caller supplies."""
+    return [tensor.name for tensor in describe(path).inputs]
+
+
+def _parse(path: Path) -> Any:
+    onnx = _optional.onnx()
+    from google.protobuf.message import DecodeError
+
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(path.read_bytes())
+    except (DecodeError, ValueError, RecursionError):
+        proto = None
+    if proto is None or not (proto.graph.node or proto.graph.output):
+        raise ModelFormatError(f"{path} is not an ONNX model, or is damaged", hint="export the model to ONNX again")
+    return proto
+
+
+def _tensor(value: Any) -> OnnxTensor:
+    onnx = _optional.onnx()
+    tensor = value.type.tensor_type
+    axes: list[int | str] = []
+    for axis in tensor.shape.dim:
+        fixed = axis.HasField("dim_value") and axis.dim_value > 0
+        axes.append(axis.dim_value if fixed else axis.dim_param or "?")
+    known = tensor.elem_type in onnx.TensorProto.DataType.values() and tensor.elem_type != 0
+    dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower() if known else "?"
+    return OnnxTensor(value.name, {"float": "float32", "double": "float64"}.get(dtype, dtype), tuple(axes))

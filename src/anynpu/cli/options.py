@@ -1,0 +1,184 @@
+"""Options that several commands have, declared once, and how their values are read."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import chips
+from ..errors import UnknownChipError
+
+__all__ = [
+    "ALL_CHIPS",
+    "BatchOption",
+    "ChannelOrder",
+    "DTypeOption",
+    "JsonOption",
+    "LayersOption",
+    "OnnxArgument",
+    "Precision",
+    "SeedOption",
+    "ShapeOption",
+    "TargetOption",
+    "TargetOrAllOption",
+    "parse_channel_values",
+    "parse_named_files",
+    "parse_shapes",
+]
+
+ALL_CHIPS = "all"
+
+
+class Precision(str, enum.Enum):
+    """How a model is quantised."""
+
+    W8A8 = "w8a8"
+    FP16 = "fp16"
+    W16A16 = "w16a16"
+
+    @property
+    def words(self) -> str:
+        return {"w8a8": "int8", "fp16": "float16", "w16a16": "int16"}[self.value]
+
+
+class ChannelOrder(str, enum.Enum):
+    """The order of the channels of a picture that the model is fed with."""
+
+    RGB = "rgb"
+    BGR = "bgr"
+
+
+def chip_name(value: str) -> str:
+    """The catalogue's spelling of a chip; wrong usage if there is no such chip."""
+    try:
+        return chips.get(value).name
+    except UnknownChipError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _chip_or_all(value: str) -> str:
+    return ALL_CHIPS if value.lower() == ALL_CHIPS else chip_name(value)
+
+
+OnnxArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.", exists=True, dir_okay=False, readable=True)
+]
+TargetOption = Annotated[
+    str, typer.Option("--target", "-t", metavar="CHIP", help="The chip, such as rk3588.", callback=chip_name)
+]
+TargetOrAllOption = Annotated[
+    str,
+    typer.Option("--target", "-t", metavar="CHIP|all", help="The chip, such as rk3588, or all of them.", callback=_chip_or_all),
+]
+DTypeOption = Annotated[Precision, typer.Option("--dtype", help="int8 weights and activations, float16, or int16 of both.")]
+ShapeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=1,3,480,480",
+        help="Shape of an input. Repeat for other inputs; repeat for the same input to get several shape sets.",
+    ),
+]
+BatchOption = Annotated[int | None, typer.Option("--batch", min=1, help="Batch size.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+LayersOption = Annotated[bool, typer.Option("--layers", help="List all layers.")]
+SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random inputs.")]
+
+Shapes = dict[str, tuple[int, ...]]
+
+
+def parse_shapes(values: Sequence[str] | None) -> Shapes | list[Shapes] | None:
+    """``NAME=1,3,8,8`` texts as one shape set, or as several where a name comes more than once.
+
+    >>> parse_shapes(["x=1,3,8,8"])
+    {'x': (1, 3, 8, 8)}
+    >>> parse_shapes(["x=1,8", "x=2,8", "mask=4"])
+    [{'x': (1, 8), 'mask': (4,)}, {'x': (2, 8), 'mask': (4,)}]
+    """
+    if not values:
+        return None
+    by_name: dict[str, list[tuple[int, ...]]] = {}
+    for value in values:
+        name, equals, numbers = value.rpartition("=")
+        try:
+            shape = tuple(int(number) for number in numbers.split(","))
+        except ValueError:
+            shape = ()
+        if not equals or not name or not shape or min(shape) < 1:
+            raise typer.BadParameter(f"{value!r} is not a shape; write it as NAME=1,3,480,480", param_hint="'--shape'")
+        by_name.setdefault(name, []).append(shape)
+    sets = max(len(shapes) for shapes in by_name.values())
+    for name, shapes in by_name.items():
+        if len(shapes) not in (1, sets):
+            raise typer.BadParameter(
+                f"input {name!r} has {len(shapes)} shapes where another has {sets}; give one, or one for each of the {sets} shape sets",
+                param_hint="'--shape'",
+            )
+    expanded = [{name: shapes[index % len(shapes)] for name, shapes in by_name.items()} for index in range(sets)]
+    return expanded[0] if sets == 1 else expanded
+
+
+def parse_channel_values(
+    values: Sequence[str] | None, option: str, input_names: Sequence[str]
+) -> dict[str, tuple[float, ...]] | None:
+    """``a,b,c`` or ``NAME=a,b,c`` texts by input name. Texts without a name belong to the inputs in their order.
+
+    >>> parse_channel_values(["0,0,0", "depth=0.5"], "--mean", ["image", "depth"])
+    {'image': (0.0, 0.0, 0.0), 'depth': (0.5,)}
+    """
+    if not values:
+        return None
+    parsed: dict[str, tuple[float, ...]] = {}
+    position = 0
+    for value in values:
+        name, equals, numbers = value.rpartition("=")
+        try:
+            channels = tuple(float(number) for number in numbers.split(","))
+        except ValueError:
+            raise typer.BadParameter(
+                f"{value!r} is not a list of numbers; write it as 0.5,0.5,0.5", param_hint=f"'{option}'"
+            ) from None
+        if not equals:
+            if position >= len(input_names):
+                raise typer.BadParameter(
+                    f"given {position + 1} times, but the model has {len(input_names)} inputs", param_hint=f"'{option}'"
+                )
+            name = input_names[position]
+            position += 1
+        elif name not in input_names:
+            raise typer.BadParameter(
+                f"the model has no input {name!r}; its inputs: {', '.join(input_names)}", param_hint=f"'{option}'"
+            )
+        if name in parsed:
+            raise typer.BadParameter(f"given twice for input {name!r}", param_hint=f"'{option}'")
+        parsed[name] = channels
+    return parsed
+
+
+def parse_named_files(values: Sequence[str] | None, input_names: Sequence[str]) -> Mapping[str, Path]:
+    """``FILE`` or ``NAME=FILE`` texts by input name. Texts without a name belong to the inputs in their order."""
+    files: dict[str, Path] = {}
+    position = 0
+    for value in values or ():
+        name, equals, path = value.partition("=")
+        if not equals or name not in input_names:
+            if equals and not Path(value).exists():
+                raise typer.BadParameter(
+                    f"the model has no input {name!r}; its inputs: {', '.join(input_names)}", param_hint="'--input'"
+                )
+            if position >= len(input_names):
+                raise typer.BadParameter(
+                    f"{position + 1} files for a model with {len(input_names)} inputs", param_hint="'--input'"
+                )
+            name, path = input_names[position], value
+            position += 1
+        if not Path(path).is_file():
+            raise typer.BadParameter(f"file {path!r} does not exist", param_hint="'--input'")
+        if name in files:
+            raise typer.BadParameter(f"given twice for input {name!r}", param_hint="'--input'")
+        files[name] = Path(path)
+    return files

@@ -1,0 +1,121 @@
+"""``anynpu compile``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anynpu
+from anynpu.cli.compile import Algorithm
+from anynpu.compiler.ranges import ALGORITHMS
+
+Invoke = Callable[..., Any]
+
+
+def test_int8_with_a_folder_of_pictures(invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.rknn"
+    outcome = invoke("compile", model_path, "-o", out, "--target", "RK3588", "--dataset", pictures, "--std", "255,255,255")
+    assert outcome.code == 0, outcome.err
+    assert "layers " in outcome.out
+    assert " on NPU, " in outcome.out
+    assert "weights " in outcome.out
+    assert "internal " in outcome.out
+    assert f"wrote {out}" in outcome.out
+    assert "compiling small for rk3588 (int8)" in outcome.err
+    model = anynpu.load(out)
+    assert (model.chip, model.dtype) == ("rk3588", "w8a8")
+    assert model.preprocess["images"].std == (255.0, 255.0, 255.0)
+
+
+def test_float16_needs_no_dataset(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.rknn"
+    outcome = invoke(
+        "compile", model_path, "-o", out, "-t", "rk3588", "--dtype", "fp16", "--custom-string", "build 7", "--name", "tiny"
+    )
+    assert outcome.code == 0, outcome.err
+    model = anynpu.load(out)
+    assert (model.dtype, model.custom_string, model.name) == ("fp16", "build 7", "tiny")
+
+
+def test_int8_without_a_dataset_fails_and_says_so(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "small.rknn"
+    outcome = invoke("compile", model_path, "-o", out, "--target", "rk3588")
+    assert outcome.code == 1
+    assert "dataset" in outcome.err
+    assert "hint: " in outcome.err
+    assert "compiling" not in outcome.err
+    assert outcome.out == ""
+    assert not out.exists()
+
+
+def test_several_shapes_of_one_input_become_shape_sets(invoke: Invoke, dynamic_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "dynamic.rknn"
+    shapes = ["--shape", "images=1,3,16,16", "--shape", "images=1,3,32,24"]
+    outcome = invoke("compile", dynamic_path, "-o", out, "-t", "rk3588", "--dtype", "fp16", *shapes)
+    assert outcome.code == 0, outcome.err
+    assert "shape set 1: images 1x3x32x24" in outcome.out
+    assert [program.input_specs[0].shape for program in anynpu.load(out).programs] == [(1, 3, 16, 16), (1, 3, 32, 24)]
+
+
+def test_weights_can_be_left_out(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    full, bare = tmp_path / "full.rknn", tmp_path / "bare.rknn"
+    assert invoke("compile", model_path, "-o", full, "-t", "rk3588", "--dtype", "fp16").code == 0
+    assert invoke("compile", model_path, "-o", bare, "-t", "rk3588", "--dtype", "fp16", "--remove-weight").code == 0
+    assert anynpu.load(bare).weightless
+    assert not anynpu.load(full).weightless
+
+
+def test_a_wrong_shape_is_wrong_usage(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    outcome = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "rk3588", "--dtype", "fp16", "--shape", "1,3,16,16")
+    assert outcome.code == 2
+    assert "write it as NAME=1,3,480,480" in outcome.err
+
+
+def test_a_shape_for_an_input_that_is_not_there_fails(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    outcome = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "rk3588", "--dtype", "fp16", "--shape", "image=1,3,16,16")
+    assert outcome.code == 1
+    assert "image" in outcome.err
+    assert "images" in outcome.err
+
+
+def test_a_mean_for_an_input_that_is_not_there_is_wrong_usage(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    outcome = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "rk3588", "--dtype", "fp16", "--mean", "depth=1")
+    assert outcome.code == 2
+    assert "no input 'depth'; its inputs: images" in outcome.err
+
+
+def test_an_empty_dataset_fails(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    outcome = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "rk3588", "--dataset", folder)
+    assert outcome.code == 1
+    assert "no images in the folder" in outcome.err
+
+
+def test_a_damaged_picture_fails_and_is_named(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    (folder / "broken.png").write_bytes(b"not a picture")
+    outcome = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "rk3588", "--dataset", folder)
+    assert outcome.code == 1
+    assert "broken.png" in outcome.err
+
+
+def test_a_file_that_is_not_onnx_fails(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "text.onnx"
+    path.write_text("hello")
+    outcome = invoke("compile", path, "-o", tmp_path / "x", "-t", "rk3588", "--dtype", "fp16")
+    assert outcome.code == 1
+    assert "is not an ONNX model" in outcome.err
+
+
+def test_a_folder_that_is_not_there_fails(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "absent" / "small.rknn"
+    outcome = invoke("compile", model_path, "-o", out, "-t", "rk3588", "--dtype", "fp16")
+    assert outcome.code == 1
+    assert "absent" in outcome.err
+
+
+def test_the_algorithms_are_those_of_the_compiler() -> None:
+    assert {algorithm.value for algorithm in Algorithm} == set(ALGORITHMS)

@@ -1,0 +1,151 @@
+"""Help, version, exit status and wrong usage, for every command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anynpu.cli import console
+
+Invoke = Callable[..., Any]
+
+COMMANDS = ("compile", "check", "inspect", "run", "demo")
+
+
+def test_help_lists_every_command(invoke: Invoke) -> None:
+    outcome = invoke("--help")
+    assert outcome.code == 0
+    for command in COMMANDS:
+        assert f"  {command} " in outcome.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_a_command_has_an_example(invoke: Invoke, command: str) -> None:
+    outcome = invoke(command, "--help")
+    assert outcome.code == 0
+    example = outcome.out.partition("Example:\n")[2].splitlines()[0]
+    assert example.strip().startswith(f"anynpu {command}")
+
+
+def test_without_a_command_it_prints_help(invoke: Invoke) -> None:
+    outcome = invoke()
+    assert outcome.code == 2
+    assert "Usage: anynpu" in outcome.out + outcome.err
+
+
+def test_version(invoke: Invoke) -> None:
+    outcome = invoke("--version")
+    assert outcome.code == 0
+    assert outcome.out.startswith("anynpu ")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_option_is_wrong_usage(invoke: Invoke, command: str) -> None:
+    outcome = invoke(command, "--nonsense")
+    assert outcome.code == 2
+    assert "--nonsense" in outcome.err
+    assert outcome.out == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compile", "absent.onnx", "-o", "out.rknn", "--target", "rk3588"),
+        ("check", "absent.onnx", "--target", "all"),
+        ("inspect", "absent.onnx"),
+        ("run", "absent.onnx"),
+    ],
+)
+def test_a_missing_file_is_wrong_usage(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+    outcome = invoke(*arguments)
+    assert outcome.code == 2
+    assert "absent.onnx" in outcome.err
+    assert "does not exist" in outcome.err
+
+
+@pytest.mark.parametrize("command", ["compile", "check", "demo"])
+def test_an_unknown_chip_is_wrong_usage_and_gets_a_suggestion(
+    invoke: Invoke, command: str, model_path: Path, tmp_path: Path
+) -> None:
+    arguments = {
+        "compile": [model_path, "-o", tmp_path / "out.rknn"],
+        "check": [model_path],
+        "demo": ["--output", tmp_path / "demo"],
+    }[command]
+    outcome = invoke(command, *arguments, "--target", "rk3589")
+    assert outcome.code == 2
+    assert "'rk3589'" in outcome.err
+    assert "did you mean rk3588" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_chip_of_run(invoke: Invoke, compiled_path: Path) -> None:
+    outcome = invoke("run", compiled_path, "--target", "rk3589")
+    assert outcome.code == 2
+    assert "did you mean rk3588" in outcome.err
+
+
+def test_a_missing_command_line_package_names_the_pip_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import anynpu.cli
+
+    monkeypatch.delitem(sys.modules, "anynpu.cli.app", raising=False)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    with pytest.raises(SystemExit) as exit_info:
+        anynpu.cli.main()
+    assert exit_info.value.code == 1
+    assert "pip install typer rich" in capsys.readouterr().err
+
+
+def test_a_missing_extra_names_the_pip_line(invoke: Invoke, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    outcome = invoke("inspect", model_path)
+    assert outcome.code == 1
+    assert outcome.err.splitlines()[1] == "  hint: pip install 'anynpu[sim]'"
+
+
+def test_an_interrupt_exits_with_130(invoke: Invoke, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("anynpu.cli.inspect.describe", interrupted)
+    assert invoke("inspect", model_path).code == 130
+
+
+def test_a_file_system_error_is_one_line(invoke: Invoke, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "small.onnx")
+
+    monkeypatch.setattr("anynpu.cli.inspect.describe", full)
+    outcome = invoke("inspect", model_path)
+    assert outcome.code == 1
+    assert outcome.err == "error: small.onnx: No space left on device\n"
+
+
+def test_a_closed_pipe_is_quiet(model_path: Path) -> None:
+    command = f"{sys.executable} -m anynpu.cli inspect {model_path} --json | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+def test_a_process_reports_its_status(tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"\x00\x01\x02")
+    done = subprocess.run(
+        [sys.executable, "-m", "anynpu.cli", "inspect", str(damaged)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert "\n  hint: " in done.stderr
+
+
+@pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 kB"), (1_572_864, "1.5 MB")])
+def test_sizes_are_readable(count: int, text: str) -> None:
+    assert console.size_text(count) == text

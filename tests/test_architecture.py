@@ -1,0 +1,327 @@
+"""Who may import whom, and what importing the package must not do.
+
+Leaf modules know only each other, the compiler and the software NPU know only leaf modules, surfaces know the
+software NPU and leaf modules, and the command line knows everybody.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "src" / "anynpu"
+
+LEAF = "leaf"
+"""The room of every module that lies directly in the package, of the catalogue and of the C sources."""
+
+LEAF_PACKAGES = {"chips", "convert", "native"}
+EXTENSION_MODULES = {"_native"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    LEAF: set(),
+    "compiler": {LEAF},
+    "npu": {LEAF},
+    "rknn": {LEAF, "npu", "session"},
+    "vip": {LEAF, "npu", "session"},
+    "session": {LEAF, "npu", "rknn", "vip"},
+    "dropin": {LEAF, "npu", "rknn", "vip"},
+    "serve": {LEAF, "npu", "session"},
+    "demo": {LEAF, "npu", "compiler", "session"},
+    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "demo"},
+}
+"""Which rooms each room may import, besides itself."""
+
+ONLY_ITS_FACE = {("session", "rknn"), ("session", "vip"), ("rknn", "session"), ("vip", "session")}
+"""Pairs in which the first may import the second package, but no module inside it."""
+
+OPTIONAL = {"onnx", "onnxruntime", "cv2", "typer", "rich"}
+"""Packages that are loaded at first use. The command line may import its own two at once."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement; *lazy* if it stands inside a function, *typing* if only type checkers execute it."""
+
+    target: str
+    line: int
+    lazy: bool
+    typing: bool
+
+
+def module_name(path: Path, package: Path) -> str:
+    parts = (package.name, *path.relative_to(package).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str:
+    _, *rest = module.split(".")
+    if rest and rest[0] in MAY_IMPORT:
+        return rest[0]
+    return LEAF
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def imports_of(path: Path, package: Path, modules: set[str]) -> Iterator[Import]:
+    """All imports of a file, with relative ones resolved; ``from room import name`` is the module *name* where there is one."""
+    module = module_name(path, package)
+    base = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
+
+    def visit(node: ast.AST, lazy: bool, typing: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, lazy, typing)
+        elif isinstance(node, ast.ImportFrom):
+            start = base[: len(base) - node.level + 1] if node.level else []
+            origin = ".".join([*start, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inner = f"{origin}.{alias.name}"
+                yield Import(inner if inner in modules else origin, node.lineno, lazy, typing)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield Import(".".join(base) + name.value if name.value.startswith(".") else name.value, node.lineno, lazy, typing)
+        lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        typing = typing or is_type_checking(node)
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, lazy, typing)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8"), str(path)), lazy=False, typing=False)
+
+
+def complaint(module: str, package: str, found: Import) -> str:
+    """What is wrong with one import of *module*; empty if nothing is."""
+    room = room_of(module)
+    outside, _, _ = found.target.partition(".")
+    if outside != package:
+        if outside == "onnxruntime" and module != f"{package}._optional" and not found.typing:
+            return "imports onnxruntime itself, past the helper that switches its telemetry off"
+        if outside in OPTIONAL and not (found.lazy or found.typing) and not (room == "cli" and outside in ("typer", "rich")):
+            return f"imports {outside} at once instead of at first use"
+        return ""
+    if module == package:
+        # the public names are loaded on demand from wherever they live
+        eager = not (found.lazy or found.typing)
+        return f"imports {found.target} at once" if eager and room_of(found.target) != LEAF else ""
+    if found.target == package and room not in ("cli", "demo"):
+        return "imports a public name of the package, which hides where it comes from"
+    other = room_of(found.target)
+    if other == room or (found.target == package):
+        return ""
+    if other not in MAY_IMPORT[room]:
+        return f"{room} must not import {other} ({found.target})"
+    if (room, other) in ONLY_ITS_FACE and found.target != f"{package}.{other}":
+        return f"{room} must not import the insides of {other} ({found.target})"
+    return ""
+
+
+def complaints(package: Path) -> list[str]:
+    """Everything that is wrong with the imports of a package."""
+    paths = sorted(package.rglob("*.py"))
+    known = {*MAY_IMPORT, *LEAF_PACKAGES, *EXTENSION_MODULES} - {LEAF}
+    modules = {module_name(path, package) for path in paths} | {f"{package.name}.{name}" for name in known}
+    wrong = []
+    for folder in sorted({path.relative_to(package).parts[0] for path in paths if path.parent != package}):
+        if folder not in MAY_IMPORT and folder not in LEAF_PACKAGES:
+            wrong.append(f"{folder}: a room that the table of arrows does not have")
+    for path in paths:
+        module = module_name(path, package)
+        for found in imports_of(path, package, modules):
+            reason = complaint(module, package.name, found)
+            if reason:
+                wrong.append(f"{path.relative_to(package).as_posix()}:{found.line}: {reason}")
+    return wrong
+
+
+def test_nobody_imports_whom_it_must_not_know() -> None:
+    assert complaints(PACKAGE) == []
+
+
+def written(folder: Path, files: dict[str, str]) -> Path:
+    package = folder / "anynpu"
+    for name, text in {"__init__.py": "", **files}.items():
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return package
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "expected"),
+    [
+        ("tensor.py", "from .npu import memory", "leaf must not import npu"),
+        ("tensor.py", "def f():\n    from anynpu.npu.memory import Buffer", "leaf must not import npu"),
+        ("tensor.py", "import anynpu.compiler", "leaf must not import compiler"),
+        ("tensor.py", "if TYPE_CHECKING:\n    from .session import Session", "leaf must not import session"),
+        ("tensor.py", "import importlib\nimportlib.import_module('anynpu.npu')", "leaf must not import npu"),
+        ("tensor.py", "import importlib\nimportlib.import_module('.npu', __package__)", "leaf must not import npu"),
+        ("chips/model.py", "from ..compiler import place", "leaf must not import compiler"),
+        ("brand_new.py", "from . import npu", "leaf must not import npu"),
+        ("npu/cores.py", "from ..compiler import graph", "npu must not import compiler"),
+        ("npu/engines/native.py", "from ...rknn import software", "npu must not import rknn"),
+        ("npu/cores.py", "from ..session import queue", "npu must not import session"),
+        ("compiler/place.py", "from .. import npu", "compiler must not import npu"),
+        ("compiler/place.py", "from ..npu.memory import Buffer", "compiler must not import npu"),
+        ("compiler/place.py", "from anynpu import compile", "hides where it comes from"),
+        ("rknn/context.py", "from ..vip import context", "rknn must not import vip"),
+        ("vip/context.py", "from .. import rknn", "vip must not import rknn"),
+        ("session/session.py", "from ..rknn.context import Context", "the insides of rknn"),
+        ("session/session.py", "from ..rknn import context", "the insides of rknn"),
+        ("rknn/backend.py", "from ..session.queue import Queue", "the insides of session"),
+        ("session/session.py", "from ..compiler import place", "session must not import compiler"),
+        ("dropin/table.py", "from ..serve import server", "dropin must not import serve"),
+        ("serve/server.py", "from ..rknn import context", "serve must not import rknn"),
+        ("serve/server.py", "from ..cli import app", "serve must not import cli"),
+        ("demo/pages.py", "from ..cli import console", "demo must not import cli"),
+        ("__init__.py", "from .npu import memory", "imports anynpu.npu.memory at once"),
+        ("novel/room.py", "", "a room that the table of arrows does not have"),
+        ("npu/engines/islands.py", "def f():\n    import onnxruntime", "past the helper"),
+        ("tensor.py", "import onnx", "at once instead of at first use"),
+        ("compiler/place.py", "from onnx import numpy_helper", "at once instead of at first use"),
+        ("reports.py", "class Table:\n    import rich.table", "at once instead of at first use"),
+        ("cli/app.py", "import cv2", "at once instead of at first use"),
+    ],
+)
+def test_a_forbidden_import_is_found(tmp_path: Path, file: str, text: str, expected: str) -> None:
+    neighbours = {
+        f"{room}/{name}.py": ""
+        for room, name in [("npu", "__init__"), ("npu", "memory"), ("rknn", "context"), ("vip", "context"), ("compiler", "place")]
+    }
+    found = complaints(written(tmp_path, {**neighbours, file: text}))
+    assert len(found) == 1, found
+    assert expected in found[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("program.py", "from . import tensor\nfrom .chips import get\nfrom ._native import lib"),
+        ("__init__.py", "from .errors import X\ndef __getattr__(name):\n    from .npu import memory\n    return memory"),
+        ("__init__.py", "if TYPE_CHECKING:\n    from .compiler import compile"),
+        (
+            "npu/engines/native.py",
+            "from ... import program\nfrom ...tensor import DType\nfrom ..memory import Buffer\nfrom . import x",
+        ),
+        ("compiler/place.py", "from .. import chips\nfrom ..chips import Chip\nfrom .graph import Graph"),
+        ("compiler/place.py", "def f():\n    import onnx\n    from rich.progress import Progress"),
+        ("compiler/place.py", "if TYPE_CHECKING:\n    import onnx\n    import onnxruntime"),
+        ("session/session.py", "from .. import rknn\nfrom ..vip import Backend\nfrom ..npu.memory import Buffer"),
+        ("rknn/backend.py", "from ..session import Backend\nfrom ..npu import memory"),
+        ("dropin/table.py", "from ..rknn.software import calls\nfrom ..vip import context"),
+        ("serve/server.py", "from ..session import InferenceSession"),
+        ("cli/app.py", "import typer\nimport rich\nimport anynpu\nfrom ..demo import pages\nfrom ..compiler.place import x"),
+        ("_optional.py", "def onnxruntime():\n    import onnxruntime\n    return onnxruntime"),
+    ],
+)
+def test_an_allowed_import_is_not_blamed(tmp_path: Path, file: str, text: str) -> None:
+    neighbours = dict.fromkeys(("tensor.py", "program.py", "chips/__init__.py", "npu/memory.py", "rknn/context.py"), "")
+    assert complaints(written(tmp_path, {**neighbours, file: text})) == []
+
+
+FRESH_INTERPRETER = """
+import json, locale, logging, os, random, signal, sys, threading, warnings
+import numpy
+
+def state():
+    tasks = "/proc/self/task"
+    return {
+        "logging handlers": [repr(handler) for handler in logging.getLogger().handlers],
+        "logging level": logging.getLogger().level,
+        "logging class": repr(logging.getLoggerClass()),
+        "logging disabled": logging.root.manager.disable,
+        "logging record factory": repr(logging.getLogRecordFactory()),
+        "logging names": {number: logging.getLevelName(number) for number in (10, 20, 30, 40, 50)},
+        "locale": locale.setlocale(locale.LC_ALL),
+        "environment": dict(os.environ),
+        "working directory": os.getcwd(),
+        "warnings filters": [repr(entry) for entry in warnings.filters],
+        "warnings display": repr(warnings.showwarning),
+        "signals": {int(number): repr(signal.getsignal(number)) for number in sorted(signal.valid_signals())},
+        "threads": [thread.name for thread in threading.enumerate()],
+        "native threads": len(os.listdir(tasks)) if os.path.isdir(tasks) else 0,
+        "thread exceptions": repr(threading.excepthook),
+        "sys.path": list(sys.path),
+        "sys.meta_path": [repr(finder) for finder in sys.meta_path],
+        "sys.excepthook": repr(sys.excepthook),
+        "sys.streams": [repr(sys.stdout), repr(sys.stderr)],
+        "recursion limit": sys.getrecursionlimit(),
+        "numpy errors": numpy.geterr(),
+        "numpy printing": repr(numpy.get_printoptions()),
+        "numpy random": repr(numpy.random.get_state()[1][:4]),
+        "random": hash(random.getstate()),
+    }
+
+report = {"changed": [], "loaded": []}
+before = state()
+for name in sys.argv[1:]:
+    __import__(name)
+    after = state()
+    report["changed"] += [f"{name}: {key}" for key in before if before[key] != after[key]]
+    report["loaded"] += [
+        f"{name}: {package}" for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click") if package in sys.modules
+    ]
+print(json.dumps(report))
+"""
+
+
+def import_in_fresh_interpreter(*modules: str) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("COV_", "COVERAGE_", "PYTEST_"))}
+    command = [sys.executable, "-c", FRESH_INTERPRETER, *modules]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+
+
+def test_importing_the_package_changes_nothing_and_loads_nothing_heavy() -> None:
+    result = import_in_fresh_interpreter("anynpu")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 1, "importing prints something"
+    assert json.loads(result.stdout) == {"changed": [], "loaded": []}
+
+
+def test_importing_any_module_but_the_command_line_changes_nothing_and_loads_nothing_heavy() -> None:
+    runs_when_imported = {"__main__"}
+    modules = [
+        module_name(path, PACKAGE)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.relative_to(PACKAGE).parts[0] not in ("cli", "native") and path.stem not in runs_when_imported
+    ]
+    assert {"anynpu", "anynpu.chips", "anynpu.errors", "anynpu.program"} <= set(modules)
+    result = import_in_fresh_interpreter(*modules)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert len(result.stdout.splitlines()) == 1, "importing prints something"
+    assert json.loads(result.stdout) == {"changed": [], "loaded": []}
+
+
+@pytest.mark.parametrize(
+    ("statement", "key"),
+    [
+        ("import logging; logging.basicConfig()", "logging handlers"),
+        ("import os; os.environ['ANYNPU_X'] = '1'", "environment"),
+        ("import warnings; warnings.simplefilter('ignore')", "warnings filters"),
+        ("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)", "signals"),
+        ("import threading; threading.Thread(target=threading.Event().wait, args=(30,), daemon=True).start()", "threads"),
+        ("import sys; sys.path.append('x')", "sys.path"),
+        ("import numpy; numpy.seterr(all='raise')", "numpy errors"),
+        ("import numpy; numpy.set_printoptions(precision=3)", "numpy printing"),
+        ("import locale; locale.setlocale(locale.LC_ALL, 'C')", "locale"),
+    ],
+)
+def test_a_side_effect_is_noticed(tmp_path: Path, statement: str, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "culprit.py").write_text(statement, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    if key == "locale":
+        monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    result = import_in_fresh_interpreter("culprit")
+    assert result.returncode == 0, result.stderr
+    assert f"culprit: {key}" in json.loads(result.stdout)["changed"]
