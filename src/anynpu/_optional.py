@@ -9,6 +9,9 @@ from typing import Any
 
 from .errors import MissingDependencyError
 
+MISTAKEN_OPTIMIZERS = ["Pad_Fusion"]
+"""Optimisers of onnxruntime that change results: in 1.31 this one turns the zeros of a Pad before a MaxPool into minus infinity."""
+
 
 def _load(package: str, extra: str) -> ModuleType:
     try:

@@ -59,6 +59,9 @@ def command(
     shape: ShapeOption = None,
     batch: BatchOption = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How ranges follow from the calibration data.")] = Algorithm.PERCENTILE,
+    channel_groups: Annotated[
+        int, typer.Option(min=1, help="Most groups of channels with a scale of their own in one tensor.")
+    ] = 2,
     limit: Annotated[int | None, typer.Option(min=1, help="Use no more than this number of calibration samples.")] = None,
     hybrid: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep this tensor in float16. Repeat for more.")
@@ -89,6 +92,7 @@ def command(
             channel_order=None if channel_order is None else channel_order.value,
             dtype=dtype.value,
             algorithm=algorithm.value,
+            channel_groups=channel_groups,
             shapes=shapes,
             hybrid=tuple(hybrid or ()),
             batch=batch,

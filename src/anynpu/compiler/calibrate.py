@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import ffi, lib
-from .._optional import onnx, onnxruntime
+from .._optional import MISTAKEN_OPTIMIZERS, onnx, onnxruntime
 from ..errors import CalibrationError, CompileError
 from .graph import Graph, external_tensor, to_onnx
 from .ranges import ALGORITHMS, Observer
@@ -132,4 +132,6 @@ def _session(graph: Graph, extra: list[str]) -> Any:
         values = [runtime.OrtValue.ortvalue_from_numpy(value) for value in large.values()]
         options.add_external_initializers(list(large), values)
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
-    return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return runtime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"], disabled_optimizers=MISTAKEN_OPTIMIZERS
+    )

@@ -101,8 +101,11 @@ def compile(
             for entry in first.graph.inputs
         ]
         data = open_dataset(dataset, infos, limit=calibration_limit)
-        names = quantized_tensors(first.graph, plans[0])
-        candidates = grouping_candidates(first.graph, plans[0]) if grouped else []
+        # layers may be fused differently for other shapes, and then need ranges of other tensors
+        graphs = [(entry.graph, steps) for entry, steps in zip(prepared, plans, strict=True)]
+        known = {*first.graph.inputs, *first.graph.producers()}
+        names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
+        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and grouped]
         seen = calibrate(first.graph, names, candidates, data, data.length, progress)
         ranges, channels = CalibratedRanges(seen.observer, algorithm, percentile), seen.channels
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away

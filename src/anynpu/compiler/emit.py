@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arithmetic import function_table, quantize_bias, quantize_weights, requantize_table
+from ..errors import CompileError
 from ..program import (
     Binary,
     Concat,
@@ -35,6 +36,7 @@ __all__ = ["Emitter"]
 Array = npt.NDArray[Any]
 
 _LARGEST_BIAS = 2.0**30
+_LARGEST_WEIGHT = 1e20
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +182,13 @@ class Emitter:
 
         *source* is the scale of the input by output channel, where the input has more than one.
         """
+        if not (np.abs(weights).max(initial=0.0) < _LARGEST_WEIGHT and np.abs(bias).max(initial=0.0) < _LARGEST_WEIGHT):
+            raise CompileError(
+                "a weight is not a number, or far too large for integers",
+                node=step.node.label,
+                operator=step.node.op,
+                hint="export the model again; if it is meant so, compile with dtype fp16",
+            )
         source = np.full(1, self._scale(step.inputs[0])) if source is None else source
         wide = self.dtype is DType.INT16
         smallest = np.maximum(np.abs(bias) / (source * _LARGEST_BIAS), 1e-9) if not wide else 1e-9

@@ -62,13 +62,17 @@ def forms_of(graph: Graph) -> dict[int, Form]:
         form = _form(graph, node, producers, consumers)
         if form is None:
             continue
-        if form in _CHEAP and any(
+        if _is_cheap(node, form) and any(
             _is_float_result(name, producers, forms) for name in node.inputs if name not in graph.constants
         ):
             continue
         forms[id(node)] = form
     _release_leading(graph, forms, producers, consumers)
     return forms
+
+
+def _is_cheap(node: Node, form: Form | None) -> bool:
+    return form in _CHEAP or (form is Form.POOL and "Max" in node.op)
 
 
 def _is_float_result(name: str, producers: dict[str, Node], forms: dict[int, Form]) -> bool:
@@ -79,7 +83,7 @@ def _is_float_result(name: str, producers: dict[str, Node], forms: dict[int, For
 def _release_leading(graph: Graph, forms: dict[int, Form], producers: dict[str, Node], consumers: dict[str, list[Node]]) -> None:
     """Cheap nodes between an input of the model and a float node gain nothing from integers."""
     for node in reversed(graph.nodes):
-        if forms.get(id(node)) not in _CHEAP:
+        if not _is_cheap(node, forms.get(id(node))):
             continue
         readers = [reader for name in node.outputs for reader in consumers.get(name, ())]
         before = [name for name in node.inputs if name and name not in graph.constants]
@@ -96,12 +100,11 @@ def _form(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[
     if node.op in ("Conv", "ConvTranspose"):
         return _convolution(graph, node, rank)
     if node.op == "Gemm":
-        constant = len(data) == 1 and data[0] == node.inputs[0]
-        return Form.DENSE if constant and not node.attributes else None  # normalised: no attributes left
+        return _gemm(graph, node, data)
     if node.op == "MatMul":
         return _matrix_product(graph, node, data, rank)
     if node.op == "PRelu":
-        return _prelu(graph, node, producers)
+        return _prelu(graph, node, producers, consumers)
     if node.op in ("Concat", "Slice", "Split", "Pad"):
         return _movement(graph, node, data)
     if node.op in ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool"):
@@ -121,9 +124,15 @@ def _convolution(graph: Graph, node: Node, rank: int) -> Form | None:
     bias = len(node.inputs) > 2 and bool(node.inputs[2]) and node.inputs[2] not in graph.constants
     if node.inputs[1] not in graph.constants or bias:
         return None
-    if node.op == "Conv":
-        return Form.CONV if rank in (3, 4) else None
-    return Form.CONV_TRANSPOSE if rank == 4 else None
+    form, ranks = (Form.CONV, (3, 4)) if node.op == "Conv" else (Form.CONV_TRANSPOSE, (4,))
+    return form if rank in ranks and window_of(graph, node).is_moderate else None
+
+
+def _gemm(graph: Graph, node: Node, data: list[str]) -> Form | None:
+    """Dense where it was normalised: no attributes left, and a bias by output unit."""
+    bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    fits = bias is None or bias.shape == graph.shapes[node.outputs[0]][1:]
+    return Form.DENSE if data == node.inputs[:1] and fits and not node.attributes else None
 
 
 def _matrix_product(graph: Graph, node: Node, data: list[str], rank: int) -> Form | None:
@@ -133,10 +142,13 @@ def _matrix_product(graph: Graph, node: Node, data: list[str], rank: int) -> For
     return Form.MATMUL if len(data) == 2 and rank >= 2 and graph.rank(data[1]) == rank else None
 
 
-def _prelu(graph: Graph, node: Node, producers: dict[str, Node]) -> Form | None:
-    maker = producers.get(node.inputs[0])
+def _prelu(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> Form | None:
+    data = node.inputs[0]
+    maker = producers.get(data)
     slope = graph.constant(node.inputs[1])
-    if slope is None or maker is None or maker.op not in ("Conv", "ConvTranspose"):
+    if slope is None or not np.all(np.isfinite(slope)) or maker is None or maker.op not in ("Conv", "ConvTranspose"):
+        return None
+    if len(consumers[data]) > 1 or data in graph.outputs:
         return None
     channels = graph.shapes[node.inputs[0]][1]
     return Form.PRELU if slope.size in (1, channels) and _is_channel_vector(slope.shape, graph.rank(node.inputs[0])) else None
@@ -152,8 +164,10 @@ def _movement(graph: Graph, node: Node, data: list[str]) -> Form | None:
         return Form.CONCAT if len(data) == len(node.inputs) else None
     if node.op == "Pad":
         amounts = pad_amounts(graph, node)
-        known = amounts is not None and min(amounts, default=0) >= 0 and pad_value(graph, node) is not None
-        return Form.PAD if known and node.attribute("mode", "constant") in ("constant", "reflect", "edge") else None
+        mode = node.attribute("mode", "constant")
+        # any other number than zero may lie outside of what the codes of the input can say
+        known = amounts is not None and min(amounts, default=0) >= 0 and (mode != "constant" or pad_value(graph, node) == 0.0)
+        return Form.PAD if known and mode in ("constant", "reflect", "edge") else None
     if len(data) != 1 or any(step < 1 for _, steps in slice_bounds(graph, node) for step in steps):
         return None
     return Form.SLICE
@@ -163,6 +177,8 @@ def _pooling(graph: Graph, node: Node, rank: int, consumers: dict[str, list[Node
     if rank not in (3, 4) or len([name for name in node.outputs if name and (name in consumers or name in graph.outputs)]) > 1:
         return None
     window = window_of(graph, node)
+    if not window.is_moderate:
+        return None
     declared = sum(node.attribute("pads", [0]))
     if node.op == "AveragePool":
         # what the rounded-up part of a window counts differs between frameworks
@@ -182,6 +198,8 @@ def _resize(graph: Graph, node: Node, rank: int) -> Form | None:
         or node.attribute("exclude_outside", 0)
     ):
         return None
+    if node.attribute("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
     source, result = graph.shapes[node.inputs[0]], graph.shapes[node.outputs[0]]
     if source[:2] != result[:2] or any(name and name not in graph.constants for name in node.inputs[1:]):
         return None
@@ -192,9 +210,9 @@ def _resize(graph: Graph, node: Node, rank: int) -> Form | None:
 
 
 def resize_modes(graph: Graph, node: Node) -> tuple[str, str]:
-    """Coordinate transformation and nearest mode; before opset 11 it was asymmetric and floor."""
+    """Coordinate transformation and nearest mode; before opset 11 there was but one of each."""
     if node.op == "Upsample" or graph.opset < 11:
-        return "asymmetric", "floor"
+        return "asymmetric", "simple"
     return node.attribute(_COORDINATES, "half_pixel"), node.attribute("nearest_mode", "round_prefer_floor")
 
 

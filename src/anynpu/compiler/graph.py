@@ -79,12 +79,17 @@ class Graph:
     def is_float(self, name: str) -> bool:
         return self.dtypes[name] == np.float32
 
-    def add_constant(self, name: str, value: Array) -> str:
-        """Add a constant under a name that is still free, and return that name."""
+    def free_name(self, name: str) -> str:
+        """*name*, or with a number after it where there is such a tensor already."""
         free, count = name, 0
         while free in self.shapes:
             count += 1
             free = f"{name}.{count}"
+        return free
+
+    def add_constant(self, name: str, value: Array) -> str:
+        """Add a constant under a name that is still free, and return that name."""
+        free = self.free_name(name)
         self.constants[free] = value
         self.shapes[free] = tuple(value.shape)
         self.dtypes[free] = value.dtype
@@ -123,6 +128,15 @@ def external_tensor(name: str, value: Array) -> Any:
     return proto
 
 
+def _node_proto(node: Node) -> Any:
+    package = onnx()
+    proto = package.helper.make_node(node.op, node.inputs, node.outputs, name=node.name or None, domain=node.domain or None)
+    for key, value in node.attributes.items():
+        kind = package.AttributeProto.INTS if value == [] else None  # the type of an empty list cannot be told from it
+        proto.attribute.append(package.helper.make_attribute(key, value, attr_type=kind))
+    return proto
+
+
 def to_onnx(
     graph: Graph,
     nodes: Sequence[Node],
@@ -137,12 +151,7 @@ def to_onnx(
     *initializer* turns a constant into a TensorProto (None to leave it out); by default its value is stored inline.
     """
     helper, numpy_helper = onnx().helper, onnx().numpy_helper
-    protos = [
-        helper.make_node(
-            node.op, node.inputs, node.outputs, name=node.name or None, domain=node.domain or None, **node.attributes
-        )
-        for node in nodes
-    ]
+    protos = [_node_proto(node) for node in nodes]
     used: dict[str, None] = {name: None for node in nodes for name in node.inputs if name in graph.constants}
     tensors = []
     for constant in used:

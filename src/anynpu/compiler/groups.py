@@ -51,15 +51,17 @@ class _Candidate:
     step: Step
     readers: tuple[Step, ...]
 
+    @property
+    def tensors(self) -> list[str]:
+        steps = (self.step, *self.readers)
+        return [name for step in steps for name in (step.outputs[0], step.before_activation) if name]
+
 
 def grouping_candidates(graph: Graph, steps: list[Step]) -> list[str]:
     """Tensors whose ranges by channel decide about groups."""
     names: dict[str, None] = {}
     for candidate in _candidates(graph, steps):
-        for step in (candidate.step, *candidate.readers):
-            names[step.outputs[0]] = None
-            if step.before_activation:
-                names[step.before_activation] = None
+        names.update(dict.fromkeys(candidate.tensors))
     return list(names)
 
 
@@ -69,6 +71,8 @@ def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: 
         return {}
     found: list[tuple[float, str, Grouping]] = []
     for candidate in _candidates(graph, steps):
+        if not ranges.keys() >= set(candidate.tensors):
+            continue  # calibrated for other shapes, where it was fused differently
         name = candidate.step.outputs[0]
         low, high = _with_zero(ranges[name])
         importance = sum((_importance(graph, reader, ranges) for reader in candidate.readers), np.zeros(len(low)))

@@ -21,6 +21,11 @@ Shapes = Mapping[str, Sequence[int]]
 LARGEST_TENSOR = 1 << 30
 """Elements beyond which a tensor is refused: 4 GiB of float32, more than any of the chips can address."""
 
+LARGEST_GRAPH = 1 << 32
+"""Elements of all tensors together: the model is run once, and onnxruntime keeps them until it is done."""
+
+MOST_AXES = 8
+
 LARGEST_MODEL = (1 << 31) - (1 << 20)
 """Bytes of a serialised model: protobuf ends at 2 GiB."""
 
@@ -82,6 +87,7 @@ def _parse(data: bytes, what: str) -> Any:
 
 def _check(proto: Any) -> None:
     checker = onnx().checker
+    _check_text(proto.graph)
     names = [initializer.name for initializer in proto.graph.initializer]
     if proto.ir_version >= 4:
         # Initialisers that are also inputs are overridable; here they are constants, or nothing could be folded.
@@ -89,10 +95,16 @@ def _check(proto: Any) -> None:
         kept = [value for value in proto.graph.input if value.name not in constants]
         del proto.graph.input[:]
         proto.graph.input.extend(kept)
+    incomplete = [value for value in proto.graph.output if _lacks_shape(value)]
+    for value in incomplete:  # some exporters leave it out; the checker wants one, the compiler does not
+        value.type.tensor_type.elem_type = onnx().TensorProto.FLOAT
+        value.type.tensor_type.shape.SetInParent()
     try:
         checker.check_model(proto)
     except Exception as error:  # the checker raises ValidationError, but also RuntimeError and TypeError from its C++ side
         raise CompileError(f"the ONNX model is not valid: {_first_line(error)}", hint="export the model to ONNX again") from error
+    for value in incomplete:
+        value.ClearField("type")
     versions = {entry.domain: entry.version for entry in proto.opset_import}
     version = versions.get("", versions.get("ai.onnx", 0))
     if version < 7:
@@ -117,6 +129,20 @@ def _check(proto: Any) -> None:
             )
 
 
+def _check_text(graph: Any) -> None:
+    # protobuf hands out bytes for a text that is not UTF-8
+    texts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
+    texts += [entry.name for node in graph.node for entry in node.attribute]
+    texts += [value.name for values in (graph.input, graph.output, graph.initializer) for value in values]
+    for text in texts:
+        if isinstance(text, bytes):
+            raise CompileError(f"a name of the model is not text: {text[:80]!r}", hint="export the model to ONNX again")
+
+
+def _lacks_shape(value: Any) -> bool:
+    return value.type.WhichOneof("value") in (None, "tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
 def input_names(proto: Any) -> list[str]:
     """The inputs that a caller supplies."""
     constants = {initializer.name for initializer in proto.graph.initializer}
@@ -125,7 +151,6 @@ def input_names(proto: Any) -> list[str]:
 
 def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = None) -> Graph:
     """The graph of a checked model with the input shapes of *shapes*."""
-    package = onnx()
     constants = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
     fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
     _refuse_huge(proto, fixed)
@@ -135,10 +160,7 @@ def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = No
             constants[node.outputs[0]] = _constant_value(node)
     nodes = _sorted([node for node in nodes if node.op != "Constant"], {*constants, *fixed})
     opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
-    input_types = {
-        value.name: np.dtype(package.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
-        for value in proto.graph.input
-    }
+    input_types = {value.name: _input_type(value) for value in proto.graph.input}
     graph = Graph(
         nodes=nodes,
         inputs=input_names(proto),
@@ -165,6 +187,15 @@ def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = No
     return graph
 
 
+def _input_type(value: Any) -> np.dtype[Any]:
+    kind = value.type.tensor_type.elem_type
+    try:
+        known: np.dtype[Any] = np.dtype(onnx().helper.tensor_dtype_to_np_dtype(kind))
+        return known
+    except KeyError:
+        raise CompileError(f"an input has the unknown type {kind}", tensor=value.name, hint="export the model again") from None
+
+
 def _array(tensor: Any) -> npt.NDArray[Any]:
     try:
         return np.asarray(onnx().numpy_helper.to_array(tensor))
@@ -176,7 +207,15 @@ def _array(tensor: Any) -> npt.NDArray[Any]:
 
 def _node(proto: Any) -> Node:
     helper = onnx().helper
-    attributes = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
+    try:
+        attributes = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
+    except ValueError as error:
+        raise CompileError(
+            f"an attribute cannot be read: {_first_line(error)}",
+            node=proto.name,
+            operator=proto.op_type,
+            hint="export the model again",
+        ) from error
     return Node(
         proto.op_type,
         list(proto.input),
@@ -243,6 +282,14 @@ def _check_outputs(graph: Graph) -> None:
     for name in graph.outputs:
         if name not in known:
             raise CompileError("an output of the model is never produced", tensor=name, hint="export the model again")
+        if graph.outputs.count(name) > 1:
+            raise CompileError("a tensor is an output of the model twice", tensor=name, hint="remove one of them")
+    for name in known:
+        stem, mark, _ = name.rpartition("@")
+        if mark and stem in known:
+            raise CompileError(
+                f"the compiler needs names such as '{stem}@int8' itself", tensor=name, hint="rename the tensor, without an @"
+            )
 
 
 def _fix_inputs(
@@ -307,6 +354,7 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
         raise CompileError(
             f"the shapes of the model contradict each other: {_first_line(error)}", hint="export the model again"
         ) from error
+    total = sum(map(math.prod, fixed.values()))
     for value in inferred.graph.value_info:
         extents = [entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0]
         if math.prod(extents) > LARGEST_TENSOR:
@@ -315,6 +363,11 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
                 tensor=value.name,
                 hint="choose smaller input shapes",
             )
+        total += math.prod(extents)
+    if total > LARGEST_GRAPH:
+        raise CompileError(
+            f"the tensors of the model have {total} elements, more than {LARGEST_GRAPH}", hint="choose smaller input shapes"
+        )
     for name, shape in fixed.items():
         if math.prod(shape) > LARGEST_TENSOR:
             raise CompileError(
@@ -337,9 +390,11 @@ def _trace(graph: Graph) -> None:
         model.graph.output.append(helper.make_empty_tensor_value_info(name))
         probes.append(f"anynpu.shape.{index}")
     session = _session(model, runtime, graph)
-    feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in graph.inputs}
     try:
+        feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in graph.inputs}
         values = session.run([*probes, *frontier], feeds)
+    except MemoryError as error:
+        raise CompileError("there is not enough memory to run the model", hint="choose smaller input shapes") from error
     except Exception as error:  # onnxruntime's exception classes are private
         raise _explain(error, graph) from error
     for entry in session.get_outputs():
@@ -350,6 +405,11 @@ def _trace(graph: Graph) -> None:
     for name, value in zip(frontier, values[len(produced) :], strict=True):
         graph.constants[name] = np.asarray(value)
     graph.nodes = [node for node in graph.nodes if id(node) not in static]
+    for name, extents in graph.shapes.items():
+        if len(extents) > MOST_AXES:
+            raise CompileError(
+                f"a tensor has {len(extents)} axes, more than {MOST_AXES}", tensor=name, hint="reshape it to fewer axes"
+            )
     for node in graph.nodes:
         for name in node.outputs:
             if name and 0 in graph.shapes[name]:

@@ -95,7 +95,7 @@ class _Builder:
 
     def _inner(self, name: str, spec: TensorSpec) -> str:
         if spec.name == name and name not in self._renamed:
-            self._renamed[name] = f"{name}.inside"
+            self._renamed[name] = f"{name}@inside"
         return self._renamed.get(name, name)
 
     @staticmethod
@@ -114,8 +114,9 @@ class _Builder:
         if not is_weight(value):
             return package.numpy_helper.from_array(value, name)
         half = name in self._half
-        stored = np.ascontiguousarray(value, np.float16 if half else value.dtype)
-        held = f"{name}.half" if half else name
+        with np.errstate(over="ignore"):  # what float16 cannot hold is infinite on the chip as well
+            stored = np.ascontiguousarray(value, np.float16 if half else value.dtype)
+        held = f"{name}@half" if half else name
         self.weights[held] = stored
         if half:
             self._casts.insert(0, self._cast(held, name, package.TensorProto.FLOAT))

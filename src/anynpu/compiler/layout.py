@@ -129,9 +129,15 @@ class Tensors:
             del self.views[name]
             if owner in inputs or owner in outputs:
                 size = self.specs[name].memory_shape
-                self.layers.append(Layer(f"{name}:copy", "Copy", Transpose(size, tuple(range(len(size)))), (owner,), (name,)))
+                copy = Layer(f"{name}:copy", "Copy", Transpose(size, tuple(range(len(size)))), (owner,), (name,))
+                # right after the original exists: later layers may read the copy
+                made = (index for index, layer in enumerate(self.layers, 1) if owner in map(self._owner, layer.outputs))
+                self.layers.insert(next(made, 0), copy)
                 continue
             for view, viewed in list(self.views.items()):
                 if viewed == owner:
                     self.views[view] = name
             self.views[owner] = name
+
+    def _owner(self, name: str) -> str:
+        return self.views.get(name, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -351,6 +351,11 @@ class _Lowering:
             # The weights' columns are put in the order of the memory instead.
             self._flattened[result] = before[1:]
             self._tensors.view(self._tensors.codes(name, Layout.NHWC), spec)
+            return
+        keeps_channels = len(shape) > 2 and len(before) > 2 and shape[:2] == before[:2]
+        if keeps_channels and result not in self._graph.outputs and self._home_layout(name) is Layout.NHWC:
+            # Only pixels are joined or split, and those are in row-major order already.
+            self._tensors.view(self._tensors.codes(name, Layout.NHWC), replace(spec, layout=Layout.NHWC))
             return
         self._tensors.view(self._rows(name), spec)
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..arithmetic import affine_from_range, fixed_point_from_range
+from ..errors import CalibrationError
 from ..program import Preprocess
 from ..tensor import Affine, DType, Quantization
 from .forms import Form
@@ -22,6 +23,9 @@ __all__ = ["Ranges", "assign_quantization", "head_tensors", "quantized_tensors"]
 Floats = npt.NDArray[Any]
 
 _KEEPS_SCALE = {Form.SLICE, Form.PAD, Form.RESIZE, Form.TRANSPOSE, Form.RESHAPE}
+_LARGEST = 1e37
+"""Values beyond this have no scale: a code times its scale has to be a float32, which ends at 3.4e38."""
+
 _LINEAR = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE, Form.MATMUL}
 
 
@@ -90,7 +94,13 @@ def assign_quantization(
     joined = _joined_by_concat(graph, steps, made_by)
     result: dict[str, Quantization] = {}
 
-    def from_range(low: float, high: float) -> Quantization:
+    def from_range(name: str, low: float, high: float) -> Quantization:
+        if max(-low, high) > _LARGEST:
+            raise CalibrationError(
+                f"a tensor reaches {-low if -low > high else high:g}, for which integers have no scale",
+                tensor=name,
+                hint=f"keep it in float16: hybrid=['{name}']",
+            )
         return affine_from_range(low, high, dtype) if dtype is DType.INT8 else fixed_point_from_range(low, high, dtype)
 
     def of(name: str) -> Quantization:
@@ -106,10 +116,10 @@ def assign_quantization(
             return of(step.inputs[0])
         if name in graph.inputs:
             pixels = _pixel_range(graph, name, (preprocess or {}).get(name))
-            return from_range(*(pixels or ranges(name, exact=True)))
+            return from_range(name, *(pixels or ranges(name, exact=True)))
         if name in groups:
             return _grouped(groups[name], channels[name], ranges(name, exact=False), dtype)
-        return from_range(*ranges(name, exact=name in heads))
+        return from_range(name, *ranges(name, exact=name in heads))
 
     for step in steps:
         if step.is_float:
@@ -128,7 +138,7 @@ def assign_quantization(
             low, high = ranges(before, exact=before in heads)
             if isinstance(target, Affine):
                 low, high = clip_to_table(activation.function, low, high, target, dtype)
-            result[before] = from_range(low, high)
+            result[before] = from_range(before, low, high)
     return result
 
 
@@ -184,4 +194,6 @@ def _joined_by_concat(graph: Graph, steps: list[Step], made_by: Mapping[str, Ste
             alone = readers[name] == 1 and name not in graph.outputs
             if maker is not None and not maker.is_float and alone and not keeps_scale(maker):
                 joined[name] = step.outputs[0]
+    for name in reversed(joined):  # a Concat of Concats has one scale, that of the last
+        joined[name] = joined.get(joined[name], joined[name])
     return joined

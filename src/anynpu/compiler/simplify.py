@@ -19,12 +19,15 @@ __all__ = ["channel_affine", "pad_amounts", "pad_value", "reverse_channels", "sh
 Array = npt.NDArray[Any]
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
+_LOWEST = -1e30
+"""What is not above this is meant as minus infinity."""
 
 
 def simplify(graph: Graph) -> None:
     """Apply all rewrites, in place."""
-    for rewrite in _REWRITES:
-        _apply(graph, rewrite)
+    with np.errstate(all="ignore"):  # constants that are not finite stay so; who needs finite ones says it
+        for rewrite in _REWRITES:
+            _apply(graph, rewrite)
     graph.remove_unused()
 
 
@@ -83,7 +86,7 @@ def _sum_to_adds(graph: Graph, node: Node, links: _Links) -> bool:
     left, made = node.inputs[0], []
     for index, right in enumerate(node.inputs[1:], 1):
         last = index == len(node.inputs) - 1
-        name = node.outputs[0] if last else f"{node.outputs[0]}.part{index}"
+        name = node.outputs[0] if last else graph.free_name(f"{node.outputs[0]}.part{index}")
         graph.shapes[name] = tuple(np.broadcast_shapes(graph.shapes[left], graph.shapes[right]))
         graph.dtypes[name] = graph.dtypes[left]
         made.append(Node(operator, [left, right], [name], {}, f"{node.label}.{index}" if not last else node.name))
@@ -111,7 +114,7 @@ def _explicit_padding(graph: Graph, node: Node, links: _Links) -> bool:
         if mode == "VALID":
             node.attributes["pads"] = [0] * (2 * spatial)
         if node.op == "ConvTranspose" and "output_shape" in node.attributes:
-            _pads_of_output(graph, node, spatial, upper=True)
+            _pads_of_output(graph, node, spatial, upper=False)
         return False
     if node.op == "ConvTranspose":
         _pads_of_output(graph, node, spatial, upper=mode == "SAME_UPPER")
@@ -149,6 +152,13 @@ def _window(node: Node, spatial: int) -> tuple[list[int], list[int], list[int]]:
     return kernel, list(node.attribute("strides", [1] * spatial)), list(node.attribute("dilations", [1] * spatial))
 
 
+def _drop_indices(graph: Graph, node: Node, links: _Links) -> bool:
+    """The places of the largest values, where nobody asks for them."""
+    if node.op == "MaxPool" and all(name not in links.consumers and name not in graph.outputs for name in node.outputs[1:]):
+        node.outputs = node.outputs[:1]
+    return False
+
+
 def _mean_to_pool(graph: Graph, node: Node, links: _Links) -> bool:
     """ReduceMean over all spatial axes is global average pooling."""
     if node.op != "ReduceMean" or graph.rank(node.inputs[0]) != 4 or not graph.is_float(node.inputs[0]):
@@ -163,18 +173,15 @@ def _mean_to_pool(graph: Graph, node: Node, links: _Links) -> bool:
 
 
 def _fold_pad(graph: Graph, node: Node, links: _Links) -> bool:
-    """Zero padding before a convolution belongs to the convolution."""
+    """Zero padding before a convolution belongs to the convolution, padding below every value to the max pooling that follows."""
     if node.op != "Pad" or node.attribute("mode", "constant") != "constant":
         return False
-    pads = pad_amounts(graph, node)
+    pads, value = pad_amounts(graph, node), pad_value(graph, node)
     reader = links.only_reader(node.outputs[0])
-    if (
-        pads is None
-        or reader is None
-        or reader.op != "Conv"
-        or reader.inputs[0] != node.outputs[0]
-        or pad_value(graph, node) != 0.0
-    ):
+    if pads is None or value is None or reader is None or reader.inputs[0] != node.outputs[0]:
+        return False
+    lowest = reader.op == "MaxPool" and value <= _LOWEST and not reader.attribute("ceil_mode", 0)
+    if not lowest and (reader.op != "Conv" or value != 0.0):
         return False
     rank = graph.rank(node.inputs[0])
     before, after = pads[:rank], pads[rank:]
@@ -182,7 +189,10 @@ def _fold_pad(graph: Graph, node: Node, links: _Links) -> bool:
         return False
     spatial = rank - 2
     own = list(reader.attribute("pads", [0] * (2 * spatial)))
-    reader.attributes["pads"] = [have + more for have, more in zip(own, [*before[2:], *after[2:]], strict=True)]
+    total = [have + more for have, more in zip(own, [*before[2:], *after[2:]], strict=True)]
+    if lowest and any(pad >= extent for pad, extent in zip(total, 2 * list(reader.attribute("kernel_shape")), strict=True)):
+        return False  # a window of padding alone
+    reader.attributes["pads"] = total
     reader.inputs[0] = node.inputs[0]
     graph.nodes.remove(node)
     return True
@@ -219,6 +229,8 @@ def pad_value(graph: Graph, node: Node) -> float | None:
 
 def channel_affine(graph: Graph, node: Node) -> tuple[str, Array, Array] | None:
     """The data input, scale and shift (by channel, or one number) of a node that is x * scale + shift, or None."""
+    if not graph.is_float(node.outputs[0]):
+        return None
     if node.op == "BatchNormalization":
         parameters = [graph.constant(name) for name in node.inputs[1:5]]
         if any(value is None for value in parameters) or any(name for name in node.outputs[1:]):
@@ -226,7 +238,7 @@ def channel_affine(graph: Graph, node: Node) -> tuple[str, Array, Array] | None:
         gamma, beta, mean, variance = (np.asarray(value, np.float64) for value in parameters)
         scale = gamma / np.sqrt(variance + node.attribute("epsilon", 1e-5))
         return node.inputs[0], scale, beta - mean * scale
-    if node.op not in ("Mul", "Add", "Sub", "Div") or not graph.is_float(node.outputs[0]):
+    if node.op not in ("Mul", "Add", "Sub", "Div"):
         return None
     left, right = (graph.constant(name) for name in node.inputs)
     if (left is None) == (right is None) or (node.op == "Div" and right is None):
@@ -407,11 +419,13 @@ def _prelu_on_conv(graph: Graph, node: Node, links: _Links) -> bool:
     """A PRelu that follows no convolution gets one that does nothing, so that it can be its epilogue."""
     if node.op != "PRelu" or graph.rank(node.inputs[0]) != 4 or graph.constant(node.inputs[1]) is None:
         return False
+    if not graph.is_float(node.inputs[0]):
+        return False
     maker = links.producers.get(node.inputs[0])
     if maker is not None and maker.op in ("Conv", "ConvTranspose") and links.only_reader(node.inputs[0]) is node:
         return False
     channels = graph.shapes[node.inputs[0]][1]
-    through = f"{node.outputs[0]}.through"
+    through = graph.free_name(f"{node.outputs[0]}.through")
     graph.shapes[through], graph.dtypes[through] = graph.shapes[node.inputs[0]], graph.dtypes[node.inputs[0]]
     ones = graph.add_constant(f"{through}.ones", np.ones((channels, 1, 1, 1), np.float32))
     conv = Node("Conv", [node.inputs[0], ones], [through], {"group": channels, "kernel_shape": [1, 1]}, f"{node.label}.through")
@@ -436,7 +450,7 @@ def reverse_channels(graph: Graph, name: str) -> None:
             node.inputs[1] = graph.add_constant(f"{node.inputs[1]}.reversed", np.ascontiguousarray(weights[:, ::-1]))
         return
     channels = graph.shapes[name][1]
-    swapped = f"{name}.reversed"
+    swapped = graph.free_name(f"{name}.reversed")
     graph.shapes[swapped], graph.dtypes[swapped] = graph.shapes[name], graph.dtypes[name]
     graph.rename_input(name, swapped)
     order = graph.add_constant(f"{swapped}.order", np.arange(channels, dtype=np.int64)[::-1].copy())
@@ -448,6 +462,7 @@ _REWRITES: tuple[Callable[[Graph, Node, _Links], bool], ...] = (
     _sum_to_adds,
     _rename_sum,
     _explicit_padding,
+    _drop_indices,
     _mean_to_pool,
     _fold_pad,
     _gemm,

@@ -85,6 +85,9 @@ class _Symbol:
     nodes: tuple[Node, ...] = field(default=())
 
 
+_LONGEST_CHAIN = 64
+"""Nodes that one function is made of; each is a nested call."""
+
 _FUSABLE = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE, Form.BINARY, Form.MATMUL}
 
 
@@ -111,7 +114,7 @@ def _symbols(graph: Graph, forms: dict[int, Form]) -> tuple[dict[str, _Symbol], 
         needed = {
             name
             for name, users in readers.items()
-            if name in symbols and name not in real and any(id(user) not in merged for user in users)
+            if name in symbols and name not in real and (_is_full(symbols[name]) or any(id(user) not in merged for user in users))
         }
         if not needed:
             return symbols, real
@@ -119,7 +122,11 @@ def _symbols(graph: Graph, forms: dict[int, Form]) -> tuple[dict[str, _Symbol], 
 
 
 def _symbol(name: str, symbols: dict[str, _Symbol], real: set[str]) -> _Symbol:
-    return _Symbol(name) if name in real or name not in symbols else symbols[name]
+    return _Symbol(name) if name in real or name not in symbols or _is_full(symbols[name]) else symbols[name]
+
+
+def _is_full(symbol: _Symbol) -> bool:
+    return len(_nodes(symbol)) >= _LONGEST_CHAIN
 
 
 def _compose(graph: Graph, node: Node, forms: dict[int, Form], symbols: dict[str, _Symbol], real: set[str]) -> _Symbol | None:
@@ -143,7 +150,19 @@ def _compose(graph: Graph, node: Node, forms: dict[int, Form], symbols: dict[str
     assert combine is not None
     first, second = _function(left), _function(right)
     nodes = _unique((*_nodes(left), *_nodes(right), node))
-    return _Symbol(left.base, _labelled(Activation(lambda x: combine(first(x), second(x)), "Lut", nodes)))
+    return _Symbol(left.base, _labelled(Activation(_once(lambda x: combine(first(x), second(x))), "Lut", nodes)))
+
+
+def _once(function: Function) -> Function:
+    """The function with its last result remembered: where two operands share a part, the work would double with every node."""
+    last: list[npt.NDArray[np.float64]] = []
+
+    def remembered(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        if not last or last[0] is not x:
+            last[:] = [x, function(x)]
+        return last[1]
+
+    return remembered
 
 
 def _function(symbol: _Symbol) -> Function:
@@ -167,7 +186,8 @@ def _after(graph: Graph, source: _Symbol, node: Node, function: Function) -> Act
     bounds = clip_bounds(graph, node)
     before = source.activation
     if before is None:
-        slope = np.array([node.attribute("alpha", 0.01)], np.float32) if node.op == "LeakyRelu" else None
+        leak = float(node.attribute("alpha", 0.01)) if node.op == "LeakyRelu" else math.nan
+        slope = np.array([leak], np.float32) if math.isfinite(leak) else None
         activation = Activation(function, node.op, nodes, bounds, slope)
         return activation if bounds or slope is not None else _labelled(replace(activation, label=node.op))
     if before.bounds and bounds:
@@ -175,7 +195,7 @@ def _after(graph: Graph, source: _Symbol, node: Node, function: Function) -> Act
         if low <= high:
             return Activation(lambda x: np.clip(x, low, high), "Clip", nodes, (low, high))
     earlier = before.function
-    return _labelled(Activation(lambda x: function(earlier(x)), "Lut", nodes))
+    return _labelled(Activation(_once(lambda x: function(earlier(x))), "Lut", nodes))
 
 
 _KNOWN: tuple[tuple[str, Function], ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,10 @@ from ..program import RESIZE_BITS
 from .graph import Graph, Node
 
 __all__ = ["Window", "resize_indices", "resize_scales", "window_of"]
+
+_LARGEST = 1 << 20
+_TIE = 1e-6
+"""How far from a half still counts as a half."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,11 @@ class Window:
     dilations: tuple[int, int]
     groups: int = 1
     ceil_mode: bool = False
+
+    @property
+    def is_moderate(self) -> bool:
+        """Whether its numbers are such as an image can have; a stride beyond the image means nothing, and may be anything."""
+        return max(*self.kernel, *self.strides, *self.pads, *self.dilations) <= _LARGEST
 
 
 def window_of(graph: Graph, node: Node) -> Window:
@@ -76,8 +86,10 @@ def resize_scales(graph: Graph, node: Node) -> list[float]:
         index = 1 if node.op == "Upsample" or graph.opset < 11 else 2
         if len(node.inputs) > index and node.inputs[index]:
             value = graph.constant(node.inputs[index])
-            if value is not None and value.size == len(source):
-                given = [float(entry) for entry in value]
+            if value is not None and value.size:
+                given = [1.0] * len(source)
+                for axis, scale in zip(node.attribute("axes", range(len(source))), value, strict=True):
+                    given[axis] = float(scale)
     return given or [out / into for into, out in zip(source, result, strict=True)]
 
 
@@ -85,23 +97,24 @@ def resize_indices(
     kind: str, into: int, out: int, scale: float, transformation: str, nearest_mode: str
 ) -> npt.NDArray[np.int32] | None:
     """int32[out, 3]: first index, second index, weight of the second in units of 2**-11. None for an unknown transformation."""
-    position = np.arange(out, dtype=np.float64)
-    if transformation in ("half_pixel", "half_pixel_symmetric"):
-        source = (position + 0.5) / scale - 0.5
-        if transformation == "half_pixel_symmetric":
-            adjustment = out / (scale * into)
-            source += (into / 2.0) * (1.0 - adjustment)
-    elif transformation == "pytorch_half_pixel":
-        source = (position + 0.5) / scale - 0.5 if out > 1 else np.zeros(out)
+    # in float32, as runtimes compute it: what is a tie there must be one here
+    position, factor = np.arange(out, dtype=np.float32), np.float32(scale)
+    half = np.float32(0.5)
+    if transformation == "half_pixel" or (transformation == "pytorch_half_pixel" and out > 1):
+        source = (position + half) / factor - half
+    elif transformation == "half_pixel_symmetric":
+        source = np.float32(into / 2.0 * (1.0 - out / (scale * into))) + (position + half) / factor - half
     elif transformation == "asymmetric":
-        source = position / scale
-    elif transformation == "align_corners":
-        source = position * ((into - 1) / (out - 1)) if out > 1 else np.zeros(out)
+        source = position / factor
+    elif transformation == "align_corners" and out > 1:
+        source = position * np.float32(into - 1) / np.float32(out - 1)
+    elif transformation in ("pytorch_half_pixel", "align_corners"):
+        source = np.zeros(out, np.float32)
     else:
         return None
     table = np.zeros((out, 3), np.int32)
     if kind == "nearest":
-        rounded = _nearest(source, nearest_mode)
+        rounded = _nearest(source, nearest_mode, scale)
         if rounded is None:
             return None
         table[:, 0] = table[:, 1] = np.clip(rounded, 0, into - 1)
@@ -114,16 +127,15 @@ def resize_indices(
     return table
 
 
-def _nearest(source: npt.NDArray[np.float64], mode: str) -> npt.NDArray[np.float64] | None:
-    if mode == "floor":
-        # a quotient such as 2.9999999996 stands for 3: exporters' scales are float32
-        return np.floor(source + 1e-6)
-    if mode == "ceil":
-        return np.ceil(source - 1e-6)
+def _nearest(source: npt.NDArray[np.float32], mode: str, scale: float) -> npt.NDArray[Any] | None:
+    if mode == "floor" or (mode == "simple" and scale >= 1.0):  # simple: the only mode before opset 11
+        return np.floor(source)
+    if mode in ("ceil", "simple"):
+        return np.ceil(source)
     if mode == "round_prefer_floor":
-        return np.ceil(source - 0.5 - 1e-9)
+        return np.ceil(source.astype(np.float64) - 0.5 - _TIE)
     if mode == "round_prefer_ceil":
-        return np.floor(source + 0.5 + 1e-9)
+        return np.floor(source.astype(np.float64) + 0.5 + _TIE)
     return None
 
 

@@ -1,0 +1,39 @@
+"""Malformed models end in a typed error: no crash, no hang, no other exception, and no more memory than is stated."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .malformed import MUTATIONS
+
+MEMORY = 6_000_000_000
+"""Bytes of address space that compiling any of them must do with, libraries included."""
+
+BYTES, ROUNDS = 800, 30
+SECONDS = 30
+
+
+def test_malformed_models_end_in_typed_errors() -> None:
+    worker = subprocess.run(
+        [sys.executable, "-m", f"{__package__}.malformed_worker", *map(str, (BYTES, ROUNDS, MEMORY, SECONDS))],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )
+    lines = worker.stdout.splitlines() or ["nothing"]
+    assert worker.returncode == 0, f"crashed or hung at '{lines[-1]}':\n{worker.stderr[-3000:]}"
+    report = json.loads(lines[-1])
+    assert report["bad"] == []
+    counts = report["counts"]
+    assert sum(counts.values()) == BYTES + ROUNDS * len(MUTATIONS) >= 1000
+    # damage that does no harm compiles, and damage that does is refused in more than one way
+    assert counts["compiled"] > 100
+    assert counts["CompileError"] > 500
+    assert {"ShapeError", "UnsupportedOperatorError", "CalibrationError"} <= set(counts)
+    assert report["peak"] < MEMORY

@@ -1,0 +1,51 @@
+"""Every operator in every form: the compiled model gives what the original gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from anynpu.compiler.graph import to_onnx
+from anynpu.compiler.importer import import_onnx, load_onnx
+from anynpu.compiler.simplify import simplify
+from anynpu.program import Float
+
+from .cases import Cases
+from .cases_elementwise import ELEMENTWISE
+from .cases_graphs import GRAPHS
+from .cases_movement import MOVEMENT
+from .cases_products import PRODUCTS
+from .onnx_builders import feeds
+from .running import assert_close_in_steps, assert_close_relative, execute, run_fp32
+
+CASES = Cases({**PRODUCTS, **ELEMENTWISE, **MOVEMENT, **GRAPHS})
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_int8_follows_float32(name: str) -> None:
+    case = CASES[name]
+    run = execute(case.proto(), low=case.low, high=case.high)
+    assert_close_in_steps(run, case.steps)
+    assert isinstance(run.program.layers[-1].op, Float) is not case.integer, run.kinds
+    if case.kinds is not None:
+        assert tuple(run.kinds) == case.kinds
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_float16_follows_float32(name: str) -> None:
+    case = CASES[name]
+    run = execute(case.proto(), dtype="fp16", low=case.low, high=case.high)
+    assert_close_relative(run)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_simplified_graph_computes_the_same(name: str) -> None:
+    case = CASES[name]
+    proto = case.proto()
+    samples = feeds(proto, 2, low=case.low, high=case.high)
+    graph = import_onnx(load_onnx(proto))
+    simplify(graph)
+    simplified = to_onnx(graph, graph.nodes, graph.inputs, graph.outputs)
+    for wanted, given in zip(run_fp32(proto, samples), run_fp32(simplified, samples), strict=True):
+        for one, other in zip(wanted, given, strict=True):
+            np.testing.assert_allclose(other, one, rtol=1e-4, atol=1e-4 * max(float(np.abs(one).max()), 1e-6))
