@@ -1,0 +1,83 @@
+"""Trained networks on every family and generation of chips."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from real_models import RealModels
+
+import anynpu
+from anynpu import chips
+from anynpu.demo.detection import cosine
+
+from .networks import HELD_OUT, NETWORKS, run_float, run_on_device
+
+ONE_OF_EACH_GENERATION = ("rk3588", "rk3576", "rk3566", "rk3562", "rv1106", "rv1103b", "v853", "t527", "a733")
+EVERY_CHIP = chips.names()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("chip", ONE_OF_EACH_GENERATION)
+def test_a_network_compiles_to_int8_and_runs(paths: dict[str, Path], chip: str, name: str) -> None:
+    network = NETWORKS[name]
+    model = network.compile(paths[name], chip, samples=network.pictures(4))
+    image = network.picture(HELD_OUT)
+    (output,) = run_on_device(model, [image])
+    expected = run_float(paths[name], network, image)
+    assert output.shape == expected.shape
+    # four pictures say little about ranges: accuracy is measured elsewhere, this only tells a result from noise
+    assert cosine(expected, output) > 0.9
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("chip", [chip for chip in ONE_OF_EACH_GENERATION if "fp16" in chips.get(chip).quantized_types])
+def test_a_network_compiles_to_float16_and_runs(paths: dict[str, Path], chip: str, name: str) -> None:
+    network = NETWORKS[name]
+    model = network.compile(paths[name], chip, "fp16")
+    image = network.picture(HELD_OUT)
+    (output,) = run_on_device(model, [image])
+    expected = run_float(paths[name], network, image)
+    assert output.shape == expected.shape
+    assert cosine(expected, output) > 0.9999
+    assert np.abs(output - expected).max() < 0.05  # of probabilities; the detector's edges are steep
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("chip", EVERY_CHIP)
+def test_check_reports_a_network_on_every_chip(paths: dict[str, Path], chip: str, name: str) -> None:
+    network = NETWORKS[name]
+    report = anynpu.check(paths[name], chip, shapes={"x": network.shape})
+    assert report.chip == chip
+    assert report.on_npu + len(report.on_cpu) == len(report.layers)
+    assert all(layer.reason for layer in report.on_cpu)
+    assert not any(layer.reason for layer in report.layers if layer.placement == "npu")
+    assert report.macs > 1_000_000
+    assert report.weight_bytes > 100_000
+    assert sum(layer.macs for layer in report.on_cpu) < report.macs / 10  # what costs most runs where it should
+
+
+@pytest.mark.parametrize("name", ["shufflenet", "squeezenet"])
+@pytest.mark.parametrize("chip", EVERY_CHIP)
+def test_check_reports_an_architecture_on_every_chip(real_models: RealModels, chip: str, name: str) -> None:
+    report = anynpu.check(real_models.light[name], chip)
+    assert report.chip == chip
+    assert all(layer.reason for layer in report.on_cpu)
+    assert report.on_npu > 30
+
+
+def test_check_and_compile_agree_about_detection(paths: dict[str, Path]) -> None:
+    network = NETWORKS["detection"]
+    checked = anynpu.check(paths["detection"], "rk3588", shapes={"x": network.shape})
+    made = network.compile(paths["detection"], "rk3588", samples=network.pictures(1), channel_groups=1)
+    layers = made.programs[0].layers
+    assert [layer.kind for layer in checked.layers] == [layer.kind for layer in layers]
+    assert [layer.macs for layer in checked.layers] == [layer.macs for layer in layers]
+
+
+def test_detection_is_fused_into_few_layers(paths: dict[str, Path]) -> None:
+    report = anynpu.check(paths["detection"], "rk3588", shapes={"x": NETWORKS["detection"].shape})
+    assert report.nodes >= 328
+    assert len(report.layers) <= 115
+    assert len(report.on_cpu) <= 5
