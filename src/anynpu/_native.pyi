@@ -1,4 +1,4 @@
-"""Types of the compiled extension. The declarations themselves, with what they do, are in native/anynpu_native.h."""
+"""Types of the compiled extension. The declarations themselves, with what they do, are in native/anynpu_native.h and engine.h."""
 
 from typing import Any
 
@@ -24,16 +24,61 @@ class _Library:
     ANYNPU_TABLE: int
     ANYNPU_INTEGERS: int
     ANYNPU_VALUES: int
+    ANYNPU_CHANNEL_PADDING: int
+    ANYNPU_ADD: int
+    ANYNPU_SUB: int
+    ANYNPU_MUL: int
+    ANYNPU_MAX: int
+    ANYNPU_MIN: int
+    ANYNPU_PAD_CONSTANT: int
+    ANYNPU_PAD_REFLECT: int
+    ANYNPU_PAD_EDGE: int
+    ANYNPU_LAYER_CONV: int
+    ANYNPU_LAYER_CONV_TRANSPOSE: int
+    ANYNPU_LAYER_SUBPIXEL: int
+    ANYNPU_LAYER_MATMUL: int
+    ANYNPU_LAYER_BINARY: int
+    ANYNPU_LAYER_TABLE: int
+    ANYNPU_LAYER_CONCAT: int
+    ANYNPU_LAYER_MOVE: int
+    ANYNPU_LAYER_PAD: int
+    ANYNPU_LAYER_POOL: int
+    ANYNPU_LAYER_RESIZE: int
+    ANYNPU_LAYER_CONVERT: int
+    ANYNPU_CODES_I8: int
+    ANYNPU_CODES_I8_WIDE: int
+    ANYNPU_CODES_I16: int
+    ANYNPU_FINISHED: int
+    ANYNPU_STOPPED: int
+    ANYNPU_EXPIRED: int
 
     def anynpu_level_count(self) -> int: ...
     def anynpu_level_name(self, level: int) -> Any: ...
     def anynpu_level(self) -> Any: ...
+    def anynpu_has_level(self, level: int) -> int: ...
     def anynpu_use_level(self, name: bytes) -> int: ...
+    def anynpu_peak(self, rounds: int) -> int: ...
     def anynpu_minmax_f32(self, values: Any, count: int, range: Any) -> None: ...
     def anynpu_minmax_channels_f32(self, values: Any, n: int, c: int, hw: int, low: Any, high: Any) -> None: ...
     def anynpu_histogram_f32(self, values: Any, count: int, low: float, inverse_step: float, bins: int, counts: Any) -> None: ...
     def anynpu_convert(self, conversion: Any, source: Any, target: Any) -> None: ...
     def anynpu_unpack_int4(self, source: Any, target: Any, count: int, is_signed: int) -> None: ...
     def anynpu_pack_int4(self, source: Any, target: Any, count: int) -> None: ...
+    def anynpu_choose(self, layer: Any, level: int) -> int: ...
+    def anynpu_kernel_name(self, layer: Any) -> Any: ...
+    def anynpu_packed_size(self, layer: Any) -> int: ...
+    def anynpu_pack(self, layer: Any, packed: Any) -> None: ...
+    def anynpu_scratch_size(self, layer: Any) -> int: ...
+    def anynpu_execute(
+        self,
+        layers: Any,
+        count: int,
+        tensors: Any,
+        scratch: Any,
+        stop: Any,
+        deadline_ns: int,
+        clock_ns: Any,
+        reached: Any,
+    ) -> int: ...
 
 lib: _Library

@@ -139,6 +139,11 @@ class Job:
         if table is not None:
             struct.table = self._keep("uint8_t[]", _stretched(table, count, geometry.c, 0).astype(np.uint8))
 
+    @property
+    def descriptor(self) -> Any:
+        """The ``struct anynpu_conversion``, which lives as long as the job."""
+        return self._struct
+
     def _keep(self, c_type: str, values: Array) -> Any:
         values = np.ascontiguousarray(values)
         self._alive.append(values)

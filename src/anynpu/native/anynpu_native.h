@@ -1,20 +1,27 @@
 /* The functions of the extension module anynpu._native.
  *
- * Pointers and descriptors in, bytes out: no Python objects, no allocation, no locks. The build script hands this text, without its
- * preprocessor lines, to cffi; so it stays within what cffi can read. Calls from Python run without the GIL. */
+ * Pointers and descriptors in, bytes out: no Python objects, no allocation, no locks. The build script hands this text and engine.h, without
+ * their preprocessor lines, to cffi; so they stay within what cffi can read. Calls from Python run without the GIL. */
 #ifndef ANYNPU_NATIVE_H
 #define ANYNPU_NATIVE_H
 
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine.h"
+
 /* ---- instruction sets: the best is chosen at the first call ---- */
 
 int anynpu_level_count(void);
 const char *anynpu_level_name(int level);
 const char *anynpu_level(void);
+/* Whether the processor has it. */
+int anynpu_has_level(int level);
 /* 1 where the processor has it. For tests and comparisons: the results do not depend on it. */
 int anynpu_use_level(const char *name);
+/* Does nothing but multiply and add, as fast as the chosen level can, and returns how many multiply-accumulates that were. Who takes the
+ * time of it knows what a convolution can reach at the most. */
+uint64_t anynpu_peak(uint64_t rounds);
 
 /* ---- statistics; NaN counts nowhere ---- */
 
@@ -88,5 +95,28 @@ void anynpu_convert(const struct anynpu_conversion *conversion, const void *sour
 /* Four bits: two elements a byte, the first in the low half; unpacked one a byte, signed ones extended. */
 void anynpu_unpack_int4(const uint8_t *source, uint8_t *target, size_t count, int is_signed);
 void anynpu_pack_int4(const uint8_t *source, uint8_t *target, size_t count);
+
+/* ---- the integer engine; descriptors are in engine.h ---- */
+
+/* Finds what runs a layer (kind, codes and descriptor are set) at a level: its plain C, and a fast kernel where one fits. 0: the
+ * processor does not have that level. */
+int anynpu_choose(struct anynpu_layer *layer, int level);
+/* What was chosen, as text. */
+const char *anynpu_kernel_name(const struct anynpu_layer *layer);
+/* Bytes of packed weights, which the caller allocates, aligned to 64; 0 for none. */
+size_t anynpu_packed_size(const struct anynpu_layer *layer);
+void anynpu_pack(const struct anynpu_layer *layer, void *packed);
+/* Bytes that the layer needs while it runs, aligned to 64. */
+size_t anynpu_scratch_size(const struct anynpu_layer *layer);
+
+enum anynpu_end { ANYNPU_FINISHED, ANYNPU_STOPPED, ANYNPU_EXPIRED };
+
+/* Runs layers one after the other. Before each it looks whether *stop is not 0, and whether the deadline has passed (nanoseconds of the
+ * monotonic clock; negative: there is none).
+ *
+ * tensors: a pointer for each place that the layers name. scratch: the largest that a layer needs. clock_ns: NULL, or receives the time of
+ * each layer. reached: receives how many layers were run. */
+int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const *tensors, void *scratch, const int32_t *stop,
+                   int64_t deadline_ns, int64_t *clock_ns, size_t *reached);
 
 #endif

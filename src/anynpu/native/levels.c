@@ -5,19 +5,66 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#define FOR_EACH_LEVEL(use) use(avx2) use(generic)
+#define FOR_EACH_PLAIN_LEVEL(use) use(avx2) use(generic)
 #else
-#define FOR_EACH_LEVEL(use) use(generic)
+#define FOR_EACH_PLAIN_LEVEL(use) use(generic)
+#endif
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
 #endif
 
 #define DECLARE(level)                                                                                                         \
     extern const struct anynpu_element_kernels anynpu_elements_##level;                                                        \
     extern const struct anynpu_transpose_kernels anynpu_transpose_##level;                                                     \
-    extern const struct anynpu_statistics_kernels anynpu_statistics_##level;
-FOR_EACH_LEVEL(DECLARE)
+    extern const struct anynpu_statistics_kernels anynpu_statistics_##level;                                                   \
+    extern const struct anynpu_product_operators anynpu_products_##level;                                                      \
+    extern const struct anynpu_elementwise_operators anynpu_elementwise_##level;                                               \
+    extern const struct anynpu_window_operators anynpu_windows_##level;                                                        \
+    extern const struct anynpu_layout_operators anynpu_layout_##level;
+FOR_EACH_PLAIN_LEVEL(DECLARE)
 
-#define FILL(level) {#level, &anynpu_elements_##level, &anynpu_transpose_##level, &anynpu_statistics_##level},
-static const struct anynpu_kernel_set LEVELS[] = {FOR_EACH_LEVEL(FILL)};
+/* The plain C that was compiled for an instruction set. */
+#define PLAIN(level)                                                                                                           \
+    .elements = &anynpu_elements_##level, .transpose = &anynpu_transpose_##level, .statistics = &anynpu_statistics_##level,     \
+    .operators = {&anynpu_products_##level, &anynpu_elementwise_##level, &anynpu_windows_##level, &anynpu_layout_##level}
+
+/* Kernels that were written for an instruction set; a build may leave them out. */
+#if defined(ANYNPU_FAST_KERNELS)
+#define FAST(depthwise, conv, simple_kernels, peak_loop)                                                                       \
+    .convolutions = {depthwise, conv, NULL}, .simple = &simple_kernels, .peak = peak_loop
+#else
+#define FAST(depthwise, conv, simple_kernels, peak_loop) .simple = NULL, .peak = peak_plain
+#endif
+
+/* What the compiler makes of a sum of products without help. */
+static uint64_t peak_plain(uint64_t rounds)
+{
+    enum { PRODUCTS = 1024 };
+    int8_t a[PRODUCTS], b[PRODUCTS];
+    memset(a, 1, sizeof a);
+    memset(b, 1, sizeof b);
+    for (uint64_t round = 0; round < rounds; round++) {
+        int32_t sum = 0;
+        for (size_t i = 0; i < PRODUCTS; i++)
+            sum += a[i] * b[i];
+        __asm__ volatile("" : : "r"(sum), "r"(a), "r"(b) : "memory"); /* wants the sum, and might change what is added up */
+    }
+    return rounds * PRODUCTS;
+}
+
+/* The best first; the last is always there. */
+static const struct anynpu_kernel_set LEVELS[] = {
+#if defined(__x86_64__)
+    {.name = "avx512vnni", PLAIN(avx2), FAST(anynpu_depthwise_vnni, anynpu_conv_vnni, anynpu_simple_vnni, anynpu_peak_vnni)},
+    {.name = "avx2", PLAIN(avx2), FAST(anynpu_depthwise_avx2, anynpu_conv_avx2, anynpu_simple_avx2, anynpu_peak_avx2)},
+#elif defined(__aarch64__)
+    {.name = "neon_dotprod",
+     PLAIN(generic),
+     FAST(anynpu_depthwise_neon, anynpu_conv_neon_dotprod, anynpu_simple_neon, anynpu_peak_neon_dotprod)},
+    {.name = "neon", PLAIN(generic), FAST(anynpu_depthwise_neon, anynpu_conv_neon, anynpu_simple_neon, anynpu_peak_neon)},
+#endif
+    {.name = "generic", PLAIN(generic), .peak = peak_plain},
+};
 #define LEVEL_COUNT ((int)(sizeof LEVELS / sizeof *LEVELS))
 
 static const struct anynpu_kernel_set *chosen;
@@ -25,9 +72,22 @@ static const struct anynpu_kernel_set *chosen;
 static int processor_has(const struct anynpu_kernel_set *level)
 {
 #if defined(__x86_64__)
-    if (strcmp(level->name, "avx2") == 0) {
+    if (strcmp(level->name, "generic") != 0) {
         unsigned eax, ebx, ecx = 0, edx;
-        return __builtin_cpu_supports("avx2") && __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+        if (!__builtin_cpu_supports("avx2") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & bit_F16C))
+            return 0;
+    }
+    if (strcmp(level->name, "avx512vnni") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+#elif defined(__aarch64__)
+    if (strcmp(level->name, "neon_dotprod") == 0) {
+#if defined(__linux__)
+        enum { DOT_PRODUCT = 1 << 20 }; /* HWCAP_ASIMDDP */
+        return (getauxval(AT_HWCAP) & DOT_PRODUCT) != 0;
+#else
+        return 0;
+#endif
     }
 #endif
     (void)level;
@@ -46,6 +106,11 @@ const struct anynpu_kernel_set *anynpu_kernels(void)
     return set;
 }
 
+const struct anynpu_kernel_set *anynpu_kernels_at(int level)
+{
+    return level >= 0 && level < LEVEL_COUNT && processor_has(&LEVELS[level]) ? &LEVELS[level] : NULL;
+}
+
 int anynpu_level_count(void)
 {
     return LEVEL_COUNT;
@@ -54,6 +119,11 @@ int anynpu_level_count(void)
 const char *anynpu_level_name(int level)
 {
     return level >= 0 && level < LEVEL_COUNT ? LEVELS[level].name : NULL;
+}
+
+int anynpu_has_level(int level)
+{
+    return anynpu_kernels_at(level) != NULL;
 }
 
 const char *anynpu_level(void)
@@ -69,6 +139,11 @@ int anynpu_use_level(const char *name)
             return 1;
         }
     return 0;
+}
+
+uint64_t anynpu_peak(uint64_t rounds)
+{
+    return anynpu_kernels()->peak(rounds);
 }
 
 void anynpu_minmax_f32(const float *values, size_t count, float range[2])

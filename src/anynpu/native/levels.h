@@ -1,8 +1,9 @@
-/* Kernels that are compiled once for each instruction set ("level"), and the table that holds one level's set.
+/* Instruction sets ("levels"), and the table that holds what runs at one of them.
  *
- * The same plain C is compiled at every level and the compiler vectorises it; only where it needs help are there intrinsics. With
- * contraction switched off every level gives the same bytes. A kernel is reached through anynpu_kernels(), which picks the best level
- * that the processor has. */
+ * Plain C is compiled for several instruction sets and the compiler vectorises it; only where it needs help are there intrinsics. For what
+ * is hot in a network there are kernels written for one instruction set (kernels.h). With contraction switched off every level gives the
+ * same bytes. Conversions go through anynpu_kernels(), which picks the best level that the processor has; a layer of a program holds what was
+ * chosen for it. */
 #ifndef ANYNPU_LEVELS_H
 #define ANYNPU_LEVELS_H
 
@@ -10,6 +11,8 @@
 #include <stdint.h>
 
 #include "anynpu_native.h"
+#include "kernels.h"
+#include "operators.h"
 
 /* One function for each level of a file: LEVELLED(minmax_f32) is anynpu_minmax_f32_avx2 where ANYNPU_LEVEL is avx2. */
 #define ANYNPU_PASTE3(name, level) anynpu_##name##_##level
@@ -57,13 +60,20 @@ struct anynpu_statistics_kernels {
     void (*histogram_f32)(const float *values, size_t count, float low, float inverse_step, uint32_t bins, uint64_t *counts);
 };
 
+/* All that runs at one level. A level without kernels of its own for something has those of the next one. */
 struct anynpu_kernel_set {
     const char *name;
     const struct anynpu_element_kernels *elements;
     const struct anynpu_transpose_kernels *transpose;
     const struct anynpu_statistics_kernels *statistics;
+    struct anynpu_operators operators;
+    const struct anynpu_conv_kernel *const *convolutions[3]; /* lists in the order of preference; NULL: fewer lists */
+    const struct anynpu_simple_kernels *simple;              /* NULL: none */
+    anynpu_peak_loop *peak;
 };
 
 const struct anynpu_kernel_set *anynpu_kernels(void);
+/* NULL where the processor does not have it. */
+const struct anynpu_kernel_set *anynpu_kernels_at(int level);
 
 #endif

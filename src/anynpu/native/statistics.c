@@ -39,7 +39,7 @@ static void minmax_f32(const float *values, size_t count, float range[2])
 /* Neighbouring values often fall into the same bin (zeros after ReLU), and a counter that is written cannot be read again for some
  * cycles: so neighbours count into separate tables. */
 #define TABLES 4
-#define TABLE_BINS 2048
+#define TABLE_BINS 4096
 #define TILE 1024
 #define TABLE_LIMIT (1u << 30)
 

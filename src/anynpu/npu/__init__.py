@@ -14,6 +14,7 @@ from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
 from .device import Device, Job
 from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
+from .engines.native import NativeEngine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
 
@@ -32,6 +33,7 @@ __all__ = [
     "LoadedModel",
     "MemoryPool",
     "MemoryUsage",
+    "NativeEngine",
     "Purpose",
     "ReferenceEngine",
     "RunControl",

@@ -27,7 +27,8 @@ from ..tensor import Layout
 from .context import Context, Inputs
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
-from .engines.base import Engine, ReferenceEngine
+from .engines.base import Engine
+from .engines.choice import choose_engine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
 from .workers import Workers
@@ -123,7 +124,8 @@ class Device:
     :param chip: name in the catalogue
     :param memory_limit: the most bytes of device memory, as on a board with little of it; None for no limit
     :param host_threads: host threads that a float island may use
-    :param engine: what executes layers
+    :param engine: what executes layers: ``"native"`` (compiled kernels; the default), ``"reference"`` (numpy, slow, the same bytes), or an
+        engine of your own. The environment variable ``ANYNPU_ENGINE`` takes the place of the default
 
     >>> with Device("rk3588") as device:
     ...     print(device)
@@ -136,10 +138,10 @@ class Device:
         *,
         memory_limit: int | None = None,
         host_threads: int = 1,
-        engine: Engine | None = None,
+        engine: Engine | str | None = None,
     ) -> None:
         self.chip = chips.get(chip)
-        self.engine: Engine = engine or ReferenceEngine(threads=host_threads)
+        self.engine: Engine = choose_engine(engine, threads=host_threads)
         self.memory = MemoryPool(memory_limit)
         self.scheduler = CoreScheduler(self.chip.cores)
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")

@@ -57,7 +57,9 @@ class IslandSession:
             if island.weights:
                 values = [runtime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for array in island.weights.values()]
                 options.add_external_initializers(list(island.weights), values)
-            self._session = runtime.InferenceSession(island.model, options, providers=["CPUExecutionProvider"])
+            self._session = runtime.InferenceSession(
+                island.model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_optional.MISTAKEN_OPTIMIZERS
+            )
         except Exception as error:  # onnxruntime's own classes share no other base
             raise ModelFormatError(
                 f"float {name} cannot be loaded by onnxruntime: {error}",

@@ -1,0 +1,414 @@
+/* Depthwise convolution of int8, a vector of channels at a time, for whichever lanes_*.h was included before.
+ *
+ * The rows that an output row needs lie in a ring of scratch, padding included, so that no border is a special case; where the
+ * instruction set adds several products at once, codes of ROWS_TOGETHER neighbouring rows of the kernel lie interleaved there.
+ * A tile is several neighbouring pixels of one vector of channels: a column of the input is loaded once for all the pixels whose
+ * windows meet it.
+ *
+ *   sum((x - x_zero) * (w - w_zero)) + bias = sum(x * (w - w_zero)) + (bias - sum(x_zero * (w - w_zero)))
+ *
+ * Sums may wrap on the way; fits() sees to it that the result lies within 32 bits. */
+#ifndef ANYNPU_DEPTHWISE_COMMON_H
+#define ANYNPU_DEPTHWISE_COMMON_H
+
+#include <string.h>
+
+#include "kernels.h"
+#include "lanes_epilogue.h"
+
+#define TILE 8 /* pixels */
+#define LARGEST_KERNEL 32
+#define SLACK 128         /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
+#define BLOCK_BYTES 16384 /* of input that is used by all channels before the next pixels: half of a first-level cache */
+
+/* Packed, one after the other: bias by channel, factors [vector of channels][rows together][kernel column][lane], and the code of
+ * the padding by channel. */
+struct depthwise {
+    const struct anynpu_conv *conv;
+    const int32_t *bias;
+    const stored_factor *factors;
+    const int8_t *padding;
+};
+
+/* A vector of channels of one output row. */
+struct strip {
+    const int8_t *rows[LARGEST_KERNEL]; /* of the ring, at the strip's first channel */
+    const stored_factor *factors;
+    ints bias;
+    const struct anynpu_epilogue *epilogue;
+    const int8_t *residual; /* NULL: none */
+    int8_t *y;
+    size_t height, kw, stride, dilation; /* height: rows of the ring */
+    size_t channels;                     /* from pixel to pixel */
+    size_t channel, count;               /* the first of the strip, and how many it has */
+};
+
+typedef void strip_function(const struct strip *strip, size_t first_pixel, size_t last_pixel);
+
+static size_t padded_channels(const struct anynpu_conv *conv)
+{
+    return (conv->cout + ANYNPU_CHANNEL_PADDING - 1) / ANYNPU_CHANNEL_PADDING * ANYNPU_CHANNEL_PADDING;
+}
+
+/* Rows of the ring in a window. */
+static size_t ring_height(const struct anynpu_conv *conv)
+{
+    return (conv->kh + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
+}
+
+static struct depthwise depthwise_of(const struct anynpu_conv *conv, const void *packed)
+{
+    const size_t channels = padded_channels(conv);
+    struct depthwise depthwise = {.conv = conv, .bias = packed};
+    depthwise.factors = (const stored_factor *)(depthwise.bias + channels);
+    depthwise.padding = (const int8_t *)(depthwise.factors + channels * ring_height(conv) * conv->kw);
+    return depthwise;
+}
+
+static int32_t input_zero(const struct anynpu_conv *conv, size_t channel)
+{
+    return conv->input_zeros != NULL ? conv->input_zeros[channel] : conv->input_zero;
+}
+
+static int32_t weight(const struct anynpu_conv *conv, size_t channel, size_t tap)
+{
+    return ((const int8_t *)conv->weights)[channel * conv->kh * conv->kw + tap] - conv->weight_zero[channel];
+}
+
+/* Whether no input can bring the channel's sum out of 32 bits. */
+static int channel_fits(const struct anynpu_conv *conv, size_t channel)
+{
+    const int64_t zero = input_zero(conv, channel), bias = ((const int32_t *)conv->bias)[channel];
+    int64_t largest = bias, smallest = bias;
+    if (zero < INT8_MIN || zero > INT8_MAX || conv->weight_zero[channel] < INT8_MIN || conv->weight_zero[channel] > INT8_MAX)
+        return 0;
+    for (size_t tap = 0; tap < conv->kh * conv->kw; tap++) {
+        const int64_t factor = weight(conv, channel, tap);
+        largest += factor * ((factor > 0 ? INT8_MAX : INT8_MIN) - zero);
+        smallest += factor * ((factor > 0 ? INT8_MIN : INT8_MAX) - zero);
+    }
+    return largest <= INT32_MAX && smallest >= INT32_MIN;
+}
+
+static int depthwise_fits(const struct anynpu_conv *conv)
+{
+    if (conv->groups != conv->cin || conv->cin != conv->cout || conv->kh > LARGEST_KERNEL || conv->kw > LARGEST_KERNEL ||
+        !epilogue_fits(&conv->epilogue, conv->cout))
+        return 0;
+    for (size_t c = 0; c < conv->cout; c++)
+        if (!channel_fits(conv, c))
+            return 0;
+    return 1;
+}
+
+static size_t depthwise_packed_size(const struct anynpu_conv *conv)
+{
+    return padded_channels(conv) * (sizeof(int32_t) + ring_height(conv) * conv->kw * sizeof(stored_factor) + 1);
+}
+
+/* The factor of rows of the kernel that lie together; those beyond the kernel's height are 0. */
+static stored_factor packed_factor(const struct anynpu_conv *conv, size_t channel, size_t ring_row, size_t column)
+{
+    int16_t rows[ROWS_TOGETHER] = {0};
+    for (size_t i = 0; i < ROWS_TOGETHER; i++)
+        if (ring_row * ROWS_TOGETHER + i < conv->kh)
+            rows[i] = (int16_t)weight(conv, channel, (ring_row * ROWS_TOGETHER + i) * conv->kw + column);
+    return factor_of_rows(rows);
+}
+
+static void depthwise_pack(const struct anynpu_conv *conv, void *packed)
+{
+    const size_t taps = ring_height(conv) * conv->kw;
+    int32_t *bias = packed;
+    stored_factor *stored = (stored_factor *)(bias + padded_channels(conv));
+    int8_t *padding = (int8_t *)(stored + padded_channels(conv) * taps);
+    memset(packed, 0, depthwise_packed_size(conv));
+    for (size_t c = 0; c < conv->cout; c++) {
+        int64_t sum = 0;
+        for (size_t tap = 0; tap < conv->kh * conv->kw; tap++)
+            sum += weight(conv, c, tap);
+        for (size_t tap = 0; tap < taps; tap++)
+            stored[(c / LANES * taps + tap) * LANES + c % LANES] = packed_factor(conv, c, tap / conv->kw, tap % conv->kw);
+        /* modulo 2^32, as the sums */
+        bias[c] = (int32_t)(uint32_t)(((const int32_t *)conv->bias)[c] - sum * input_zero(conv, c));
+        padding[c] = (int8_t)input_zero(conv, c);
+    }
+}
+
+/* The ring: rows of the padded input, counted from its first row of padding. Row r holds the input's rows r, r + dilation ...
+ * together. Before it in scratch lies a row of padding. */
+struct ring {
+    const struct depthwise *depthwise;
+    const int8_t *padding;
+    int8_t *rows;
+    size_t row_bytes, slots;
+    size_t step; /* between rows that any window needs */
+    size_t next; /* the first row that was not yet filled */
+};
+
+/* Input columns, padding included, that an output row needs. */
+static size_t padded_columns(const struct anynpu_conv *conv)
+{
+    return (conv->ow - 1) * conv->sw + (conv->kw - 1) * conv->dw + 1;
+}
+
+static size_t padding_bytes(const struct anynpu_conv *conv)
+{
+    const size_t columns = padded_columns(conv);
+    return (columns > conv->w ? columns : conv->w) * conv->cin + SLACK;
+}
+
+static size_t common_divisor(size_t a, size_t b)
+{
+    while (b != 0) {
+        const size_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* Without scratch: its sizes alone. */
+static struct ring ring_of(const struct depthwise *depthwise, void *scratch)
+{
+    const struct anynpu_conv *conv = depthwise->conv;
+    struct ring ring = {.depthwise = depthwise, .padding = scratch};
+    ring.rows = scratch == NULL ? NULL : (int8_t *)scratch + padding_bytes(conv);
+    ring.row_bytes = ROWS_TOGETHER * padded_columns(conv) * conv->cin + SLACK;
+    ring.step = common_divisor(conv->sh, ROWS_TOGETHER * conv->dh);
+    ring.slots = (ring_height(conv) - 1) * ROWS_TOGETHER * conv->dh / ring.step + 1;
+    return ring;
+}
+
+static size_t depthwise_scratch_size(const struct anynpu_conv *conv)
+{
+    const struct depthwise depthwise = {.conv = conv};
+    const struct ring ring = ring_of(&depthwise, NULL);
+    return padding_bytes(conv) + ring.slots * ring.row_bytes;
+}
+
+static void fill_padding(const struct depthwise *depthwise, int8_t *target)
+{
+    const struct anynpu_conv *conv = depthwise->conv;
+    const size_t size = padding_bytes(conv) - SLACK;
+    if (conv->input_zeros == NULL)
+        memset(target, conv->input_zero, size);
+    else
+        for (size_t i = 0; i < size; i += conv->cin)
+            memcpy(target + i, depthwise->padding, conv->cin);
+}
+
+static int8_t *ring_row(const struct ring *ring, size_t row)
+{
+    return ring->rows + row / ring->step % ring->slots * ring->row_bytes;
+}
+
+/* One row: padding to the left, rows of the image (or padding above and below it), padding to the right. */
+static void fill_row(const struct ring *ring, const int8_t *image, size_t row)
+{
+    const struct anynpu_conv *conv = ring->depthwise->conv;
+    const size_t columns = padded_columns(conv), pixel = conv->cin;
+    const size_t left = conv->left < columns ? conv->left : columns;
+    const size_t middle = conv->w < columns - left ? conv->w : columns - left;
+    const int8_t *sources[ROWS_TOGETHER], *padding[ROWS_TOGETHER];
+    int8_t *target = ring_row(ring, row);
+    for (size_t i = 0; i < ROWS_TOGETHER; i++) {
+        const size_t source = row + i * conv->dh; /* still counted from the first row of padding */
+        const int inside = source >= conv->top && source - conv->top < conv->h;
+        sources[i] = inside ? image + (source - conv->top) * conv->w * pixel : ring->padding;
+        padding[i] = ring->padding;
+    }
+    /* from left to right: each writes whole vectors, over the beginning of the next */
+    interleave_rows(target, padding, left * pixel);
+    interleave_rows(target + ROWS_TOGETHER * left * pixel, sources, middle * pixel);
+    interleave_rows(target + ROWS_TOGETHER * (left + middle) * pixel, padding, (columns - left - middle) * pixel);
+}
+
+/* The epilogue of a strip but for its table; a local copy of what it needs, which no store to the output can change. */
+struct sink {
+    struct finish finish;
+    floats multiplier, residual_multiplier;
+    ints residual_zero;
+    const int8_t *residual;
+    int8_t *y;
+    size_t channels, count;
+};
+
+INLINE struct sink sink_of(const struct strip *strip)
+{
+    const struct anynpu_epilogue *e = strip->epilogue;
+    struct sink sink = {.finish = finish_load(e, strip->channel),
+                        .multiplier = floats_load(e->multiplier + strip->channel),
+                        .residual_multiplier = floats_set(0.0f),
+                        .residual_zero = ints_set(0),
+                        .residual = strip->residual,
+                        .y = strip->y,
+                        .channels = strip->channels,
+                        .count = strip->count};
+    if (sink.residual != NULL) {
+        sink.residual_multiplier = floats_load(e->residual_multiplier + strip->channel);
+        sink.residual_zero = ints_load(e->residual_zero + strip->channel);
+    }
+    return sink;
+}
+
+INLINE void sink_store(const struct sink *sink, ints sum, size_t pixel)
+{
+    const size_t at = pixel * sink->channels;
+    floats f = floats_mul(floats_from_ints(sum), sink->multiplier);
+    if (sink->residual != NULL) {
+        const ints difference = ints_sub(ints_from_codes(sink->residual + at), sink->residual_zero);
+        f = floats_add(f, floats_mul(floats_from_ints(difference), sink->residual_multiplier));
+    }
+    codes_store(sink->y + at, finish_codes(&sink->finish, f), sink->count);
+}
+
+/* Neighbouring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
+INLINE void tile(const struct strip *strip, const struct sink *sink, const int kw, const int stride, const int pixels,
+                 size_t first)
+{
+    const size_t step = ROWS_TOGETHER * sink->channels;
+    ints sums[TILE];
+    UNROLLED
+    for (int i = 0; i < pixels; i++)
+        sums[i] = strip->bias;
+    const stored_factor *factor = strip->factors;
+    for (size_t r = 0; r < strip->height; r++, factor += kw * LANES) {
+        const int8_t *column = strip->rows[r] + first * (size_t)stride * step;
+        factors row[7];
+        UNROLLED
+        for (int t = 0; t < kw; t++)
+            row[t] = factors_load(factor + t * LANES);
+        UNROLLED
+        for (int c = 0; c < (pixels - 1) * stride + kw; c++, column += step) {
+            const factors x = factors_from_codes(column);
+            UNROLLED
+            for (int i = 0; i < pixels; i++)
+                if (c >= i * stride && c < i * stride + kw)
+                    sums[i] = ints_multiply_add(sums[i], x, row[c - i * stride]);
+        }
+    }
+    UNROLLED
+    for (int i = 0; i < pixels; i++)
+        sink_store(sink, sums[i], first + (size_t)i);
+}
+
+/* Not inlined and not cloned: gcc then keeps the sums in registers. */
+#if defined(__clang__)
+#define ALONE __attribute__((noinline))
+#else
+#define ALONE __attribute__((noinline, noclone))
+#endif
+
+#define DEFINE_STRIP(name, kw, stride)                                                                                         \
+    ALONE static void name(const struct strip *strip, size_t first, size_t last)                                               \
+    {                                                                                                                          \
+        const struct sink sink = sink_of(strip);                                                                               \
+        for (; first + TILE <= last; first += TILE)                                                                            \
+            tile(strip, &sink, kw, stride, TILE, first);                                                                       \
+        for (; first + TILE / 2 <= last; first += TILE / 2)                                                                    \
+            tile(strip, &sink, kw, stride, TILE / 2, first);                                                                   \
+        for (; first < last; first++)                                                                                          \
+            tile(strip, &sink, kw, stride, 1, first);                                                                          \
+    }
+
+DEFINE_STRIP(strip_3_1, 3, 1)
+DEFINE_STRIP(strip_3_2, 3, 2)
+DEFINE_STRIP(strip_5_1, 5, 1)
+DEFINE_STRIP(strip_5_2, 5, 2)
+DEFINE_STRIP(strip_7_1, 7, 1)
+
+/* Any kernel, stride and dilation, pixel by pixel. */
+ALONE static void strip_any(const struct strip *strip, size_t first, size_t last)
+{
+    const struct sink sink = sink_of(strip);
+    const size_t pixel = ROWS_TOGETHER * sink.channels, step = strip->dilation * pixel;
+    for (; first < last; first++) {
+        const stored_factor *factor = strip->factors;
+        ints even = strip->bias, odd = ints_set(0); /* two chains of sums: one would wait for itself */
+        for (size_t r = 0; r < strip->height; r++) {
+            const int8_t *column = strip->rows[r] + first * strip->stride * pixel;
+            size_t t = 0;
+            for (; t + 2 <= strip->kw; t += 2, factor += 2 * LANES) {
+                even = ints_multiply_add(even, factors_from_codes(column + t * step), factors_load(factor));
+                odd = ints_multiply_add(odd, factors_from_codes(column + (t + 1) * step), factors_load(factor + LANES));
+            }
+            for (; t < strip->kw; t++, factor += LANES)
+                even = ints_multiply_add(even, factors_from_codes(column + t * step), factors_load(factor));
+        }
+        sink_store(&sink, ints_add(even, odd), first);
+    }
+}
+
+static strip_function *strip_for(const struct anynpu_conv *conv)
+{
+    if (conv->dw != 1)
+        return strip_any;
+    if (conv->kw == 3 && conv->sw <= 2)
+        return conv->sw == 1 ? strip_3_1 : strip_3_2;
+    if (conv->kw == 5 && conv->sw <= 2)
+        return conv->sw == 1 ? strip_5_1 : strip_5_2;
+    return conv->kw == 7 && conv->sw == 1 ? strip_7_1 : strip_any;
+}
+
+static size_t pixels_at_once(const struct anynpu_conv *conv)
+{
+    const size_t pixels = BLOCK_BYTES / (conv->kh * conv->sw * conv->cin) / TILE * TILE;
+    return pixels < TILE ? TILE : pixels;
+}
+
+static void output_row(const struct depthwise *depthwise, const int8_t *const *rows, const int8_t *residual, int8_t *y)
+{
+    const struct anynpu_conv *conv = depthwise->conv;
+    strip_function *run = strip_for(conv);
+    const size_t pixels = pixels_at_once(conv), height = ring_height(conv);
+    struct strip strip = {.epilogue = &conv->epilogue, .height = height, .kw = conv->kw, .stride = conv->sw, .dilation = conv->dw,
+                          .channels = conv->cout};
+    for (size_t first = 0; first < conv->ow; first += pixels) {
+        const size_t last = conv->ow - first < pixels ? conv->ow : first + pixels;
+        for (size_t c = 0; c < conv->cout; c += LANES) {
+            for (size_t r = 0; r < height; r++)
+                strip.rows[r] = rows[r] + ROWS_TOGETHER * c;
+            strip.factors = depthwise->factors + c * height * conv->kw;
+            strip.bias = ints_load(depthwise->bias + c);
+            strip.residual = residual == NULL ? NULL : residual + c;
+            strip.y = y + c;
+            strip.channel = c;
+            strip.count = conv->cout - c;
+            run(&strip, first, last);
+        }
+    }
+    if (conv->epilogue.table != NULL)
+        translate_channels(conv->epilogue.table, conv->epilogue.row, y, conv->cout, y, conv->cout, conv->cout, conv->ow);
+}
+
+static void depthwise_run(const struct anynpu_conv *conv, const void *packed, const int8_t *x, const int8_t *residual, int8_t *y,
+                          void *scratch, size_t first_row, size_t last_row)
+{
+    const struct depthwise depthwise = depthwise_of(conv, packed);
+    struct ring ring = ring_of(&depthwise, scratch);
+    const size_t height = ring_height(conv), y_row = conv->ow * conv->cout;
+    const int8_t *rows[LARGEST_KERNEL];
+    if (conv->epilogue.residual_multiplier == NULL)
+        residual = NULL;
+    fill_padding(&depthwise, scratch);
+    for (size_t row = first_row; row < last_row; row++) {
+        const size_t begin = row % conv->oh * conv->sh, last = begin + (height - 1) * ROWS_TOGETHER * conv->dh;
+        const int8_t *image = x + row / conv->oh * conv->h * conv->w * conv->cin;
+        if (row == first_row || row % conv->oh == 0 || ring.next < begin)
+            ring.next = begin;
+        for (; ring.next <= last; ring.next += ring.step)
+            fill_row(&ring, image, ring.next);
+        for (size_t r = 0; r < height; r++)
+            rows[r] = ring_row(&ring, begin + r * ROWS_TOGETHER * conv->dh);
+        output_row(&depthwise, rows, residual == NULL ? NULL : residual + row * y_row, y + row * y_row);
+    }
+}
+
+#define DEPTHWISE_KERNEL(kernel_name)                                                                                          \
+    {                                                                                                                          \
+        .name = kernel_name, .fits = depthwise_fits, .packed_size = depthwise_packed_size, .pack = depthwise_pack,             \
+        .scratch_size = depthwise_scratch_size, .run = depthwise_run                                                           \
+    }
+
+#endif

@@ -1,0 +1,237 @@
+/* Which kernel runs a layer, and the loop that runs them. */
+#define _POSIX_C_SOURCE 199309L /* clock_gettime */
+#include <time.h>
+
+#include "levels.h"
+#include "subpixel.h"
+
+/* ---- choice ---- */
+
+static int fits_a_byte(const int32_t *zeros, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if (zeros[i] < INT8_MIN || zeros[i] > INT8_MAX)
+            return 0;
+    return 1;
+}
+
+static const struct anynpu_conv_kernel *conv_kernel(const struct anynpu_kernel_set *set, const struct anynpu_conv *conv)
+{
+    /* Kernels fill up with zero points as if they were codes. */
+    int bytes = fits_a_byte(conv->weight_zero, conv->cout) &&
+                (conv->input_zeros == NULL ? fits_a_byte(&conv->input_zero, 1) : fits_a_byte(conv->input_zeros, conv->cin));
+    for (size_t list = 0; bytes && set->convolutions[list] != NULL; list++)
+        for (const struct anynpu_conv_kernel *const *kernel = set->convolutions[list]; *kernel != NULL; kernel++)
+            if ((*kernel)->fits(conv))
+                return *kernel;
+    return NULL;
+}
+
+static const void *simple_kernel(const struct anynpu_simple_kernels *simple, const struct anynpu_layer *layer)
+{
+    const void *found = NULL;
+    if (simple == NULL)
+        return NULL;
+    switch (layer->kind) {
+    case ANYNPU_LAYER_BINARY:
+        found = simple->binary != NULL && simple->binary_fits(layer->descriptor) ? simple : NULL;
+        break;
+    case ANYNPU_LAYER_TABLE:
+        found = simple->table != NULL ? simple : NULL;
+        break;
+    case ANYNPU_LAYER_CONCAT:
+        found = simple->concat != NULL ? simple : NULL;
+        break;
+    case ANYNPU_LAYER_POOL:
+        found = simple->pool != NULL && simple->pool_fits(layer->descriptor) ? simple : NULL;
+        break;
+    case ANYNPU_LAYER_RESIZE:
+        found = simple->resize != NULL ? simple : NULL;
+        break;
+    default:
+        break;
+    }
+    return found;
+}
+
+/* The convolution that a fast kernel runs for a layer; NULL for other operators. */
+static const struct anynpu_conv *conv_of(const struct anynpu_layer *layer)
+{
+    if (layer->kind == ANYNPU_LAYER_SUBPIXEL)
+        return &((const struct anynpu_subpixel *)layer->descriptor)->conv;
+    return layer->kind == ANYNPU_LAYER_CONV ? layer->descriptor : NULL;
+}
+
+int anynpu_choose(struct anynpu_layer *layer, int level)
+{
+    const struct anynpu_kernel_set *set = anynpu_kernels_at(level);
+    if (set == NULL)
+        return 0;
+    layer->operators = &set->operators;
+    layer->kernel = NULL;
+    layer->packed = NULL;
+    if (layer->codes != ANYNPU_CODES_I8)
+        return 1;
+    const struct anynpu_conv *conv = conv_of(layer);
+    layer->kernel = conv != NULL ? (const void *)conv_kernel(set, conv) : simple_kernel(set->simple, layer);
+    return 1;
+}
+
+const char *anynpu_kernel_name(const struct anynpu_layer *layer)
+{
+    if (layer->kernel == NULL)
+        return "plain";
+    return conv_of(layer) != NULL ? ((const struct anynpu_conv_kernel *)layer->kernel)->name : "simple";
+}
+
+size_t anynpu_packed_size(const struct anynpu_layer *layer)
+{
+    const struct anynpu_conv_kernel *kernel = layer->kernel;
+    return conv_of(layer) != NULL && kernel != NULL ? kernel->packed_size(conv_of(layer)) : 0;
+}
+
+void anynpu_pack(const struct anynpu_layer *layer, void *packed)
+{
+    const struct anynpu_conv_kernel *kernel = layer->kernel;
+    kernel->pack(conv_of(layer), packed);
+}
+
+size_t anynpu_scratch_size(const struct anynpu_layer *layer)
+{
+    const struct anynpu_operators *operators = layer->operators;
+    const struct anynpu_conv_kernel *kernel = layer->kernel;
+    switch (layer->kind) {
+    case ANYNPU_LAYER_CONV:
+        return kernel != NULL ? kernel->scratch_size(layer->descriptor) : operators->products->conv_scratch(layer->descriptor);
+    case ANYNPU_LAYER_CONV_TRANSPOSE:
+        return operators->products->conv_scratch(layer->descriptor);
+    case ANYNPU_LAYER_SUBPIXEL:
+        return kernel != NULL ? anynpu_subpixel_scratch(layer->descriptor, kernel) : 0;
+    case ANYNPU_LAYER_MATMUL:
+        return operators->products->matmul_scratch(layer->descriptor);
+    case ANYNPU_LAYER_POOL:
+        return kernel != NULL ? 0 : operators->windows->pool_scratch(layer->descriptor);
+    default:
+        return 0;
+    }
+}
+
+/* ---- one layer ---- */
+
+static void run_conv(const struct anynpu_layer *layer, void *const *tensors, void *scratch)
+{
+    const struct anynpu_conv *conv = layer->descriptor;
+    const struct anynpu_product_operators *plain = ((const struct anynpu_operators *)layer->operators)->products;
+    const struct anynpu_conv_kernel *kernel = layer->kernel;
+    const void *x = tensors[layer->inputs[0]], *residual = layer->inputs[1] < 0 ? NULL : tensors[layer->inputs[1]];
+    void *y = tensors[layer->output];
+    size_t rows = conv->n * conv->oh;
+    if (kernel != NULL)
+        kernel->run(conv, layer->packed, x, residual, y, scratch, 0, rows);
+    else
+        (layer->kind == ANYNPU_LAYER_CONV ? plain->conv : plain->conv_transpose)[layer->codes](conv, x, residual, y, scratch, 0, rows);
+}
+
+static void run_concat(const struct anynpu_layer *layer, void *const *tensors)
+{
+    const struct anynpu_concat *concat = layer->descriptor;
+    const struct anynpu_simple_kernels *simple = layer->kernel;
+    void *y = tensors[layer->output];
+    enum { FEW = 16 };
+    if (simple != NULL && concat->inputs <= FEW) {
+        const int8_t *inputs[FEW];
+        for (size_t i = 0; i < concat->inputs; i++)
+            inputs[i] = tensors[layer->inputs[i]];
+        simple->concat(concat, inputs, y);
+    } else {
+        ((const struct anynpu_operators *)layer->operators)->layout->concat(concat, layer->codes, tensors, layer->inputs, y);
+    }
+}
+
+static void run_layer(const struct anynpu_layer *layer, void *const *tensors, void *scratch)
+{
+    const struct anynpu_operators *plain = layer->operators;
+    const struct anynpu_simple_kernels *simple = layer->kernel;
+    const void *descriptor = layer->descriptor, *x = tensors[layer->inputs[0]];
+    void *y = tensors[layer->output];
+    switch ((enum anynpu_layer_kind)layer->kind) {
+    case ANYNPU_LAYER_CONV:
+    case ANYNPU_LAYER_CONV_TRANSPOSE:
+        run_conv(layer, tensors, scratch);
+        break;
+    case ANYNPU_LAYER_SUBPIXEL:
+        anynpu_run_subpixel(descriptor, layer->kernel, layer->packed, x, y, scratch);
+        break;
+    case ANYNPU_LAYER_MATMUL:
+        plain->products->matmul[layer->codes](descriptor, x, tensors[layer->inputs[1]], y, scratch);
+        break;
+    case ANYNPU_LAYER_BINARY:
+        if (simple != NULL)
+            simple->binary(descriptor, x, tensors[layer->inputs[1]], y);
+        else
+            plain->elementwise->binary[layer->codes](descriptor, x, tensors[layer->inputs[1]], y);
+        break;
+    case ANYNPU_LAYER_TABLE:
+        if (simple != NULL)
+            simple->table(descriptor, x, y);
+        else
+            plain->elementwise->table[layer->codes](descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_CONCAT:
+        run_concat(layer, tensors);
+        break;
+    case ANYNPU_LAYER_MOVE:
+        plain->layout->move(descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_PAD:
+        plain->layout->pad(descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_POOL:
+        if (simple != NULL) {
+            const struct anynpu_pool *pool = descriptor;
+            simple->pool(pool, x, y, 0, pool->n * pool->oh);
+        } else {
+            plain->windows->pool[layer->codes](descriptor, x, y, scratch);
+        }
+        break;
+    case ANYNPU_LAYER_RESIZE:
+        if (simple != NULL)
+            simple->resize(descriptor, x, y);
+        else
+            plain->windows->resize[layer->codes](descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_CONVERT:
+        anynpu_convert(descriptor, x, y);
+        break;
+    }
+}
+
+/* ---- many layers ---- */
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const *tensors, void *scratch, const int32_t *stop,
+                   int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
+{
+    int timed = clock_ns != NULL || deadline_ns >= 0;
+    int64_t now = timed ? now_ns() : 0;
+    for (*reached = 0; *reached < count; ++*reached) {
+        if (__atomic_load_n(stop, __ATOMIC_RELAXED) != 0)
+            return ANYNPU_STOPPED;
+        if (deadline_ns >= 0 && now >= deadline_ns)
+            return ANYNPU_EXPIRED;
+        run_layer(&layers[*reached], tensors, scratch);
+        if (timed) {
+            int64_t begin = now;
+            now = now_ns();
+            if (clock_ns != NULL)
+                clock_ns[*reached] = now - begin;
+        }
+    }
+    return ANYNPU_FINISHED;
+}

@@ -1,0 +1,88 @@
+/* The epilogue's arithmetic in vectors, for whichever lanes_*.h was included before: its one place for kernels of lanes. */
+#ifndef ANYNPU_LANES_EPILOGUE_H
+#define ANYNPU_LANES_EPILOGUE_H
+
+#include "channel_tables.h"
+#include "engine.h"
+
+/* What turns a scaled sum into a code, for LANES channels. */
+struct finish {
+    floats low, high; /* of the rounded number, before the zero point is added */
+    ints zero;
+    floats slope;
+    int has_slope;
+};
+
+INLINE struct finish finish_of(ints zero, ints low, ints high)
+{
+    /* The limits are integers, so that it is the same to clamp before the rounding; and then the conversion cannot overflow. */
+    const struct finish finish = {.low = floats_from_ints(ints_sub(low, zero)),
+                                  .high = floats_from_ints(ints_sub(high, zero)),
+                                  .zero = zero,
+                                  .slope = floats_set(1.0f)};
+    return finish;
+}
+
+INLINE struct finish finish_load(const struct anynpu_epilogue *e, size_t channel)
+{
+    const ints zero = ints_load(e->zero_point + channel);
+    struct finish finish = finish_of(zero, ints_load(e->low + channel), ints_load(e->high + channel));
+    finish.has_slope = e->slope != NULL;
+    if (finish.has_slope)
+        finish.slope = floats_load(e->slope + channel);
+    return finish;
+}
+
+/* All lanes as the first channel. */
+INLINE struct finish finish_set(const struct anynpu_epilogue *e)
+{
+    struct finish finish = finish_of(ints_set(e->zero_point[0]), ints_set(e->low[0]), ints_set(e->high[0]));
+    finish.has_slope = e->slope != NULL;
+    if (finish.has_slope)
+        finish.slope = floats_set(e->slope[0]);
+    return finish;
+}
+
+/* Slope, clamp, rounding, zero point. */
+INLINE ints finish_codes(const struct finish *finish, floats f)
+{
+    if (finish->has_slope)
+        f = floats_scale_negative(f, finish->slope);
+    f = floats_min(floats_max(f, finish->low), finish->high);
+    return ints_add(ints_round(f), finish->zero);
+}
+
+static inline void translate_codes(int8_t *y, size_t rows, size_t stride, size_t count, const int8_t *table)
+{
+    translate_rows(table, y, stride, y, stride, count, rows);
+}
+
+/* table[x] for rows of as many codes as there are channels; row gives a channel's row of the table, NULL: there is one. */
+static inline void translate_channels(const int8_t *table, const int32_t *row, const int8_t *x, size_t x_step, int8_t *y,
+                                      size_t y_step, size_t channels, size_t rows)
+{
+    if (row == NULL) {
+        const int dense = x_step == channels && y_step == channels;
+        translate_rows(table, x, x_step, y, y_step, dense ? channels * rows : channels, dense ? 1 : rows);
+        return;
+    }
+    if (x_step == channels && y_step == channels && translate_by_channel(table, row, x, y, channels, rows, translate_codes))
+        return;
+    for (size_t first = 0, last; first < channels; first = last) {
+        for (last = first + 1; last < channels && row[last] == row[first];)
+            last++;
+        translate_rows(table + 256 * (ptrdiff_t)row[first], x + first, x_step, y + first, y_step, last - first, rows);
+    }
+}
+
+/* Whether codes are int8 and the limits above are exact in float32. */
+static inline int epilogue_fits(const struct anynpu_epilogue *e, size_t channels)
+{
+    for (size_t c = 0; c < channels; c++)
+        if (e->zero_point[c] < -(1 << 22) || e->zero_point[c] > 1 << 22 || e->low[c] < INT8_MIN || e->high[c] > INT8_MAX ||
+            e->low[c] > e->high[c])
+            return 0;
+    return 1;
+}
+
+#endif

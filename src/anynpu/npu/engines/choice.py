@@ -1,0 +1,32 @@
+"""Which engine a device uses."""
+
+from __future__ import annotations
+
+import os
+
+from ...errors import DeviceError
+from .base import Engine, ReferenceEngine
+from .native import NativeEngine
+
+__all__ = ["VARIABLE", "choose_engine"]
+
+VARIABLE = "ANYNPU_ENGINE"
+
+
+def choose_engine(engine: Engine | str | None = None, *, threads: int = 1) -> Engine:
+    """An engine by name (``native`` or ``reference``), or *engine* itself.
+
+    Without a name the environment variable ``ANYNPU_ENGINE`` decides, and without that it is the native engine.
+
+    >>> choose_engine("reference").name
+    'reference'
+    """
+    if engine is None:
+        engine = os.environ.get(VARIABLE) or "native"
+    if not isinstance(engine, str):
+        return engine
+    if engine == "native":
+        return NativeEngine(threads=threads)
+    if engine == "reference":
+        return ReferenceEngine(threads=threads)
+    raise DeviceError(f"there is no engine '{engine}'", hint=f"use 'native' or 'reference', as an argument or in {VARIABLE}")

@@ -1,0 +1,266 @@
+"""The native engine: integer layers in C, float islands in onnxruntime.
+
+A program is prepared once: every layer becomes a descriptor, gets the best kernel that the processor has for it, and its weights are packed
+the way that kernel wants them. All contexts share that. A context adds a table of pointers to its tensors and some scratch memory; a run
+hands C one stretch of layers after the other, without the GIL, and executes in between what is not C: float islands, and the few layers
+that C has nothing for, which run in the reference engine.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._native import ffi, lib
+from ...errors import ModelFormatError, ShapeError
+from ...program import Float, Program
+from ...tensor import TensorSpec
+from ..control import RunControl
+from . import islands, native_arrays, reference
+from .base import BoundProgram, Executable, LayerTime, Step
+from .native_levels import choose_level, level_names
+from .native_lowering import Lowering, NativeLayer
+from .native_memory import with_room
+from .native_operators import lower
+
+__all__ = ["NativeEngine"]
+
+Array = npt.NDArray[Any]
+
+
+class NativeEngine:
+    """Integer layers in C, float islands in onnxruntime. The results are those of the reference engine, to the byte.
+
+    :param threads: host threads that a float island may use
+    :param isa: the instruction set, one of ``native_levels.level_names()``; if not given, what the environment variable ``ANYNPU_ISA``
+        says, and without that the best that the processor has
+
+    >>> NativeEngine(isa="generic").isa
+    'generic'
+    """
+
+    name = "native"
+
+    def __init__(self, *, threads: int = 1, isa: str | None = None) -> None:
+        self._threads = threads
+        self.isa = choose_level(isa)
+
+    def prepare(self, program: Program) -> Executable:
+        """Choose kernels, pack weights, build the sessions of the program's islands."""
+        sessions = [
+            islands.IslandSession(island, program.tensors, name=f"island {number}", threads=self._threads)
+            for number, island in enumerate(program.islands)
+        ]
+        return NativeExecutable(program, sessions, level_names().index(self.isa))
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Native layers [first, last) of an executable, which make up one layer of the program each or together."""
+
+    first: int
+    last: int
+
+
+class NativeExecutable:
+    """A program in the form that C executes.
+
+    :ivar kernels: the kernel of each layer of the program by its index, as text; layers that are not C have none
+    """
+
+    def __init__(self, program: Program, sessions: Sequence[islands.IslandSession], level: int) -> None:
+        self._program = program
+        self._sessions = sessions
+        self._lowering = Lowering(program.tensors)
+        self._parts: list[_Stretch | int] = []
+        """In order: stretches of native layers, and indices of layers that are not native."""
+        self._indices: list[int] = []
+        """For each native layer the index of its layer in the program."""
+        native: list[NativeLayer] = []
+        begun: set[int] = set()
+        for index, layer in enumerate(program.layers):
+            if isinstance(layer.op, Float):
+                if layer.op.island not in begun:
+                    begun.add(layer.op.island)
+                    self._parts.append(index)
+                continue
+            lowered = lower(self._lowering, layer)
+            if lowered is None:
+                self._parts.append(index)
+                continue
+            first = len(native)
+            native += lowered
+            self._indices += [index] * len(lowered)
+            if self._parts and isinstance(self._parts[-1], _Stretch):
+                first = self._parts.pop().first  # type: ignore[union-attr]
+            self._parts.append(_Stretch(first, len(native)))
+        self._layers = ffi.new("struct anynpu_layer[]", max(1, len(native)))
+        self.kernels: dict[int, str] = {}
+        self.scratch_size = 0
+        for index, made, place in zip(self._indices, native, self._layers, strict=False):
+            if made.fast is None or not self._choose(place, made.fast, level):
+                self._choose(place, made, level)
+            self._pack(place)
+            self.kernels[index] = ffi.string(lib.anynpu_kernel_name(ffi.addressof(place))).decode()
+
+    def _choose(self, place: Any, made: NativeLayer, level: int) -> bool:
+        """Fill in a layer and choose its kernel; whether there is a fast one."""
+        place.kind, place.codes, place.output = made.kind, made.codes, made.output
+        place.descriptor, place.inputs = made.descriptor, made.inputs
+        lib.anynpu_choose(ffi.addressof(place), level)
+        return bool(place.kernel)
+
+    def _pack(self, place: Any) -> None:
+        address = ffi.addressof(place)
+        size = lib.anynpu_packed_size(address)
+        if size:
+            packed = self._lowering.keeper.keep(native_arrays.aligned_bytes(size))
+            place.packed = ffi.from_buffer(packed)
+            lib.anynpu_pack(address, place.packed)
+        self.scratch_size = max(self.scratch_size, lib.anynpu_scratch_size(address))
+
+    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+        """Tie the program to the memory of one context."""
+        for name in self._lowering.places:
+            _check(arrays[name], self._program.tensors[name])
+        held, before, after = with_room(self._program, arrays, self._lowering.places.keys())
+        parts = [part if isinstance(part, _Stretch) else (part, self._python_step(part, held)) for part in self._parts]
+        pointers = [held[name] for name in self._lowering.places]
+        return _NativeBound(self, parts, pointers, before, after)
+
+    def _python_step(self, index: int, arrays: Mapping[str, Array]) -> Step:
+        layer = self._program.layers[index]
+        if not isinstance(layer.op, Float):
+            program = self._program
+
+            def step(_: RunControl) -> None:
+                reference.execute_layer(program, layer, arrays)
+
+            return step
+        if not 0 <= layer.op.island < len(self._sessions):
+            raise ModelFormatError(
+                f"layer '{layer.name}' belongs to float island {layer.op.island}, which the program does not have",
+                hint="compile the model again",
+            )
+        return self._sessions[layer.op.island].bind(arrays)
+
+
+class _NativeBound(BoundProgram):
+    """An executable with the memory of one context. Runs one job at a time."""
+
+    def __init__(
+        self,
+        executable: NativeExecutable,
+        parts: Sequence[_Stretch | tuple[int, Step]],
+        arrays: Sequence[Array],
+        before: Sequence[tuple[Array, Array]],
+        after: Sequence[tuple[Array, Array]],
+    ) -> None:
+        super().__init__(())
+        self._executable = executable
+        self._parts = tuple(parts)
+        self._before, self._after = before, after
+        self._held = arrays  # the table has bare pointers
+        self._tensors = ffi.new("void *[]", [ffi.cast("void *", array.ctypes.data) for array in arrays] or 1)
+        self._memory = native_arrays.aligned_bytes(executable.scratch_size)
+        self._scratch = ffi.cast("void *", self._memory.ctypes.data)
+        self._stop = ffi.new("int32_t *")
+        self._reached = ffi.new("size_t *")
+
+    def run(
+        self,
+        control: RunControl,
+        *,
+        between: Callable[[int], None] | None = None,
+        clock: list[LayerTime] | None = None,
+    ) -> None:
+        """Execute all layers; see :meth:`BoundProgram.run`."""
+        for target, source in self._before:
+            np.copyto(target, source)
+        self._stop[0] = 0
+        with control.watching(self._request_stop):
+            for part in self._parts:
+                if isinstance(part, _Stretch):
+                    self._run_stretch(part, control, between, clock)
+                else:
+                    self._run_step(*part, control, between, clock)
+        for target, source in self._after:
+            np.copyto(target, source)
+
+    def _request_stop(self) -> None:
+        self._stop[0] = 1
+
+    def _run_stretch(
+        self, stretch: _Stretch, control: RunControl, between: Callable[[int], None] | None, clock: list[LayerTime] | None
+    ) -> None:
+        if between is None:
+            self._execute(stretch, control, clock)
+            return
+        numbers = range(stretch.first, stretch.last)
+        for index, group in groupby(numbers, key=self._executable._indices.__getitem__):
+            layers = list(group)
+            control.check()
+            between(index)
+            self._execute(_Stretch(layers[0], layers[-1] + 1), control, clock)
+
+    def _execute(self, stretch: _Stretch, control: RunControl, clock: list[LayerTime] | None) -> None:
+        control.check()
+        count = stretch.last - stretch.first
+        times = ffi.NULL if clock is None else ffi.new("int64_t[]", count)
+        deadline = -1 if control.deadline is None else math.ceil(control.deadline * 1e9)
+        end = lib.anynpu_execute(
+            self._executable._layers + stretch.first,
+            count,
+            self._tensors,
+            self._scratch,
+            self._stop,
+            deadline,
+            times,
+            self._reached,
+        )
+        if clock is not None:
+            self._append_times(stretch, times, clock)
+        if end != lib.ANYNPU_FINISHED:
+            raise control.reason("did not finish")
+
+    def _append_times(self, stretch: _Stretch, times: Any, clock: list[LayerTime]) -> None:
+        """The times of the layers that were run; those of one layer of the program together."""
+        done = self._reached[0]
+        indices = self._executable._indices[stretch.first : stretch.first + done]
+        for index, ns in zip(indices, ffi.unpack(times, done) if done else (), strict=True):
+            if clock and clock[-1].layer == index:
+                ns += clock.pop().ns
+            clock.append(LayerTime(index, ns))
+
+    def _run_step(
+        self,
+        index: int,
+        step: Step,
+        control: RunControl,
+        between: Callable[[int], None] | None,
+        clock: list[LayerTime] | None,
+    ) -> None:
+        control.check()
+        if between is not None:
+            between(index)
+            control.check()
+        begin = time.perf_counter_ns()
+        step(control)
+        if clock is not None:
+            clock.append(LayerTime(index, time.perf_counter_ns() - begin))
+
+
+def _check(array: Array, spec: TensorSpec) -> None:
+    if array.shape != spec.memory_shape or array.dtype != spec.dtype.storage or not array.flags.c_contiguous:
+        raise ShapeError(
+            f"tensor '{spec.name}' lies in memory as {list(spec.memory_shape)} of {spec.dtype.storage}, "
+            f"got {list(array.shape)} of {array.dtype}",
+            hint="pass whole arrays in memory order: channels last for layout nhwc",
+        )

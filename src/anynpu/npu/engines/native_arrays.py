@@ -1,0 +1,91 @@
+"""Numbers of a program as C sees them: arrays by channel, epilogues, packed memory. Everything here lives as long as its keeper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._native import ffi, lib
+from ...program import Epilogue, limits_of
+
+__all__ = ["Keeper", "aligned_bytes"]
+
+Array = npt.NDArray[Any]
+
+ALIGNMENT = 64
+
+_C_TYPES = {
+    np.dtype(np.int8): "int8_t[]",
+    np.dtype(np.int16): "int16_t[]",
+    np.dtype(np.int32): "int32_t[]",
+    np.dtype(np.int64): "int64_t[]",
+    np.dtype(np.float32): "float[]",
+    np.dtype(np.uintp): "size_t[]",
+}
+
+
+def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
+    """*size* bytes of memory at an address that is a multiple of 64."""
+    memory = np.empty(size + ALIGNMENT, np.uint8)
+    first = -memory.ctypes.data % ALIGNMENT
+    return memory[first : first + size]
+
+
+class Keeper:
+    """Makes descriptors and arrays for C and keeps them alive."""
+
+    def __init__(self) -> None:
+        self._alive: list[Any] = []
+
+    def struct(self, name: str) -> Any:
+        """A new descriptor, all zero."""
+        made = ffi.new(f"struct {name} *")
+        self._alive.append(made)
+        return made
+
+    def keep(self, thing: Any) -> Any:
+        self._alive.append(thing)
+        return thing
+
+    def pointer(self, values: Array) -> Any:
+        """The elements of an array, in place where they lie side by side."""
+        held = np.ascontiguousarray(values)
+        self._alive.append(held)
+        return ffi.from_buffer(_C_TYPES[held.dtype], held)
+
+    def by_channel(self, values: Array, channels: int, dtype: npt.DTypeLike) -> Any:
+        """One entry for each channel (a single one serves all), filled up with zeros to whole vectors."""
+        padded = np.zeros(-(-channels // lib.ANYNPU_CHANNEL_PADDING) * lib.ANYNPU_CHANNEL_PADDING, dtype)
+        padded[:channels] = values
+        return self.pointer(padded)
+
+    def fill_table(self, target: Any, table: Array, groups: tuple[int, ...], channels: int) -> None:
+        """Write a table and the row of each channel (NULL where there is one) into the descriptor *target*; equal rows become one."""
+        if groups:
+            numbers: dict[bytes, int] = {}
+            row_of = [numbers.setdefault(row.tobytes(), len(numbers)) for row in table]
+            table = table[[row_of.index(number) for number in range(len(numbers))]]
+            if len(table) > 1:
+                target.row = self.by_channel(np.repeat(row_of, groups), channels, np.int32)
+        target.table = self.pointer(table)
+
+    def fill_epilogue(
+        self, target: Any, epilogue: Epilogue, channels: int, dtype: np.dtype[Any], residual_zero: Array | None = None
+    ) -> None:
+        """Write an epilogue into the descriptor *target*; without a *residual_zero* it has no residual."""
+        first, last = limits_of(dtype)
+        low, high = (np.array(first), np.array(last)) if epilogue.clamp is None else (epilogue.clamp[0], epilogue.clamp[1])
+        target.zero_point = self.by_channel(epilogue.zero_point, channels, np.int32)
+        target.low = self.by_channel(low, channels, np.int32)
+        target.high = self.by_channel(high, channels, np.int32)
+        if epilogue.multiplier.size:
+            target.multiplier = self.by_channel(epilogue.multiplier, channels, np.float32)
+        if epilogue.slope is not None:
+            target.slope = self.by_channel(epilogue.slope, channels, np.float32)
+        if residual_zero is not None and epilogue.residual_multiplier is not None:
+            target.residual_multiplier = self.by_channel(epilogue.residual_multiplier, channels, np.float32)
+            target.residual_zero = self.by_channel(residual_zero, channels, np.int32)
+        if epilogue.table is not None:
+            self.fill_table(target, epilogue.table, epilogue.table_groups, channels)
