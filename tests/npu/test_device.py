@@ -234,12 +234,12 @@ def test_a_context_runs_only_on_its_own_device() -> None:
 
 def test_the_calling_thread_runs_what_it_waits_for() -> None:
     with Device("rk3588") as device:
-        before = threading.active_count()
+        before = set(threading.enumerate())  # threads of earlier tests may still be ending
         context = device.load(dense_chain()).context()
         seen: set[int] = set()
         context.execute(between=lambda layer: seen.add(threading.get_ident()))
         assert seen == {threading.get_ident()}
-        assert threading.active_count() == before
+        assert set(threading.enumerate()) <= before
 
 
 def test_closing_with_jobs_that_run_and_jobs_that_wait(gated: Gated) -> None:
@@ -375,7 +375,7 @@ def test_a_finished_job_keeps_nothing_but_its_result() -> None:
 def test_no_descriptor_and_no_thread_is_left_behind() -> None:
     model = dense_chain()
     gc.collect()
-    threads = threading.active_count()
+    threads = set(threading.enumerate())
     descriptors = len(os.listdir("/proc/self/fd"))
     for index in range(200):
         device = Device("rk3588")
@@ -384,8 +384,8 @@ def test_no_descriptor_and_no_thread_is_left_behind() -> None:
         if index % 10 == 0:
             device.submit(context, [codes()])
         device.close()
-    assert len(os.listdir("/proc/self/fd")) == descriptors
-    assert threading.active_count() == threads
+    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert set(threading.enumerate()) <= threads
 
 
 def test_a_program_that_forgets_to_close_ends() -> None:

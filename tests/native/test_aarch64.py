@@ -1,0 +1,40 @@
+"""The aarch64 kernels, cross-compiled and emulated: the bytes of the reference engine with NEON, with dot products and with plain C."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from .building import build_replay
+from .replaying import replay
+
+COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+LEVELS = {"cortex-a72": ("neon", "generic"), "max": ("neon_dotprod", "neon", "generic")}
+KERNELS = {
+    "neon": {"conv_neon", "depthwise_neon", "simple", "plain"},
+    "neon_dotprod": {"conv_neon_dotprod", "depthwise_neon", "simple", "plain"},
+    "generic": {"plain"},
+}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    missing = [tool for tool in (COMPILER, EMULATOR) if shutil.which(tool) is None]
+    if missing:
+        pytest.skip(
+            f"there is no {' and no '.join(missing)}; "
+            "Debian has them in the packages gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
+        )
+    return build_replay(tmp_path_factory.mktemp("aarch64"), COMPILER, "aarch64", flags=["-Werror"], link_flags=["-static"])
+
+
+def test_the_same_bytes_on_every_processor(program: Path, recorded: Path) -> None:
+    """A Cortex-A72 has no dot products; the emulator's best processor has them."""
+    for processor, levels in LEVELS.items():
+        done = replay([EMULATOR, "-cpu", processor, str(program)], recorded)
+        assert (done.code, done.failed) == (0, 0), done.text
+        assert done.passed >= 2000 * len(levels)
+        assert {level: set(uses) for level, uses in done.kernels.items()} == {level: KERNELS[level] for level in levels}
+        assert min(min(uses.values()) for uses in done.kernels.values()) >= 50, done.text

@@ -1,0 +1,61 @@
+"""The native sources under AddressSanitizer and UndefinedBehaviorSanitizer."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from npu.engines.cases_large import large_case
+
+from anynpu.npu.engines import native_levels
+
+from .building import build_replay
+from .record import write_cases
+from .replaying import replay
+
+COMPILER = os.environ.get("CC", "gcc")
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+# optimised fully, the kernels with their checks take minutes to compile
+FLAGS = (*SANITIZERS, "-O1", "-g", "-fno-omit-frame-pointer")
+# some sandboxes forbid what the search for leaks needs, and nothing here allocates
+ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sanitizers")
+    source = folder / "empty.c"
+    source.write_text("int main(void) { return 0; }\n")
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"there is no compiler '{COMPILER}'")
+    tried = subprocess.run([COMPILER, *SANITIZERS, str(source), "-o", str(folder / "empty")], capture_output=True, check=False)
+    if tried.returncode != 0:
+        pytest.skip(f"{COMPILER} has no AddressSanitizer or UndefinedBehaviorSanitizer")
+    return build_replay(folder, COMPILER, platform.machine(), FLAGS)
+
+
+def test_nothing_is_reported(program: Path, recorded: Path) -> None:
+    done = replay([str(program)], recorded, environment=ENVIRONMENT)
+    assert (done.code, done.failed) == (0, 0), done.text
+    assert tuple(done.kernels) == native_levels.available()
+    assert done.passed >= 2000 * len(done.kernels)
+    assert "Sanitizer" not in done.text
+    assert "runtime error" not in done.text
+
+
+def test_a_wrong_byte_is_noticed(program: Path, tmp_path: Path) -> None:
+    """The last byte of the last output is changed; after it come 8 numbers of the one layer and its one form."""
+    cases = tmp_path / "cases"
+    assert write_cases(cases, iter([("it", large_case("table", 0))])) == 1
+    levels = len(native_levels.available())
+    assert replay([str(program)], cases, environment=ENVIRONMENT).passed == levels
+    data = bytearray(cases.read_bytes())
+    data[-4 * 8 - 1] ^= 1
+    cases.write_bytes(data)
+    done = replay([str(program)], cases, environment=ENVIRONMENT)
+    assert (done.code, done.passed, done.failed) == (1, 0, levels)
+    assert "case 'it' at level generic, kernel plain: byte " in done.text
