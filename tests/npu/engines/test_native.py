@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -25,7 +26,8 @@ from .test_reference import constant_dense
 
 LEVELS = list(available())
 SMALL_SEEDS = 24
-LARGE_SEEDS = 48
+LARGE_SEEDS = int(os.environ.get("ANYNPU_ENGINE_CASES", "48"))
+"""Cases of each operator; `make soak` asks for more."""
 DTYPES = (DType.INT8, DType.INT16)
 MOVING = {"table", "concat", "slice", "resize nearest", "resize linear", "pool max"}
 """Operators that pass codes on: how many of them sit on the limits depends on the input."""
