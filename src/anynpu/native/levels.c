@@ -32,7 +32,7 @@ FOR_EACH_PLAIN_LEVEL(DECLARE)
 
 /* Kernels that were written for an instruction set; a build may leave them out. */
 #if defined(ANYNPU_FAST_KERNELS)
-#define FAST(depthwise, conv, simple_kernels, matrix_kernels, peak_loop)                                                                       \
+#define FAST(depthwise, conv, simple_kernels, matrix_kernels, peak_loop)                                                       \
     .convolutions = {depthwise, conv, NULL}, .simple = &simple_kernels, .matrices = &matrix_kernels, .peak = peak_loop
 #else
 #define FAST(depthwise, conv, simple_kernels, matrix_kernels, peak_loop) .simple = NULL, .matrices = NULL, .peak = peak_plain
