@@ -1,4 +1,7 @@
-"""Compiles the native sources and replay.c into a program without Python: the files and flags are those that CMakeLists.txt names."""
+"""Compiles the native sources, with replay.c and with products.c, into programs without Python.
+
+The files and flags are those that CMakeLists.txt names.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CompilationError", "build_replay"]
+__all__ = ["CompilationError", "Programs", "build_programs"]
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "src" / "anynpu" / "native"
-REPLAY = Path(__file__).with_name("replay.c")
 PLAIN_LEVELS = {"x86_64": ("generic", "avx2"), "aarch64": ("generic",)}
 FAST_SETS = {"x86_64": ("vnni", "avx2"), "aarch64": ("neon", "neon_dotprod")}
 COMMON_FLAGS = ("-std=gnu11", "-DNDEBUG", "-fPIC", "-fvisibility=hidden")
@@ -25,13 +27,23 @@ class CompilationError(Exception):
 
 
 @dataclass(frozen=True)
+class Programs:
+    """What was built: *replay* runs recorded layers, *products* multiplies matrices."""
+
+    replay: Path
+    products: Path
+
+
+@dataclass(frozen=True)
 class _Unit:
     source: Path
     flags: tuple[str, ...]
 
 
-def build_replay(folder: Path, compiler: str, processor: str, flags: Sequence[str] = (), link_flags: Sequence[str] = ()) -> Path:
-    """Compile everything into *folder* and return the program.
+def build_programs(
+    folder: Path, compiler: str, processor: str, flags: Sequence[str] = (), link_flags: Sequence[str] = ()
+) -> Programs:
+    """Compile everything into *folder*.
 
     :param processor: ``x86_64`` or ``aarch64``; another one has plain C only
     :param flags: after those of CMakeLists.txt
@@ -46,10 +58,11 @@ def build_replay(folder: Path, compiler: str, processor: str, flags: Sequence[st
         return target
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        objects = list(pool.map(compiled, enumerate(_units(lists, processor))))
-    program = folder / "replay"
-    _call([compiler, *flags, *link_flags, *map(str, objects), "-lm", "-o", str(program)])
-    return program
+        *objects, replay, products = pool.map(compiled, enumerate(_units(lists, processor)))
+    programs = Programs(folder / "replay", folder / "products")
+    for program, main in ((programs.replay, replay), (programs.products, products)):
+        _call([compiler, *flags, *link_flags, *map(str, objects), str(main), "-lm", "-o", str(program)])
+    return programs
 
 
 def _units(lists: str, processor: str) -> Iterator[_Unit]:
@@ -63,7 +76,8 @@ def _units(lists: str, processor: str) -> Iterator[_Unit]:
             yield _Unit(NATIVE / source, (*common, f"-DANYNPU_LEVEL={level}", *_values(lists, "set", f"FLAGS_{level}")))
     for source in _values(lists, "add_library", "native_common OBJECT"):
         yield _Unit(NATIVE / source, (*common, *(["-DANYNPU_FAST_KERNELS"] if fast else [])))
-    yield _Unit(REPLAY, (*common, "-Werror"))
+    for main in ("replay.c", "products.c"):
+        yield _Unit(Path(__file__).with_name(main), (*common, "-Werror"))
 
 
 def _values(lists: str, command: str, name: str) -> list[str]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from .building import build_replay
+from .building import Programs, build_programs
 from .replaying import replay
 
 COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
@@ -20,21 +21,30 @@ KERNELS = {
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     missing = [tool for tool in (COMPILER, EMULATOR) if shutil.which(tool) is None]
     if missing:
         pytest.skip(
             f"there is no {' and no '.join(missing)}; "
             "Debian has them in the packages gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
         )
-    return build_replay(tmp_path_factory.mktemp("aarch64"), COMPILER, "aarch64", flags=["-Werror"], link_flags=["-static"])
+    return build_programs(tmp_path_factory.mktemp("aarch64"), COMPILER, "aarch64", flags=["-Werror"], link_flags=["-static"])
 
 
-def test_the_same_bytes_on_every_processor(program: Path, recorded: Path) -> None:
+def test_the_same_bytes_on_every_processor(programs: Programs, recorded: Path) -> None:
     """A Cortex-A72 has no dot products; the emulator's best processor has them."""
     for processor, levels in LEVELS.items():
-        done = replay([EMULATOR, "-cpu", processor, str(program)], recorded)
+        done = replay([EMULATOR, "-cpu", processor, str(programs.replay)], recorded)
         assert (done.code, done.failed) == (0, 0), done.text
         assert done.passed >= 2000 * len(levels)
         assert {level: set(uses) for level, uses in done.kernels.items()} == {level: KERNELS[level] for level in levels}
         assert min(min(uses.values()) for uses in done.kernels.values()) >= 50, done.text
+
+
+def test_the_same_products_on_every_processor(programs: Programs) -> None:
+    for processor, levels in LEVELS.items():
+        command = [EMULATOR, "-cpu", processor, str(programs.products)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        kernels = {level: "plain" if level == "generic" else f"matmul_{level}" for level in levels}
+        assert done.stdout.splitlines()[:-1] == [f"{level}: {kernel}" for level, kernel in kernels.items()]

@@ -13,7 +13,7 @@ from npu.engines.cases_large import large_case
 
 from anynpu.npu.engines import native_levels
 
-from .building import build_replay
+from .building import Programs, build_programs
 from .record import write_cases
 from .replaying import replay
 
@@ -26,7 +26,7 @@ ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktr
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     folder = tmp_path_factory.mktemp("sanitizers")
     source = folder / "empty.c"
     source.write_text("int main(void) { return 0; }\n")
@@ -35,11 +35,11 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tried = subprocess.run([COMPILER, *SANITIZERS, str(source), "-o", str(folder / "empty")], capture_output=True, check=False)
     if tried.returncode != 0:
         pytest.skip(f"{COMPILER} has no AddressSanitizer or UndefinedBehaviorSanitizer")
-    return build_replay(folder, COMPILER, platform.machine(), FLAGS)
+    return build_programs(folder, COMPILER, platform.machine(), FLAGS)
 
 
-def test_nothing_is_reported(program: Path, recorded: Path) -> None:
-    done = replay([str(program)], recorded, environment=ENVIRONMENT)
+def test_nothing_is_reported(programs: Programs, recorded: Path) -> None:
+    done = replay([str(programs.replay)], recorded, environment=ENVIRONMENT)
     assert (done.code, done.failed) == (0, 0), done.text
     assert tuple(done.kernels) == native_levels.available()
     assert done.passed >= 2000 * len(done.kernels)
@@ -47,15 +47,24 @@ def test_nothing_is_reported(program: Path, recorded: Path) -> None:
     assert "runtime error" not in done.text
 
 
-def test_a_wrong_byte_is_noticed(program: Path, tmp_path: Path) -> None:
+def test_nothing_is_reported_about_products(programs: Programs) -> None:
+    done = subprocess.run(
+        [str(programs.products)], capture_output=True, text=True, check=False, env={**os.environ, **ENVIRONMENT}
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert tuple(line.split(":")[0] for line in done.stdout.splitlines()[:-1]) == native_levels.available()
+    assert done.stderr == ""
+
+
+def test_a_wrong_byte_is_noticed(programs: Programs, tmp_path: Path) -> None:
     """The last byte of the last output is changed; after it come 8 numbers of the one layer and its one form."""
     cases = tmp_path / "cases"
     assert write_cases(cases, iter([("it", large_case("table", 0))])) == 1
     levels = len(native_levels.available())
-    assert replay([str(program)], cases, environment=ENVIRONMENT).passed == levels
+    assert replay([str(programs.replay)], cases, environment=ENVIRONMENT).passed == levels
     data = bytearray(cases.read_bytes())
     data[-4 * 8 - 1] ^= 1
     cases.write_bytes(data)
-    done = replay([str(program)], cases, environment=ENVIRONMENT)
+    done = replay([str(programs.replay)], cases, environment=ENVIRONMENT)
     assert (done.code, done.passed, done.failed) == (1, 0, levels)
     assert "case 'it' at level generic, kernel plain: byte " in done.text

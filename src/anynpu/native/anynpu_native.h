@@ -119,4 +119,24 @@ enum anynpu_end { ANYNPU_FINISHED, ANYNPU_STOPPED, ANYNPU_EXPIRED };
 int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const *tensors, void *scratch, const int32_t *stop,
                    int64_t deadline_ns, int64_t *clock_ns, size_t *reached);
 
+/* ---- products of matrices; what is computed is written in matmul.c ---- */
+
+/* The right factor b [k][n]. It is packed for one level, which the processor has. */
+struct anynpu_matrix {
+    int32_t type; /* ANYNPU_I8: the product is int32; ANYNPU_F16: float32 */
+    int32_t level;
+    size_t k, n; /* at least 1 */
+};
+
+/* What multiplies, as text. */
+const char *anynpu_matrix_kernel_name(const struct anynpu_matrix *b);
+/* Bytes of the packed matrix, which the caller allocates, aligned to 64. */
+size_t anynpu_matrix_packed_size(const struct anynpu_matrix *b);
+/* Strides in elements. */
+void anynpu_matrix_pack(const struct anynpu_matrix *b, const void *values, size_t k_stride, size_t n_stride, void *packed);
+/* Bytes that a product with m rows needs while it runs, aligned to 64. */
+size_t anynpu_matrix_scratch_size(const struct anynpu_matrix *b, size_t m);
+/* c [m][n] = a [m][k] * b, all rows without gaps. Reads and writes nothing else than these, and scratch. */
+void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, const void *a, size_t m, void *c, void *scratch);
+
 #endif

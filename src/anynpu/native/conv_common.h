@@ -16,24 +16,13 @@
 
 #include "channel_tables.h"
 #include "kernels.h"
+#include "unroll.h"
 
 #define CONV_ALIGNMENT 64
 #define CONV_SMALLEST_TILE 8       /* channels; every tile is a multiple of it */
 #define CONV_OVERREAD 64           /* bytes that compute() and sum_runs() may read after a row */
 #define CONV_CACHED_WEIGHTS 262144 /* weights larger than this are used for a band of rows before the next tile's displace them */
 #define CONV_CACHED_BAND 131072    /* bytes of padded rows in such a band */
-
-/* What is inlined into a tile of accumulators sees its shape as constants. Loops over the shape must vanish, so that
- * accumulators are registers. gcc would also make a copy of a row function for one run of known length, and spill the
- * accumulators in it. */
-#define CONV_INLINE static inline __attribute__((always_inline))
-#if defined(__clang__)
-#define CONV_UNROLL _Pragma("clang loop unroll(full)")
-#define CONV_ROW_FUNCTION static __attribute__((noinline)) void
-#else
-#define CONV_UNROLL _Pragma("GCC unroll 16")
-#define CONV_ROW_FUNCTION static __attribute__((noinline, noclone)) void
-#endif
 
 /* Constants by output channel, those of a tile's first channel first. Padded channels are all 0. */
 struct conv_channels {

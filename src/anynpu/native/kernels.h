@@ -28,6 +28,33 @@ struct anynpu_simple_kernels {
     void (*resize)(const struct anynpu_resize *resize, const int8_t *x, int8_t *y);
 };
 
+/* A tile of a matrix product: a few rows of packed a times a panel of packed b, added to what c holds or, where it is the first block of
+ * steps, to 0, and to start (by row; codes only). See matmul.c for how the operands lie. */
+typedef void anynpu_matrix_tile(size_t rows, size_t steps, const void *a, const void *b, void *c, size_t stride, const int32_t *start,
+                                int first);
+
+struct anynpu_matrix_kernel {
+    const char *name;
+    size_t width;  /* columns of a panel */
+    size_t rows;   /* of a tile, at the most */
+    size_t group;  /* steps that lie side by side and are one step of a tile */
+    size_t depth;  /* steps of a block; a multiple of the group */
+    size_t a_size; /* bytes of an element of packed a: int8 (groups of 4 only), int16 or float32 */
+    int32_t shift; /* what is added to the codes of b */
+    int32_t takes_halves; /* floats: whether a tile takes b in float16; else it takes float32 */
+    anynpu_matrix_tile *tile;
+};
+
+struct anynpu_matrix_kernels {
+    struct anynpu_matrix_kernel codes;  /* int8, sums in int32 */
+    struct anynpu_matrix_kernel floats; /* float32 */
+};
+
+extern const struct anynpu_matrix_kernels anynpu_matrices_vnni;         /* matmul_vnni.c */
+extern const struct anynpu_matrix_kernels anynpu_matrices_avx2;         /* matmul_avx2.c */
+extern const struct anynpu_matrix_kernels anynpu_matrices_neon_dotprod; /* matmul_neon.c, compiled with +dotprod */
+extern const struct anynpu_matrix_kernels anynpu_matrices_neon;         /* matmul_neon.c */
+
 /* Lists end with NULL. */
 extern const struct anynpu_conv_kernel *const anynpu_conv_vnni[];           /* conv_vnni.c: AVX512-VNNI, with and without VBMI */
 extern const struct anynpu_conv_kernel *const anynpu_conv_avx2[];           /* conv_avx2.c */

@@ -20,20 +20,22 @@
     extern const struct anynpu_product_operators anynpu_products_##level;                                                      \
     extern const struct anynpu_elementwise_operators anynpu_elementwise_##level;                                               \
     extern const struct anynpu_window_operators anynpu_windows_##level;                                                        \
-    extern const struct anynpu_layout_operators anynpu_layout_##level;
+    extern const struct anynpu_layout_operators anynpu_layout_##level;                                                         \
+    extern const struct anynpu_matrix_kernels anynpu_plain_matrices_##level;
 FOR_EACH_PLAIN_LEVEL(DECLARE)
 
 /* The plain C that was compiled for an instruction set. */
 #define PLAIN(level)                                                                                                           \
     .elements = &anynpu_elements_##level, .transpose = &anynpu_transpose_##level, .statistics = &anynpu_statistics_##level,     \
-    .operators = {&anynpu_products_##level, &anynpu_elementwise_##level, &anynpu_windows_##level, &anynpu_layout_##level}
+    .operators = {&anynpu_products_##level, &anynpu_elementwise_##level, &anynpu_windows_##level, &anynpu_layout_##level}, \
+    .plain_matrices = &anynpu_plain_matrices_##level
 
 /* Kernels that were written for an instruction set; a build may leave them out. */
 #if defined(ANYNPU_FAST_KERNELS)
-#define FAST(depthwise, conv, simple_kernels, peak_loop)                                                                       \
-    .convolutions = {depthwise, conv, NULL}, .simple = &simple_kernels, .peak = peak_loop
+#define FAST(depthwise, conv, simple_kernels, matrix_kernels, peak_loop)                                                       \
+    .convolutions = {depthwise, conv, NULL}, .simple = &simple_kernels, .matrices = &matrix_kernels, .peak = peak_loop
 #else
-#define FAST(depthwise, conv, simple_kernels, peak_loop) .simple = NULL, .peak = peak_plain
+#define FAST(depthwise, conv, simple_kernels, matrix_kernels, peak_loop) .simple = NULL, .matrices = NULL, .peak = peak_plain
 #endif
 
 /* What the compiler makes of a sum of products without help. */
@@ -55,13 +57,20 @@ static uint64_t peak_plain(uint64_t rounds)
 /* The best first; the last is always there. */
 static const struct anynpu_kernel_set LEVELS[] = {
 #if defined(__x86_64__)
-    {.name = "avx512vnni", PLAIN(avx2), FAST(anynpu_depthwise_vnni, anynpu_conv_vnni, anynpu_simple_vnni, anynpu_peak_vnni)},
-    {.name = "avx2", PLAIN(avx2), FAST(anynpu_depthwise_avx2, anynpu_conv_avx2, anynpu_simple_avx2, anynpu_peak_avx2)},
+    {.name = "avx512vnni",
+     PLAIN(avx2),
+     FAST(anynpu_depthwise_vnni, anynpu_conv_vnni, anynpu_simple_vnni, anynpu_matrices_vnni, anynpu_peak_vnni)},
+    {.name = "avx2",
+     PLAIN(avx2),
+     FAST(anynpu_depthwise_avx2, anynpu_conv_avx2, anynpu_simple_avx2, anynpu_matrices_avx2, anynpu_peak_avx2)},
 #elif defined(__aarch64__)
     {.name = "neon_dotprod",
      PLAIN(generic),
-     FAST(anynpu_depthwise_neon, anynpu_conv_neon_dotprod, anynpu_simple_neon, anynpu_peak_neon_dotprod)},
-    {.name = "neon", PLAIN(generic), FAST(anynpu_depthwise_neon, anynpu_conv_neon, anynpu_simple_neon, anynpu_peak_neon)},
+     FAST(anynpu_depthwise_neon, anynpu_conv_neon_dotprod, anynpu_simple_neon, anynpu_matrices_neon_dotprod,
+          anynpu_peak_neon_dotprod)},
+    {.name = "neon",
+     PLAIN(generic),
+     FAST(anynpu_depthwise_neon, anynpu_conv_neon, anynpu_simple_neon, anynpu_matrices_neon, anynpu_peak_neon)},
 #endif
     {.name = "generic", PLAIN(generic), .peak = peak_plain},
 };
@@ -74,7 +83,7 @@ static int processor_has(const struct anynpu_kernel_set *level)
 #if defined(__x86_64__)
     if (strcmp(level->name, "generic") != 0) {
         unsigned eax, ebx, ecx = 0, edx;
-        if (!__builtin_cpu_supports("avx2") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & bit_F16C))
+        if (!__builtin_cpu_supports("avx2") || !__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !(ecx & bit_F16C) || !(ecx & bit_FMA))
             return 0;
     }
     if (strcmp(level->name, "avx512vnni") == 0)

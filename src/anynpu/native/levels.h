@@ -69,6 +69,8 @@ struct anynpu_kernel_set {
     struct anynpu_operators operators;
     const struct anynpu_conv_kernel *const *convolutions[3]; /* lists in the order of preference; NULL: fewer lists */
     const struct anynpu_simple_kernels *simple;              /* NULL: none */
+    const struct anynpu_matrix_kernels *plain_matrices;
+    const struct anynpu_matrix_kernels *matrices; /* NULL: the plain ones */
     anynpu_peak_loop *peak;
 };
 

@@ -1,0 +1,268 @@
+/* Products of two matrices: a [m][k] times b [k][n], where b was packed beforehand.
+ *
+ * int8 times int8 gives int32, exact modulo 2^32. float16 times float16 gives float32: an element of the result is
+ *   sum = 0;  for each step of k in order: sum = sum + a * b
+ * in float32. A product of two float16 values is exact in float32 (22 bits of 24, and no exponent leaves the range), so a fused multiply
+ * and add rounds as the two operations do, and every instruction set gives the same bytes. Which NaN a NaN is stays open.
+ *
+ * k is cut into blocks of `depth` steps; packed b lies in the order in which it is read: [block][panel of width columns][step][column], and
+ * with groups [step / group][column][group]. Rows of a are packed, a block of them at a time, as [tile][step / group][row][group]. Steps and
+ * columns that do not exist are zero. The result holds the sums between two blocks. A kernel computes a tile: a few rows times one panel.
+ *
+ * Where an instruction multiplies unsigned by signed bytes, b is packed as code + shift and each sum starts at -shift * (sum of its row). */
+#include <string.h>
+
+#include "levels.h"
+
+enum {
+    ALIGNMENT = 64,
+    MOST_ROWS = 192, /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
+    RESULT_SIZE = 4  /* bytes of int32 and float32 */
+};
+
+static size_t least(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t whole(size_t count, size_t unit)
+{
+    return (count + unit - 1) / unit * unit;
+}
+
+static const struct anynpu_matrix_kernel *kernel_of(const struct anynpu_matrix *b)
+{
+    const struct anynpu_kernel_set *set = anynpu_kernels_at(b->level);
+    const struct anynpu_matrix_kernels *kernels = set->matrices != NULL ? set->matrices : set->plain_matrices;
+    return b->type == ANYNPU_F16 ? &kernels->floats : &kernels->codes;
+}
+
+static size_t element_size(const struct anynpu_matrix *b)
+{
+    return b->type == ANYNPU_F16 ? sizeof(uint16_t) : sizeof(int8_t);
+}
+
+const char *anynpu_matrix_kernel_name(const struct anynpu_matrix *b)
+{
+    return kernel_of(b)->name;
+}
+
+/* ---------------------------------------------------------------- b */
+
+size_t anynpu_matrix_packed_size(const struct anynpu_matrix *b)
+{
+    const struct anynpu_matrix_kernel *kernel = kernel_of(b);
+    return whole(b->k, kernel->group) * whole(b->n, kernel->width) * element_size(b);
+}
+
+/* Steps [first, first + steps) of the columns of one panel; steps is a multiple of the group. */
+#define PACK_PANEL(name, type)                                                                                                 \
+    static type *pack_panel_##name(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, const type *values, \
+                                   size_t k_stride, size_t n_stride, size_t column, size_t first, size_t steps, type *packed)   \
+    {                                                                                                                          \
+        const size_t group = kernel->group, width = kernel->width, columns = least(width, b->n - column);                      \
+        for (size_t step = first; step < first + steps; step += group)                                                         \
+            for (size_t i = 0; i < width; i++)                                                                                 \
+                for (size_t j = step; j < step + group; j++) {                                                                 \
+                    type value = i < columns && j < b->k ? values[j * k_stride + (column + i) * n_stride] : 0;                 \
+                    *packed++ = (type)(value + (type)kernel->shift);                                                           \
+                }                                                                                                              \
+        return packed;                                                                                                         \
+    }
+
+PACK_PANEL(codes, uint8_t)
+PACK_PANEL(floats, uint16_t)
+
+void anynpu_matrix_pack(const struct anynpu_matrix *b, const void *values, size_t k_stride, size_t n_stride, void *packed)
+{
+    const struct anynpu_matrix_kernel *kernel = kernel_of(b);
+    const size_t padded = whole(b->k, kernel->group);
+    for (size_t first = 0; first < padded; first += kernel->depth) {
+        const size_t steps = least(kernel->depth, padded - first);
+        for (size_t column = 0; column < b->n; column += kernel->width)
+            if (b->type == ANYNPU_F16)
+                packed = pack_panel_floats(b, kernel, values, k_stride, n_stride, column, first, steps, packed);
+            else
+                packed = pack_panel_codes(b, kernel, values, k_stride, n_stride, column, first, steps, packed);
+    }
+}
+
+/* ---------------------------------------------------------------- a */
+
+/* Rows are shared out evenly: tile t of a block has rows / tiles of them, and the first ones have one more. */
+struct tiles {
+    size_t count, rows, more;
+};
+
+static struct tiles cut(size_t rows, size_t most)
+{
+    const size_t count = (rows + most - 1) / most;
+    return (struct tiles){count, rows / count, rows % count};
+}
+
+static size_t tile_rows(const struct tiles *tiles, size_t tile)
+{
+    return tiles->rows + (tile < tiles->more);
+}
+
+/* Four codes a row, which lie in a as they shall lie in the tile; those after the last are zero. */
+static void pack_rows_of_bytes(const int8_t *a, size_t k, size_t rows, size_t count, uint8_t *packed)
+{
+    for (size_t row = 0; row < rows; row++) {
+        const int8_t *from = a + row * k;
+        uint8_t *to = packed + 4 * row;
+        size_t step = 0;
+        for (; step + 4 <= count; step += 4, to += 4 * rows)
+            memcpy(to, from + step, 4);
+        if (step < count) {
+            memset(to, 0, 4);
+            memcpy(to, from + step, count - step);
+        }
+    }
+}
+
+static void pack_rows_of_words(const int8_t *a, size_t k, size_t rows, size_t count, size_t group, int16_t *packed)
+{
+    for (size_t row = 0; row < rows; row++) {
+        const int8_t *from = a + row * k;
+        int16_t *to = packed + group * row;
+        for (size_t step = 0; step < count; step += group, to += group * rows)
+            for (size_t i = 0; i < group; i++)
+                to[i] = step + i < count ? from[step + i] : 0;
+    }
+}
+
+static void pack_rows_of_floats(const struct anynpu_element_kernels *elements, const uint16_t *a, size_t k, size_t rows, size_t count,
+                                float *values, float *packed)
+{
+    for (size_t row = 0; row < rows; row++) {
+        elements->types[ANYNPU_F16].load(a + row * k, values, count, 0, 1.0f);
+        for (size_t step = 0; step < count; step++)
+            packed[step * rows + row] = values[step];
+    }
+}
+
+static void sum_rows(const int8_t *a, size_t k, size_t rows, size_t count, int32_t shift, int32_t *start)
+{
+    for (size_t row = 0; row < rows; row++) {
+        int32_t sum = 0;
+        for (size_t step = 0; step < count; step++)
+            sum += a[row * k + step];
+        start[row] = -shift * sum;
+    }
+}
+
+/* ---------------------------------------------------------------- the product */
+
+/* Parts of the scratch memory, each aligned. */
+struct scratch {
+    uint8_t *a;     /* packed rows of one block */
+    float *b;       /* a block of a panel as float32, where the kernel takes that */
+    float *values;  /* a row of a as float32 */
+    void *edge;     /* a tile of the last panel, where not all of its columns exist */
+    int32_t *start; /* by row */
+    size_t size;
+};
+
+static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, uint8_t *memory)
+{
+    const size_t rows = least(m, MOST_ROWS), depth = least(kernel->depth, whole(b->k, kernel->group));
+    const size_t floats = b->type == ANYNPU_F16 ? depth * sizeof(float) : 0;
+    const size_t sizes[] = {rows * depth * kernel->a_size, kernel->takes_halves ? 0 : kernel->width * floats, floats,
+                            kernel->rows * kernel->width * RESULT_SIZE, rows * sizeof(int32_t)};
+    size_t offsets[6] = {0};
+    for (size_t i = 0; i < 5; i++)
+        offsets[i + 1] = offsets[i] + whole(sizes[i], ALIGNMENT);
+    if (memory == NULL)
+        return (struct scratch){.size = offsets[5]};
+    return (struct scratch){memory,
+                            (float *)(void *)(memory + offsets[1]),
+                            (float *)(void *)(memory + offsets[2]),
+                            memory + offsets[3],
+                            (int32_t *)(void *)(memory + offsets[4]),
+                            offsets[5]};
+}
+
+size_t anynpu_matrix_scratch_size(const struct anynpu_matrix *b, size_t m)
+{
+    return scratch_of(b, kernel_of(b), m, NULL).size;
+}
+
+static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t rows, size_t columns)
+{
+    for (size_t row = 0; row < rows; row++)
+        memcpy(to + RESULT_SIZE * row * to_stride, from + RESULT_SIZE * row * from_stride, RESULT_SIZE * columns);
+}
+
+/* All rows of a block times one panel; c is the block's first row in the panel's first column. */
+static void multiply_panel(const struct anynpu_matrix_kernel *kernel, const struct scratch *scratch, const struct tiles *tiles,
+                           size_t steps, const void *panel, uint8_t *c, size_t n, size_t columns, int first)
+{
+    const uint8_t *a = scratch->a;
+    const int32_t *start = scratch->start;
+    for (size_t tile = 0; tile < tiles->count; tile++) {
+        const size_t rows = tile_rows(tiles, tile);
+        if (columns == kernel->width)
+            kernel->tile(rows, steps / kernel->group, a, panel, c, n, start, first);
+        else {
+            if (!first)
+                copy_rows(scratch->edge, kernel->width, c, n, rows, columns);
+            kernel->tile(rows, steps / kernel->group, a, panel, scratch->edge, kernel->width, start, first);
+            copy_rows(c, n, scratch->edge, kernel->width, rows, columns);
+        }
+        a += rows * steps * kernel->a_size;
+        c += RESULT_SIZE * rows * n;
+        start += rows;
+    }
+}
+
+/* Steps [first, first + count) of the rows of all tiles. */
+static void pack_block(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, const struct scratch *scratch,
+                       const struct tiles *tiles, const uint8_t *a, size_t first, size_t count)
+{
+    const size_t steps = whole(count, kernel->group);
+    uint8_t *packed = scratch->a;
+    int32_t *start = scratch->start;
+    a += first * element_size(b);
+    for (size_t tile = 0; tile < tiles->count; tile++) {
+        const size_t rows = tile_rows(tiles, tile);
+        if (b->type == ANYNPU_F16)
+            pack_rows_of_floats(anynpu_kernels_at(b->level)->elements, (const void *)a, b->k, rows, count, scratch->values,
+                                (void *)packed);
+        else {
+            if (kernel->a_size == 1)
+                pack_rows_of_bytes((const void *)a, b->k, rows, count, packed);
+            else
+                pack_rows_of_words((const void *)a, b->k, rows, count, kernel->group, (void *)packed);
+            sum_rows((const void *)a, b->k, rows, kernel->shift != 0 ? count : 0, kernel->shift, start);
+        }
+        packed += rows * steps * kernel->a_size;
+        a += rows * b->k * element_size(b);
+        start += rows;
+    }
+}
+
+void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, const void *a, size_t m, void *c, void *memory)
+{
+    const struct anynpu_matrix_kernel *kernel = kernel_of(b);
+    const struct anynpu_element_kernels *elements = anynpu_kernels_at(b->level)->elements;
+    const struct scratch scratch = scratch_of(b, kernel, m, memory);
+    const size_t size = element_size(b), width = kernel->width;
+    for (size_t row = 0; row < m; row += MOST_ROWS) {
+        const struct tiles tiles = cut(least(MOST_ROWS, m - row), kernel->rows);
+        const uint8_t *panel = packed;
+        for (size_t first = 0; first < b->k; first += kernel->depth) {
+            const size_t count = least(kernel->depth, b->k - first), steps = whole(count, kernel->group);
+            pack_block(b, kernel, &scratch, &tiles, (const uint8_t *)a + row * b->k * size, first, count);
+            for (size_t column = 0; column < b->n; column += width, panel += steps * width * size) {
+                const void *block = panel;
+                if (b->type == ANYNPU_F16 && !kernel->takes_halves) {
+                    elements->types[ANYNPU_F16].load(panel, scratch.b, steps * width, 0, 1.0f);
+                    block = scratch.b;
+                }
+                multiply_panel(kernel, &scratch, &tiles, steps, block, (uint8_t *)c + RESULT_SIZE * (row * b->n + column), b->n,
+                               least(width, b->n - column), first == 0);
+            }
+        }
+    }
+}
