@@ -80,5 +80,20 @@ class _Library:
         clock_ns: Any,
         reached: Any,
     ) -> int: ...
+    def anynpu_workers_open(self, threads: int) -> Any: ...
+    def anynpu_workers_threads(self, workers: Any) -> int: ...
+    def anynpu_workers_close(self, workers: Any) -> None: ...
+    def anynpu_execute_shared(
+        self,
+        sharing: Any,
+        layers: Any,
+        count: int,
+        tensors: Any,
+        scratch: Any,
+        stop: Any,
+        deadline_ns: int,
+        clock_ns: Any,
+        reached: Any,
+    ) -> int: ...
 
 lib: _Library

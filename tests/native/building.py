@@ -48,7 +48,7 @@ def build_replay(folder: Path, compiler: str, processor: str, flags: Sequence[st
     with ThreadPoolExecutor(max_workers=2) as pool:
         objects = list(pool.map(compiled, enumerate(_units(lists, processor))))
     program = folder / "replay"
-    _call([compiler, *flags, *link_flags, *map(str, objects), "-lm", "-o", str(program)])
+    _call([compiler, *flags, *link_flags, *map(str, objects), "-lm", "-pthread", "-o", str(program)])
     return program
 
 
