@@ -61,7 +61,7 @@ def build_programs(
         *objects, replay, products = pool.map(compiled, enumerate(_units(lists, processor)))
     programs = Programs(folder / "replay", folder / "products")
     for program, main in ((programs.replay, replay), (programs.products, products)):
-        _call([compiler, *flags, *link_flags, *map(str, objects), str(main), "-lm", "-o", str(program)])
+        _call([compiler, *flags, *link_flags, *map(str, objects), str(main), "-lm", "-pthread", "-o", str(program)])
     return programs
 
 

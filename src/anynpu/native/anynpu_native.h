@@ -1,7 +1,8 @@
 /* The functions of the extension module anynpu._native.
  *
- * Pointers and descriptors in, bytes out: no Python objects, no allocation, no locks. The build script hands this text and engine.h, without
- * their preprocessor lines, to cffi; so they stay within what cffi can read. Calls from Python run without the GIL. */
+ * Pointers and descriptors in, bytes out: no Python objects, no allocation, no locks (but for the threads of a pool, where one is used). The
+ * build script hands this text and engine.h, without their preprocessor lines, to cffi; so they stay within what cffi can read. Calls from
+ * Python run without the GIL. */
 #ifndef ANYNPU_NATIVE_H
 #define ANYNPU_NATIVE_H
 
@@ -138,5 +139,25 @@ void anynpu_matrix_pack(const struct anynpu_matrix *b, const void *values, size_
 size_t anynpu_matrix_scratch_size(const struct anynpu_matrix *b, size_t m);
 /* c [m][n] = a [m][k] * b, all rows without gaps. Reads and writes nothing else than these, and scratch. */
 void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, const void *a, size_t m, void *c, void *scratch);
+
+/* ---- several threads for one run; see workers.h ---- */
+
+struct anynpu_workers;
+
+/* A pool for so many threads, the caller's among them; fewer where the system gives no more. NULL: none but the caller's. */
+struct anynpu_workers *anynpu_workers_open(size_t threads);
+size_t anynpu_workers_threads(const struct anynpu_workers *workers);
+/* Returns when its threads have ended. Not during a run. */
+void anynpu_workers_close(struct anynpu_workers *workers);
+
+struct anynpu_sharing {
+    struct anynpu_workers *workers;
+    size_t scratch_step; /* bytes from the scratch of one thread to the next one's, a multiple of 64 */
+    uint64_t least_work; /* a layer with less of it runs on the caller's thread alone: as many products of a fast convolution */
+};
+
+/* anynpu_execute, with the rows of convolutions and pooling shared by several threads. The bytes are the same. */
+int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
+                          void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached);
 
 #endif

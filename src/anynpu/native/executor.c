@@ -4,6 +4,7 @@
 
 #include "levels.h"
 #include "subpixel.h"
+#include "workers.h"
 
 /* ---- choice ---- */
 
@@ -118,18 +119,41 @@ size_t anynpu_scratch_size(const struct anynpu_layer *layer)
 
 /* ---- one layer ---- */
 
-static void run_conv(const struct anynpu_layer *layer, void *const *tensors, void *scratch)
+/* Output rows over all images that can be computed apart from each other (of a SUBPIXEL those of its ordinary convolution); 0: the layer
+ * runs as a whole. */
+static size_t rows_of(const struct anynpu_layer *layer)
+{
+    const struct anynpu_conv *conv = layer->kind == ANYNPU_LAYER_CONV_TRANSPOSE ? layer->descriptor : conv_of(layer);
+    const struct anynpu_pool *pool = layer->descriptor;
+    return conv != NULL ? conv->n * conv->oh : layer->kind == ANYNPU_LAYER_POOL ? pool->n * pool->oh : 0;
+}
+
+static void run_conv_rows(const struct anynpu_layer *layer, void *const *tensors, void *scratch, size_t first, size_t last)
 {
     const struct anynpu_conv *conv = layer->descriptor;
     const struct anynpu_product_operators *plain = ((const struct anynpu_operators *)layer->operators)->products;
     const struct anynpu_conv_kernel *kernel = layer->kernel;
     const void *x = tensors[layer->inputs[0]], *residual = layer->inputs[1] < 0 ? NULL : tensors[layer->inputs[1]];
     void *y = tensors[layer->output];
-    size_t rows = conv->n * conv->oh;
     if (kernel != NULL)
-        kernel->run(conv, layer->packed, x, residual, y, scratch, 0, rows);
+        kernel->run(conv, layer->packed, x, residual, y, scratch, first, last);
     else
-        (layer->kind == ANYNPU_LAYER_CONV ? plain->conv : plain->conv_transpose)[layer->codes](conv, x, residual, y, scratch, 0, rows);
+        (layer->kind == ANYNPU_LAYER_CONV ? plain->conv : plain->conv_transpose)[layer->codes](conv, x, residual, y, scratch, first, last);
+}
+
+static void run_rows(const struct anynpu_layer *layer, void *const *tensors, void *scratch, size_t first, size_t last)
+{
+    const struct anynpu_simple_kernels *simple = layer->kernel;
+    const void *x = tensors[layer->inputs[0]];
+    void *y = tensors[layer->output];
+    if (layer->kind == ANYNPU_LAYER_SUBPIXEL)
+        anynpu_run_subpixel(layer->descriptor, layer->kernel, layer->packed, x, y, scratch, first, last);
+    else if (layer->kind != ANYNPU_LAYER_POOL)
+        run_conv_rows(layer, tensors, scratch, first, last);
+    else if (simple != NULL)
+        simple->pool(layer->descriptor, x, y, first, last);
+    else
+        ((const struct anynpu_operators *)layer->operators)->windows->pool[layer->codes](layer->descriptor, x, y, scratch, first, last);
 }
 
 static void run_concat(const struct anynpu_layer *layer, void *const *tensors)
@@ -157,10 +181,9 @@ static void run_layer(const struct anynpu_layer *layer, void *const *tensors, vo
     switch ((enum anynpu_layer_kind)layer->kind) {
     case ANYNPU_LAYER_CONV:
     case ANYNPU_LAYER_CONV_TRANSPOSE:
-        run_conv(layer, tensors, scratch);
-        break;
     case ANYNPU_LAYER_SUBPIXEL:
-        anynpu_run_subpixel(descriptor, layer->kernel, layer->packed, x, y, scratch);
+    case ANYNPU_LAYER_POOL:
+        run_rows(layer, tensors, scratch, 0, rows_of(layer));
         break;
     case ANYNPU_LAYER_MATMUL:
         plain->products->matmul[layer->codes](descriptor, x, tensors[layer->inputs[1]], y, scratch);
@@ -186,14 +209,6 @@ static void run_layer(const struct anynpu_layer *layer, void *const *tensors, vo
     case ANYNPU_LAYER_PAD:
         plain->layout->pad(descriptor, x, y);
         break;
-    case ANYNPU_LAYER_POOL:
-        if (simple != NULL) {
-            const struct anynpu_pool *pool = descriptor;
-            simple->pool(pool, x, y, 0, pool->n * pool->oh);
-        } else {
-            plain->windows->pool[layer->codes](descriptor, x, y, scratch);
-        }
-        break;
     case ANYNPU_LAYER_RESIZE:
         if (simple != NULL)
             simple->resize(descriptor, x, y);
@@ -206,6 +221,46 @@ static void run_layer(const struct anynpu_layer *layer, void *const *tensors, vo
     }
 }
 
+/* ---- one layer on several threads ---- */
+
+/* How much more a product costs than in a fast convolution of many channels, roughly. */
+enum { COST_BY_CHANNEL = 6, COST_PLAIN = 8 };
+
+static uint64_t work_of(const struct anynpu_layer *layer)
+{
+    const struct anynpu_conv *conv = layer->kind == ANYNPU_LAYER_CONV_TRANSPOSE ? layer->descriptor : conv_of(layer);
+    const struct anynpu_pool *pool = layer->descriptor;
+    uint64_t plain = layer->kernel == NULL ? COST_PLAIN : 1;
+    if (conv == NULL)
+        return plain * COST_BY_CHANNEL * pool->n * pool->oh * pool->ow * pool->c * pool->kh * pool->kw;
+    uint64_t products = (uint64_t)conv->n * conv->oh * conv->ow * conv->cout * conv->kh * conv->kw * (conv->cin / conv->groups);
+    return plain * products * (conv->groups == conv->cin ? COST_BY_CHANNEL : 1);
+}
+
+struct shared_layer {
+    const struct anynpu_layer *layer;
+    void *const *tensors;
+    uint8_t *scratch;
+    size_t scratch_step;
+};
+
+static void run_shared_rows(const void *job, size_t thread, size_t first, size_t last)
+{
+    const struct shared_layer *shared = job;
+    run_rows(shared->layer, shared->tensors, shared->scratch + thread * shared->scratch_step, first, last);
+}
+
+static void run_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, void *const *tensors, void *scratch)
+{
+    size_t rows = rows_of(layer);
+    if (rows > 1 && work_of(layer) >= sharing->least_work) {
+        const struct shared_layer job = {layer, tensors, scratch, sharing->scratch_step};
+        anynpu_share_rows(sharing->workers, run_shared_rows, &job, rows);
+    } else {
+        run_layer(layer, tensors, scratch);
+    }
+}
+
 /* ---- many layers ---- */
 
 static int64_t now_ns(void)
@@ -215,9 +270,10 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
-int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const *tensors, void *scratch, const int32_t *stop,
-                   int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
+int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
+                          void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
 {
+    int alone = sharing == NULL || !anynpu_workers_usable(sharing->workers);
     int timed = clock_ns != NULL || deadline_ns >= 0;
     int64_t now = timed ? now_ns() : 0;
     for (*reached = 0; *reached < count; ++*reached) {
@@ -225,7 +281,10 @@ int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const 
             return ANYNPU_STOPPED;
         if (deadline_ns >= 0 && now >= deadline_ns)
             return ANYNPU_EXPIRED;
-        run_layer(&layers[*reached], tensors, scratch);
+        if (alone)
+            run_layer(&layers[*reached], tensors, scratch);
+        else
+            run_shared(sharing, &layers[*reached], tensors, scratch);
         if (timed) {
             int64_t begin = now;
             now = now_ns();
@@ -234,4 +293,10 @@ int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const 
         }
     }
     return ANYNPU_FINISHED;
+}
+
+int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const *tensors, void *scratch, const int32_t *stop,
+                   int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
+{
+    return anynpu_execute_shared(NULL, layers, count, tensors, scratch, stop, deadline_ns, clock_ns, reached);
 }

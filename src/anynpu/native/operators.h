@@ -24,7 +24,7 @@ struct anynpu_elementwise_operators {
 
 struct anynpu_window_operators {
     size_t (*pool_scratch)(const struct anynpu_pool *pool);
-    void (*pool[ANYNPU_CODES])(const struct anynpu_pool *pool, const void *x, void *y, void *scratch);
+    void (*pool[ANYNPU_CODES])(const struct anynpu_pool *pool, const void *x, void *y, void *scratch, size_t first_row, size_t last_row);
     void (*resize[ANYNPU_CODES])(const struct anynpu_resize *resize, const void *x, void *y);
 };
 

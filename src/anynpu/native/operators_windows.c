@@ -85,24 +85,22 @@ AVERAGE_POOL(i8_wide, int8_t, int64_t, anynpu_store_i8)
 AVERAGE_POOL(i16, int16_t, int64_t, anynpu_store_i16)
 
 #define POOL(name, type, max_pool, average_pool)                                                                               \
-    static void pool_##name(const struct anynpu_pool *pool, const void *x, void *y, void *scratch)                             \
+    static void pool_##name(const struct anynpu_pool *pool, const void *x, void *y, void *scratch, size_t first, size_t last)  \
     {                                                                                                                          \
-        type *target = y;                                                                                                      \
+        type *target = (type *)y + first * pool->ow * pool->c;                                                                 \
         int padding = pool->count_include_pad;                                                                                 \
-        for (size_t n = 0; n < pool->n; n++)                                                                                   \
-            for (size_t i = 0; i < pool->oh; i++) {                                                                            \
-                struct window rows =                                                                                           \
-                    window_of(i, pool->sh, pool->dh, pool->kh, pool->top, pool->bottom, pool->h, padding);                     \
-                for (size_t j = 0; j < pool->ow; j++, target += pool->c) {                                                     \
-                    struct window columns =                                                                                    \
-                        window_of(j, pool->sw, pool->dw, pool->kw, pool->left, pool->right, pool->w, padding);                 \
-                    const type *image = (const type *)x + n * pool->h * pool->w * pool->c;                                     \
-                    if (pool->average)                                                                                         \
-                        average_pool(pool, image, rows, columns, i * pool->sh, j * pool->sw, scratch, target);                 \
-                    else                                                                                                       \
-                        max_pool(pool, image, rows, columns, i * pool->sh, j * pool->sw, target);                              \
-                }                                                                                                              \
+        for (size_t row = first; row < last; row++) {                                                                          \
+            size_t i = row % pool->oh;                                                                                         \
+            const type *image = (const type *)x + row / pool->oh * pool->h * pool->w * pool->c;                                \
+            struct window rows = window_of(i, pool->sh, pool->dh, pool->kh, pool->top, pool->bottom, pool->h, padding);        \
+            for (size_t j = 0; j < pool->ow; j++, target += pool->c) {                                                         \
+                struct window columns = window_of(j, pool->sw, pool->dw, pool->kw, pool->left, pool->right, pool->w, padding); \
+                if (pool->average)                                                                                             \
+                    average_pool(pool, image, rows, columns, i * pool->sh, j * pool->sw, scratch, target);                     \
+                else                                                                                                           \
+                    max_pool(pool, image, rows, columns, i * pool->sh, j * pool->sw, target);                                  \
             }                                                                                                                  \
+        }                                                                                                                      \
     }
 
 POOL(i8, int8_t, max_pool_i8, average_pool_i8)

@@ -59,14 +59,14 @@ static void place_row(const struct anynpu_subpixel *subpixel, const int8_t *row,
 }
 
 void anynpu_run_subpixel(const struct anynpu_subpixel *subpixel, const struct anynpu_conv_kernel *kernel, const void *packed,
-                         const int8_t *x, int8_t *y, void *scratch)
+                         const int8_t *x, int8_t *y, void *scratch, size_t first_row, size_t last_row)
 {
     const struct anynpu_conv *conv = &subpixel->conv;
     int8_t *block = (int8_t *)scratch + kernel_scratch(subpixel, kernel);
-    size_t bytes = row_bytes(subpixel), at_once = rows_at_once(subpixel), rows = conv->n * conv->oh;
+    size_t bytes = row_bytes(subpixel), at_once = rows_at_once(subpixel);
     size_t image_bytes = subpixel->oh * subpixel->ow * subpixel->cout;
-    for (size_t first = 0; first < rows; first += at_once) {
-        size_t last = first + at_once < rows ? first + at_once : rows;
+    for (size_t first = first_row; first < last_row; first += at_once) {
+        size_t last = first + at_once < last_row ? first + at_once : last_row;
         /* A kernel writes row r of its output at r * bytes: where the whole output would begin, if the block were a part of it. */
         int8_t *output = (int8_t *)((uintptr_t)block - first * bytes);
         kernel->run(conv, packed, x, NULL, output, scratch, first, last);

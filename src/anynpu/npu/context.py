@@ -23,7 +23,7 @@ from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNa
 from ..program import Float, Program
 from ..tensor import DType, Layout, TensorSpec
 from .control import RunControl
-from .cores import CoreMask, Lease
+from .cores import CoreMask, Lease, host_threads
 from .engines.base import BoundProgram, LayerTime
 from .inputs import interpret
 from .loaded import Resident, internal_size, shape_set
@@ -106,7 +106,7 @@ class Context:
                 self._index = index
                 self._inputs, self._outputs = {}, {}
                 self._supplied.clear()
-                self._bound = None
+                self._unbind()
 
     def bind_input(self, name: str, buffer: Buffer | None) -> None:
         """Read an input from *buffer*, in the tensor's own layout and type; None goes back to memory of the context's own."""
@@ -168,7 +168,7 @@ class Context:
         """Write the inputs, execute, read the outputs; all in the calling thread.
 
         :param inputs: by name, or in the order of the model; an input in a buffer of the caller may be left out
-        :param mask: the cores to use; any idle one by default
+        :param mask: the cores to use; any idle one by default. Several let the run use as many host threads
         :param priority: smaller goes first
         :param timeout: seconds for all of it, waiting included
         :param control: for who wants to cancel it from another thread; takes the place of *timeout*
@@ -177,8 +177,8 @@ class Context:
         control = control or RunControl(timeout)
         with self._turn(control, priority):
             self._write_all(inputs, layout)
-            with self._cores(control, mask, priority):
-                self._execute(control)
+            with self._cores(control, mask, priority) as lease:
+                self._execute(lease)
             return self._read_all(dequantize)
 
     def execute(
@@ -199,15 +199,16 @@ class Context:
         """
         control = control or RunControl(timeout)
         clock: list[LayerTime] | None = [] if profile else None
-        with self._turn(control, priority), self._cores(control, mask, priority):
-            self._execute(control, between, clock)
+        with self._turn(control, priority), self._cores(control, mask, priority) as lease:
+            self._execute(lease, between, clock)
         return clock or []
 
     def close(self) -> None:
         """Stop what runs here between two layers, deny what waits (both with :class:`DeviceClosed`), and give the memory back."""
         self._resident = None
         self._scheduler.retire(self._key, _closed())
-        self._bound = self._internal = None
+        self._unbind()
+        self._internal = None
         self._copies = []
         self._inputs, self._outputs = {}, {}
 
@@ -253,7 +254,12 @@ class Context:
                 )
             buffer.view()  # refuses a closed one
             buffers[spec.name] = buffer
-        self._bound = None
+        self._unbind()
+
+    def _unbind(self) -> None:
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            bound.close()
 
     def _provide(self) -> None:
         """Give every input and output without memory a place in one block."""
@@ -305,21 +311,19 @@ class Context:
             raise ModelFormatError(f"the program has no memory for tensor '{name}'", hint="compile the model again")
         return self.internal_memory.tensor(program.tensors[name], program.memory.offsets[owner])
 
-    def _execute(
-        self, control: RunControl, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None
-    ) -> None:
-        self._arrange().run(control, between=between, clock=clock)
+    def _execute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:
+        self._arrange().run(lease.control, between=between, clock=clock, threads=host_threads(len(lease.cores)))
         for target, source in self._copies:
             target[: source.size] = source
 
     def _run_held(
-        self, control: RunControl, inputs: Inputs, layout: Layout | str | None, dequantize: bool
+        self, lease: Lease, inputs: Inputs, layout: Layout | str | None, dequantize: bool
     ) -> list[Array] | BaseException:
         """A submitted run, in a thread that holds the context and the cores. Gives the outputs, or what went wrong."""
         try:
             self._require()
             self._write_all(inputs, layout)
-            self._execute(control)
+            self._execute(lease)
             return self._read_all(dequantize)
         except BaseException as error:  # whatever it is belongs to who asks for the result
             return error

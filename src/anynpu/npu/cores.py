@@ -19,6 +19,7 @@ import bisect
 import copy
 import enum
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
@@ -28,7 +29,7 @@ from types import TracebackType
 from ..errors import AnynpuError, DeviceClosed, UnsupportedCall
 from .control import RunControl
 
-__all__ = ["CoreMask", "CoreScheduler", "CoreStatistics", "Lease"]
+__all__ = ["CoreMask", "CoreScheduler", "CoreStatistics", "Lease", "host_threads"]
 
 
 class CoreMask(enum.IntFlag):
@@ -347,6 +348,15 @@ class CoreScheduler:
         own = threading.get_ident()
         with self._left:
             self._left.wait_for(lambda: not any(concerns(claim) and claim.thread != own for claim in self._holders))
+
+
+def host_threads(cores: int) -> int:
+    """Host threads for a job on so many cores: as many, but no more than the machine has processors.
+
+    >>> host_threads(1)
+    1
+    """
+    return max(1, min(cores, os.cpu_count() or 1))
 
 
 def _cores_of(bits: int) -> frozenset[int]:

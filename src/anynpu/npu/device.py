@@ -103,7 +103,7 @@ class _Task:
             begin = time.perf_counter_ns()
             job.cores = lease.cores
             job.set_running_or_notify_cancel()
-            outcome = self._context._run_held(lease.control, *self._arguments)
+            outcome = self._context._run_held(lease, *self._arguments)
             job.host_ns = time.perf_counter_ns() - begin
         self._settle(outcome)
         del job, outcome  # an error refers to this frame, which must not refer to the error
@@ -123,7 +123,8 @@ class Device:
 
     :param chip: name in the catalogue
     :param memory_limit: the most bytes of device memory, as on a board with little of it; None for no limit
-    :param host_threads: host threads that a float island may use
+    :param host_threads: host threads that a run uses, integer layers and float islands alike; if not given, one, or for integer layers as
+        many as the job occupies cores (and the machine has processors)
     :param engine: what executes layers: ``"native"`` (compiled kernels; the default), ``"reference"`` (numpy, slow, the same bytes), or an
         engine of your own. The environment variable ``ANYNPU_ENGINE`` takes the place of the default
 
@@ -137,7 +138,7 @@ class Device:
         chip: str = "rk3588",
         *,
         memory_limit: int | None = None,
-        host_threads: int = 1,
+        host_threads: int | None = None,
         engine: Engine | str | None = None,
     ) -> None:
         self.chip = chips.get(chip)

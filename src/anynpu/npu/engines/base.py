@@ -47,12 +47,14 @@ class BoundProgram:
         *,
         between: Callable[[int], None] | None = None,
         clock: list[LayerTime] | None = None,
+        threads: int = 1,
     ) -> None:
         """Execute all layers.
 
         :param control: raises between layers if the job is cancelled or out of time
         :param between: called before each step with the index of its layer
         :param clock: receives the host time of each step
+        :param threads: host threads that may share the work; an engine need not use them, and the results do not depend on it
         """
         for index, step in self._steps:
             control.check()
@@ -65,6 +67,9 @@ class BoundProgram:
                 begin = time.perf_counter_ns()
                 step(control)
                 clock.append(LayerTime(index, time.perf_counter_ns() - begin))
+
+    def close(self) -> None:
+        """Give back what runs have started, such as threads. Not during a run."""
 
 
 class Executable(Protocol):

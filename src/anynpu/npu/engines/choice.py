@@ -13,8 +13,10 @@ __all__ = ["VARIABLE", "choose_engine"]
 VARIABLE = "ANYNPU_ENGINE"
 
 
-def choose_engine(engine: Engine | str | None = None, *, threads: int = 1) -> Engine:
+def choose_engine(engine: Engine | str | None = None, *, threads: int | None = None) -> Engine:
     """An engine by name (``native`` or ``reference``), or *engine* itself.
+
+    :param threads: host threads for every run of an engine by name; if not given, one, or as many as the job occupies cores
 
     Without a name the environment variable ``ANYNPU_ENGINE`` decides, and without that it is the native engine.
 
@@ -28,5 +30,5 @@ def choose_engine(engine: Engine | str | None = None, *, threads: int = 1) -> En
     if engine == "native":
         return NativeEngine(threads=threads)
     if engine == "reference":
-        return ReferenceEngine(threads=threads)
+        return ReferenceEngine(threads=threads or 1)
     raise DeviceError(f"there is no engine '{engine}'", hint=f"use 'native' or 'reference', as an argument or in {VARIABLE}")

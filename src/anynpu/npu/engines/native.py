@@ -29,6 +29,7 @@ from .native_levels import choose_level, level_names
 from .native_lowering import Lowering, NativeLayer
 from .native_memory import with_room
 from .native_operators import lower
+from .native_workers import WorkerThreads
 
 __all__ = ["NativeEngine"]
 
@@ -38,7 +39,8 @@ Array = npt.NDArray[Any]
 class NativeEngine:
     """Integer layers in C, float islands in onnxruntime. The results are those of the reference engine, to the byte.
 
-    :param threads: host threads that a float island may use
+    :param threads: host threads that a run uses, for integer layers and for float islands; if not given, as many as the job occupies
+        cores, and one for islands
     :param isa: the instruction set, one of ``native_levels.level_names()``; if not given, what the environment variable ``ANYNPU_ISA``
         says, and without that the best that the processor has
 
@@ -48,17 +50,17 @@ class NativeEngine:
 
     name = "native"
 
-    def __init__(self, *, threads: int = 1, isa: str | None = None) -> None:
+    def __init__(self, *, threads: int | None = None, isa: str | None = None) -> None:
         self._threads = threads
         self.isa = choose_level(isa)
 
     def prepare(self, program: Program) -> Executable:
         """Choose kernels, pack weights, build the sessions of the program's islands."""
         sessions = [
-            islands.IslandSession(island, program.tensors, name=f"island {number}", threads=self._threads)
+            islands.IslandSession(island, program.tensors, name=f"island {number}", threads=self._threads or 1)
             for number, island in enumerate(program.islands)
         ]
-        return NativeExecutable(program, sessions, level_names().index(self.isa))
+        return NativeExecutable(program, sessions, level_names().index(self.isa), self._threads)
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,11 @@ class NativeExecutable:
     :ivar kernels: the kernel of each layer of the program by its index, as text; layers that are not C have none
     """
 
-    def __init__(self, program: Program, sessions: Sequence[islands.IslandSession], level: int) -> None:
+    def __init__(
+        self, program: Program, sessions: Sequence[islands.IslandSession], level: int, threads: int | None = None
+    ) -> None:
         self._program = program
+        self._threads = threads
         self._sessions = sessions
         self._lowering = Lowering(program.tensors)
         self._parts: list[_Stretch | int] = []
@@ -133,7 +138,7 @@ class NativeExecutable:
         held, before, after = with_room(self._program, arrays, self._lowering.places.keys())
         parts = [part if isinstance(part, _Stretch) else (part, self._python_step(part, held)) for part in self._parts]
         pointers = [held[name] for name in self._lowering.places]
-        return _NativeBound(self, parts, pointers, before, after)
+        return _NativeBound(self, parts, pointers, before, after, self._threads)
 
     def _python_step(self, index: int, arrays: Mapping[str, Array]) -> Step:
         layer = self._program.layers[index]
@@ -162,6 +167,7 @@ class _NativeBound(BoundProgram):
         arrays: Sequence[Array],
         before: Sequence[tuple[Array, Array]],
         after: Sequence[tuple[Array, Array]],
+        threads: int | None,
     ) -> None:
         super().__init__(())
         self._executable = executable
@@ -173,6 +179,8 @@ class _NativeBound(BoundProgram):
         self._scratch = ffi.cast("void *", self._memory.ctypes.data)
         self._stop = ffi.new("int32_t *")
         self._reached = ffi.new("size_t *")
+        self._threads = threads
+        self._workers = WorkerThreads(executable.scratch_size)
 
     def run(
         self,
@@ -180,15 +188,17 @@ class _NativeBound(BoundProgram):
         *,
         between: Callable[[int], None] | None = None,
         clock: list[LayerTime] | None = None,
+        threads: int = 1,
     ) -> None:
-        """Execute all layers; see :meth:`BoundProgram.run`."""
+        """Execute all layers; see :meth:`BoundProgram.run`. What the engine was told about threads goes before *threads*."""
+        threads = self._threads or threads
         for target, source in self._before:
             np.copyto(target, source)
         self._stop[0] = 0
         with control.watching(self._request_stop):
             for part in self._parts:
                 if isinstance(part, _Stretch):
-                    self._run_stretch(part, control, between, clock)
+                    self._run_stretch(part, control, between, clock, threads)
                 else:
                     self._run_step(*part, control, between, clock)
         for target, source in self._after:
@@ -197,29 +207,40 @@ class _NativeBound(BoundProgram):
     def _request_stop(self) -> None:
         self._stop[0] = 1
 
+    def close(self) -> None:
+        """End the threads of runs on several."""
+        self._workers.close()
+
     def _run_stretch(
-        self, stretch: _Stretch, control: RunControl, between: Callable[[int], None] | None, clock: list[LayerTime] | None
+        self,
+        stretch: _Stretch,
+        control: RunControl,
+        between: Callable[[int], None] | None,
+        clock: list[LayerTime] | None,
+        threads: int,
     ) -> None:
         if between is None:
-            self._execute(stretch, control, clock)
+            self._execute(stretch, control, clock, threads)
             return
         numbers = range(stretch.first, stretch.last)
         for index, group in groupby(numbers, key=self._executable._indices.__getitem__):
             layers = list(group)
             control.check()
             between(index)
-            self._execute(_Stretch(layers[0], layers[-1] + 1), control, clock)
+            self._execute(_Stretch(layers[0], layers[-1] + 1), control, clock, threads)
 
-    def _execute(self, stretch: _Stretch, control: RunControl, clock: list[LayerTime] | None) -> None:
+    def _execute(self, stretch: _Stretch, control: RunControl, clock: list[LayerTime] | None, threads: int) -> None:
         control.check()
+        sharing = self._workers.sharing(threads) if threads > 1 else ffi.NULL
         count = stretch.last - stretch.first
         times = ffi.NULL if clock is None else ffi.new("int64_t[]", count)
         deadline = -1 if control.deadline is None else math.ceil(control.deadline * 1e9)
-        end = lib.anynpu_execute(
+        end = lib.anynpu_execute_shared(
+            sharing,
             self._executable._layers + stretch.first,
             count,
             self._tensors,
-            self._scratch,
+            self._workers.scratch if sharing else self._scratch,
             self._stop,
             deadline,
             times,
