@@ -68,7 +68,9 @@ class Graph:
         model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
         weights = {}
         if external:
-            for tensor in (tensor for tensor in model.graph.initializer if tensor.data_type != onnx.TensorProto.INT64):
+            for tensor in (
+                tensor for tensor in model.graph.initializer if tensor.dims and tensor.data_type != onnx.TensorProto.INT64
+            ):
                 weights[tensor.name] = onnx.numpy_helper.to_array(tensor).copy()
                 tensor.ClearField("raw_data")
                 tensor.data_location = onnx.TensorProto.EXTERNAL

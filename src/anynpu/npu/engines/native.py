@@ -35,7 +35,7 @@ Array = npt.NDArray[Any]
 
 
 class NativeEngine:
-    """Integer layers in C, with the bytes of the reference engine. Float islands in C where it has all of their operators, else in onnxruntime.
+    """Integer layers in C, with the bytes of the reference engine. Float islands in C if it has all of their operators, else onnxruntime.
 
     :param threads: host threads that a float island may use in onnxruntime
     :param isa: the instruction set, one of ``native_levels.level_names()``; if not given, what the environment variable ``ANYNPU_ISA``
