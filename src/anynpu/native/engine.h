@@ -142,6 +142,79 @@ struct anynpu_resize {
     const int32_t *columns;
 };
 
+/* ---- float32: what float islands are made of; anynpu.npu.engines.native_islands writes these ---- */
+
+enum anynpu_float_binary_kind {
+    ANYNPU_FLOAT_ADD,
+    ANYNPU_FLOAT_SUB,
+    ANYNPU_FLOAT_MUL,
+    ANYNPU_FLOAT_DIV,
+    ANYNPU_FLOAT_POW,
+    ANYNPU_FLOAT_MAX,
+    ANYNPU_FLOAT_MIN
+};
+
+/* Strides as in struct anynpu_binary. */
+struct anynpu_float_binary {
+    int32_t kind;
+    size_t shape[6];
+    size_t a_strides[6];
+    size_t b_strides[6];
+};
+
+enum anynpu_float_unary_kind {
+    ANYNPU_FLOAT_SIGMOID,
+    ANYNPU_FLOAT_EXP,
+    ANYNPU_FLOAT_LOG,
+    ANYNPU_FLOAT_SQRT,
+    ANYNPU_FLOAT_TANH,
+    ANYNPU_FLOAT_ERF,
+    ANYNPU_FLOAT_RECIPROCAL,
+    ANYNPU_FLOAT_NEG,
+    ANYNPU_FLOAT_ABS,
+    ANYNPU_FLOAT_CLIP,        /* to [alpha, beta] */
+    ANYNPU_FLOAT_LEAKY_RELU,  /* x < 0 ? alpha * x : x */
+    ANYNPU_FLOAT_HARD_SIGMOID /* clamp(alpha * x + beta, 0, 1) */
+};
+
+struct anynpu_float_unary {
+    int32_t kind;
+    size_t count;
+    float alpha, beta;
+};
+
+enum anynpu_float_reduce_kind { ANYNPU_FLOAT_SUM, ANYNPU_FLOAT_MEAN, ANYNPU_FLOAT_LARGEST, ANYNPU_FLOAT_SMALLEST };
+
+/* [outer][extent][inner] to [outer][inner]. */
+struct anynpu_float_reduce {
+    int32_t kind;
+    size_t outer, extent, inner;
+};
+
+/* Over the extent of [outer][extent][inner]. */
+struct anynpu_float_softmax {
+    size_t outer, extent, inner;
+};
+
+/* (x - mean) / sqrt(variance + epsilon) * scale + bias over each row; scale and bias have a row's extent, the bias may be missing. */
+struct anynpu_float_normalize {
+    size_t rows, extent;
+    float epsilon;
+};
+
+/* a [batch][m][k] times b [batch][k][n]. */
+struct anynpu_float_matmul {
+    size_t batch, m, k, n;
+    const size_t *a_offsets; /* where each batch's matrix begins, in elements */
+    const size_t *b_offsets;
+};
+
+/* Between float16 and float32. */
+struct anynpu_float_cast {
+    size_t count;
+    int32_t to_half;
+};
+
 /* ---- layers ---- */
 
 enum anynpu_layer_kind {
@@ -156,11 +229,18 @@ enum anynpu_layer_kind {
     ANYNPU_LAYER_PAD,
     ANYNPU_LAYER_POOL,
     ANYNPU_LAYER_RESIZE,
-    ANYNPU_LAYER_CONVERT /* struct anynpu_conversion */
+    ANYNPU_LAYER_CONVERT, /* struct anynpu_conversion */
+    ANYNPU_LAYER_FLOAT_BINARY,
+    ANYNPU_LAYER_FLOAT_UNARY,
+    ANYNPU_LAYER_FLOAT_REDUCE,
+    ANYNPU_LAYER_FLOAT_SOFTMAX,
+    ANYNPU_LAYER_FLOAT_NORMALIZE,
+    ANYNPU_LAYER_FLOAT_MATMUL,
+    ANYNPU_LAYER_FLOAT_CAST
 };
 
 /* Codes of 8 bits whose sums fit 32 bits, and whose differences to zero points fit 16; the same where they do not; codes of 16 bits. Bias is
- * int32 with the first and int64 with the others. Operators that only move elements do not look at it. */
+ * int32 with the first and int64 with the others. Operators that only move elements, and those in float, do not look at it. */
 enum anynpu_codes { ANYNPU_CODES_I8, ANYNPU_CODES_I8_WIDE, ANYNPU_CODES_I16, ANYNPU_CODES };
 
 /* One step. Shared by all who run the program: tensors are places in a table of pointers that each of them has. */
@@ -168,7 +248,8 @@ struct anynpu_layer {
     int32_t kind;
     int32_t codes;
     const void *descriptor;
-    const int32_t *inputs; /* places of the inputs; of a convolution the input and the residual, -1 for none */
+    const int32_t *inputs; /* places of the inputs; of a convolution the input and the residual, of a normalisation the
+                            * input, scale and bias; -1 for none */
     int32_t output;
     /* What anynpu_choose found. */
     const void *operators; /* plain C of a level */

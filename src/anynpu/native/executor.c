@@ -172,6 +172,36 @@ static void run_concat(const struct anynpu_layer *layer, void *const *tensors)
     }
 }
 
+static void run_float(const struct anynpu_layer *layer, void *const *tensors)
+{
+    const struct anynpu_float_operators *floats = ((const struct anynpu_operators *)layer->operators)->floats;
+    const void *descriptor = layer->descriptor, *x = tensors[layer->inputs[0]];
+    const int32_t *inputs = layer->inputs;
+    void *y = tensors[layer->output];
+    switch (layer->kind) {
+    case ANYNPU_LAYER_FLOAT_BINARY:
+        floats->binary(descriptor, x, tensors[inputs[1]], y);
+        break;
+    case ANYNPU_LAYER_FLOAT_UNARY:
+        floats->unary(descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_FLOAT_REDUCE:
+        floats->reduce(descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_FLOAT_SOFTMAX:
+        floats->softmax(descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_FLOAT_NORMALIZE:
+        floats->normalize(descriptor, x, tensors[inputs[1]], inputs[2] < 0 ? NULL : tensors[inputs[2]], y);
+        break;
+    case ANYNPU_LAYER_FLOAT_MATMUL:
+        floats->matmul(descriptor, x, tensors[inputs[1]], y);
+        break;
+    default:
+        floats->cast(descriptor, x, y);
+    }
+}
+
 static void run_layer(const struct anynpu_layer *layer, void *const *tensors, void *scratch)
 {
     const struct anynpu_operators *plain = layer->operators;
@@ -217,6 +247,15 @@ static void run_layer(const struct anynpu_layer *layer, void *const *tensors, vo
         break;
     case ANYNPU_LAYER_CONVERT:
         anynpu_convert(descriptor, x, y);
+        break;
+    case ANYNPU_LAYER_FLOAT_BINARY:
+    case ANYNPU_LAYER_FLOAT_UNARY:
+    case ANYNPU_LAYER_FLOAT_REDUCE:
+    case ANYNPU_LAYER_FLOAT_SOFTMAX:
+    case ANYNPU_LAYER_FLOAT_NORMALIZE:
+    case ANYNPU_LAYER_FLOAT_MATMUL:
+    case ANYNPU_LAYER_FLOAT_CAST:
+        run_float(layer, tensors);
         break;
     }
 }

@@ -52,7 +52,7 @@ static inline float one_f32_from_f16(uint16_t half)
     return float_of(sign | bits);
 }
 
-static void f16_from_f32(const float *restrict source, uint16_t *restrict target, size_t count)
+static inline void f16_from_f32(const float *restrict source, uint16_t *restrict target, size_t count)
 {
     size_t i = 0;
 #if defined(__F16C__)
@@ -66,7 +66,7 @@ static void f16_from_f32(const float *restrict source, uint16_t *restrict target
         target[i] = one_f16_from_f32(source[i]);
 }
 
-static void f32_from_f16(const uint16_t *restrict source, float *restrict target, size_t count)
+static inline void f32_from_f16(const uint16_t *restrict source, float *restrict target, size_t count)
 {
     size_t i = 0;
 #if defined(__F16C__)
@@ -80,7 +80,7 @@ static void f32_from_f16(const uint16_t *restrict source, float *restrict target
         target[i] = one_f32_from_f16(source[i]);
 }
 
-static void bf16_from_f32(const float *restrict source, uint16_t *restrict target, size_t count)
+static inline void bf16_from_f32(const float *restrict source, uint16_t *restrict target, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
         uint32_t bits = bits_of(source[i]);
@@ -89,7 +89,7 @@ static void bf16_from_f32(const float *restrict source, uint16_t *restrict targe
     }
 }
 
-static void f32_from_bf16(const uint16_t *restrict source, float *restrict target, size_t count)
+static inline void f32_from_bf16(const uint16_t *restrict source, float *restrict target, size_t count)
 {
     for (size_t i = 0; i < count; i++)
         target[i] = float_of((uint32_t)source[i] << 16);

@@ -21,13 +21,15 @@
     extern const struct anynpu_elementwise_operators anynpu_elementwise_##level;                                               \
     extern const struct anynpu_window_operators anynpu_windows_##level;                                                        \
     extern const struct anynpu_layout_operators anynpu_layout_##level;                                                         \
-    extern const struct anynpu_matrix_kernels anynpu_plain_matrices_##level;
+    extern const struct anynpu_matrix_kernels anynpu_plain_matrices_##level;                                                   \
+    extern const struct anynpu_float_operators anynpu_floats_##level;
 FOR_EACH_PLAIN_LEVEL(DECLARE)
 
 /* The plain C that was compiled for an instruction set. */
 #define PLAIN(level)                                                                                                           \
     .elements = &anynpu_elements_##level, .transpose = &anynpu_transpose_##level, .statistics = &anynpu_statistics_##level,     \
-    .operators = {&anynpu_products_##level, &anynpu_elementwise_##level, &anynpu_windows_##level, &anynpu_layout_##level}, \
+    .operators = {&anynpu_products_##level, &anynpu_elementwise_##level, &anynpu_windows_##level, &anynpu_layout_##level,      \
+                  &anynpu_floats_##level},                                                                                     \
     .plain_matrices = &anynpu_plain_matrices_##level
 
 /* Kernels that were written for an instruction set; a build may leave them out. */

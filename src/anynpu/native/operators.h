@@ -35,11 +35,22 @@ struct anynpu_layout_operators {
     void (*pad)(const struct anynpu_pad *pad, const void *x, void *y);
 };
 
+struct anynpu_float_operators {
+    void (*binary)(const struct anynpu_float_binary *binary, const float *a, const float *b, float *y);
+    void (*unary)(const struct anynpu_float_unary *unary, const float *x, float *y);
+    void (*reduce)(const struct anynpu_float_reduce *reduce, const float *x, float *y);
+    void (*softmax)(const struct anynpu_float_softmax *softmax, const float *x, float *y);
+    void (*normalize)(const struct anynpu_float_normalize *normalize, const float *x, const float *scale, const float *bias, float *y);
+    void (*matmul)(const struct anynpu_float_matmul *matmul, const float *a, const float *b, float *y);
+    void (*cast)(const struct anynpu_float_cast *cast, const void *x, void *y);
+};
+
 struct anynpu_operators {
     const struct anynpu_product_operators *products;
     const struct anynpu_elementwise_operators *elementwise;
     const struct anynpu_window_operators *windows;
     const struct anynpu_layout_operators *layout;
+    const struct anynpu_float_operators *floats;
 };
 
 #endif

@@ -71,7 +71,7 @@ def compare_all(model: Model, sample: dict[str, Array], levels: list[str] = LEVE
     compared = 0
     for level in levels:
         given = arrays_of(program, codes)
-        NativeEngine(isa=level).prepare(program).bind(given).run(RunControl())
+        NativeEngine(isa=level, native_islands=False).prepare(program).bind(given).run(RunControl())
         for layer in program.layers:
             for name in layer.outputs:
                 if name in wanted:

@@ -1,4 +1,4 @@
-"""The native engine: integer layers in C, float islands in onnxruntime.
+"""The native engine: integer layers in C, float islands in C where C has all of their operators, else in onnxruntime.
 
 A program is prepared once: every layer becomes a descriptor, gets the best kernel that the processor has for it, and its weights are packed
 the way that kernel wants them. All contexts share that. A context adds a table of pointers to its tensors and some scratch memory; a run
@@ -13,21 +13,20 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
-from ...errors import ModelFormatError, ShapeError
-from ...program import Float, Program
-from ...tensor import TensorSpec
+from ...errors import ModelFormatError
+from ...program import Float, Island, Program
 from ..control import RunControl
-from . import islands, native_arrays, reference
+from . import islands, native_arrays, native_islands, reference
 from .base import BoundProgram, Executable, LayerTime, Step
 from .native_levels import choose_level, level_names
 from .native_lowering import Lowering, NativeLayer
-from .native_memory import with_room
+from .native_memory import check_array, with_room
 from .native_operators import lower
 from .native_workers import WorkerThreads
 
@@ -37,12 +36,13 @@ Array = npt.NDArray[Any]
 
 
 class NativeEngine:
-    """Integer layers in C, float islands in onnxruntime. The results are those of the reference engine, to the byte.
+    """Integer layers in C, with the bytes of the reference engine. Float islands in C if it has all of their operators, else onnxruntime.
 
     :param threads: host threads that a run uses, for integer layers and for float islands; if not given, as many as the job occupies
         cores, and one for islands
     :param isa: the instruction set, one of ``native_levels.level_names()``; if not given, what the environment variable ``ANYNPU_ISA``
         says, and without that the best that the processor has
+    :param native_islands: False runs all float islands in onnxruntime, as the reference engine does
 
     >>> NativeEngine(isa="generic").isa
     'generic'
@@ -50,17 +50,28 @@ class NativeEngine:
 
     name = "native"
 
-    def __init__(self, *, threads: int | None = None, isa: str | None = None) -> None:
+    def __init__(self, *, threads: int | None = None, isa: str | None = None, native_islands: bool = True) -> None:
         self._threads = threads
+        self._native_islands = native_islands
         self.isa = choose_level(isa)
 
     def prepare(self, program: Program) -> Executable:
-        """Choose kernels, pack weights, build the sessions of the program's islands."""
-        sessions = [
-            islands.IslandSession(island, program.tensors, name=f"island {number}", threads=self._threads or 1)
-            for number, island in enumerate(program.islands)
-        ]
-        return NativeExecutable(program, sessions, level_names().index(self.isa), self._threads)
+        """Choose kernels, pack weights, get the program's islands ready."""
+        level = level_names().index(self.isa)
+        runners = [self._island(island, program, f"island {number}", level) for number, island in enumerate(program.islands)]
+        return NativeExecutable(program, runners, level, self._threads)
+
+    def _island(self, island: Island, program: Program, name: str, level: int) -> IslandRunner:
+        made = native_islands.native_island(island, program.tensors, name=name, level=level) if self._native_islands else None
+        return made or islands.IslandSession(island, program.tensors, name=name, threads=self._threads or 1)
+
+
+class IslandRunner(Protocol):
+    """An island that can be tied to memory: native, or a session of onnxruntime."""
+
+    def bind(self, arrays: Mapping[str, Array]) -> Step:
+        """Tie the island to the memory of one context; gives what runs it there."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -77,9 +88,7 @@ class NativeExecutable:
     :ivar kernels: the kernel of each layer of the program by its index, as text; layers that are not C have none
     """
 
-    def __init__(
-        self, program: Program, sessions: Sequence[islands.IslandSession], level: int, threads: int | None = None
-    ) -> None:
+    def __init__(self, program: Program, sessions: Sequence[IslandRunner], level: int, threads: int | None = None) -> None:
         self._program = program
         self._threads = threads
         self._sessions = sessions
@@ -134,7 +143,7 @@ class NativeExecutable:
     def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
         """Tie the program to the memory of one context."""
         for name in self._lowering.places:
-            _check(arrays[name], self._program.tensors[name])
+            check_array(arrays[name], self._program.tensors[name])
         held, before, after = with_room(self._program, arrays, self._lowering.places.keys())
         parts = [part if isinstance(part, _Stretch) else (part, self._python_step(part, held)) for part in self._parts]
         pointers = [held[name] for name in self._lowering.places]
@@ -276,12 +285,3 @@ class _NativeBound(BoundProgram):
         step(control)
         if clock is not None:
             clock.append(LayerTime(index, time.perf_counter_ns() - begin))
-
-
-def _check(array: Array, spec: TensorSpec) -> None:
-    if array.shape != spec.memory_shape or array.dtype != spec.dtype.storage or not array.flags.c_contiguous:
-        raise ShapeError(
-            f"tensor '{spec.name}' lies in memory as {list(spec.memory_shape)} of {spec.dtype.storage}, "
-            f"got {list(array.shape)} of {array.dtype}",
-            hint="pass whole arrays in memory order: channels last for layout nhwc",
-        )

@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ...errors import ShapeError
 from ...program import Program
+from ...tensor import TensorSpec
 from .native_arrays import aligned_bytes
 
-__all__ = ["SLACK", "with_room"]
+__all__ = ["SLACK", "check_array", "with_room"]
 
 Array = npt.NDArray[Any]
 
@@ -45,6 +47,16 @@ def with_room(
             before.append((held[owner], arrays[owner]))
         after += [(arrays[name], held[name]) for name in names if name in program.outputs]
     return held, before, after
+
+
+def check_array(array: Array, spec: TensorSpec) -> None:
+    """Refuse an array that is not a tensor's memory."""
+    if array.shape != spec.memory_shape or array.dtype != spec.dtype.storage or not array.flags.c_contiguous:
+        raise ShapeError(
+            f"tensor '{spec.name}' lies in memory as {list(spec.memory_shape)} of {spec.dtype.storage}, "
+            f"got {list(array.shape)} of {array.dtype}",
+            hint="pass whole arrays in memory order: channels last for layout nhwc",
+        )
 
 
 def _owner(program: Program, name: str) -> str:
