@@ -42,8 +42,7 @@ class DType(str, enum.Enum):
     @property
     def storage(self) -> np.dtype[np.generic]:
         """The numpy type that holds it in memory."""
-        held = {DType.BFLOAT16: "uint16", DType.INT4: "uint8", DType.UINT4: "uint8"}
-        return np.dtype(held.get(self, self.value))
+        return _STORAGE[self]
 
     @property
     def is_float(self) -> bool:
@@ -65,6 +64,10 @@ class DType(str, enum.Enum):
     def nbytes(self, elements: int) -> int:
         """Bytes that *elements* of this type take, tightly packed."""
         return (elements * self.bits + 7) // 8
+
+
+_HELD_AS = {DType.BFLOAT16: "uint16", DType.INT4: "uint8", DType.UINT4: "uint8"}
+_STORAGE: dict[DType, np.dtype[np.generic]] = {dtype: np.dtype(_HELD_AS.get(dtype, dtype.value)) for dtype in DType}
 
 
 class Layout(str, enum.Enum):

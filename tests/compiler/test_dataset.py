@@ -163,16 +163,6 @@ class TestPreprocessing:
         for source in sources:
             np.testing.assert_allclose(only(source, NORMALISED), self.expected(rgb), rtol=1e-6)
 
-    def test_mean_follows_the_channels_as_the_model_takes_them(self, tmp_path: Path) -> None:
-        rgb = picture(3)
-        swapped = InputInfo("x", PLAIN.shape, FLOAT, NORMALISED.preprocess, reverse_channels=True)
-        for source in (write(tmp_path / "a.png", rgb), rgb):
-            np.testing.assert_allclose(only(source, swapped), self.expected(rgb[:, :, ::-1]), rtol=1e-6)
-
-    def test_alpha_keeps_its_place(self) -> None:
-        info = InputInfo("x", (1, 4, 1, 1), FLOAT, reverse_channels=True)
-        assert only(np.array([[[1, 2, 3, 4]]], np.uint8), info).ravel().tolist() == [3, 2, 1, 4]
-
     def test_one_mean_for_all_channels(self) -> None:
         info = InputInfo("x", PLAIN.shape, FLOAT, Preprocess((10.0,), (2.0,)))
         np.testing.assert_array_equal(only(picture(0), info), (nchw(picture(0)) - 10) / 2)
@@ -194,7 +184,6 @@ class TestPreprocessing:
                 InputInfo("x", PLAIN.shape, FLOAT, Preprocess((0.0, 1.0), (1.0, 1.0))),
                 "2 mean values for an input of shape [1, 3, 6, 8]",
             ),
-            (InputInfo("x", (1, 5, 2, 2), FLOAT, reverse_channels=True), "cannot be reversed"),
         ],
     )
     def test_what_does_not_fit(self, info: InputInfo, message: str) -> None:

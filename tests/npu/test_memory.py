@@ -15,6 +15,7 @@ import pytest
 
 from anynpu.errors import DeviceClosed, DeviceMemoryError
 from anynpu.npu import Buffer, MemoryPool, Purpose
+from anynpu.npu.engines.native_memory import has_room
 from anynpu.tensor import DType, Layout, TensorSpec
 
 
@@ -261,3 +262,13 @@ def test_closing_the_account_closes_every_buffer() -> None:
     pool.close()
     assert all(buffer.closed for buffer in buffers)
     assert pool.usage().total == 0
+
+
+@pytest.mark.parametrize("size", [1, mmap.PAGESIZE - 1, mmap.PAGESIZE, 640 * 640 * 3])
+def test_a_kernel_may_read_past_a_buffer_of_ours_without_a_copy(size: int) -> None:
+    """A tensor that ends with its page would otherwise be copied before and after every run."""
+    with Buffer.allocate(size) as buffer:
+        assert buffer.size == size
+        assert has_room(buffer.array())
+    page = mmap.mmap(-1, mmap.PAGESIZE)
+    assert not has_room(np.frombuffer(memoryview(page), np.uint8)), "after memory of somebody else nothing is sure"

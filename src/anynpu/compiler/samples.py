@@ -27,14 +27,12 @@ class InputInfo:
 
     :ivar shape: fixed, in the order of the ONNX model, the batch first
     :ivar preprocess: (x - mean) / std, in the order of the channels as the model takes them
-    :ivar reverse_channels: the first three channels change places (RGB becomes BGR) before the preprocessing
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     preprocess: Preprocess | None = None
-    reverse_channels: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,12 +45,6 @@ class Item:
 
 def check_input(info: InputInfo) -> None:
     """Refuse a preprocessing that does not fit the input."""
-    if info.reverse_channels and (len(info.shape) < 3 or info.shape[1] not in (1, 3, 4)):
-        raise CalibrationError(
-            f"the channels of input {list(info.shape)} cannot be reversed",
-            tensor=info.name,
-            hint="only inputs [N, C, H, W] with 1, 3 or 4 channels have a channel order",
-        )
     if info.preprocess is None:
         return
     mean, std = info.preprocess.mean, info.preprocess.std
@@ -232,11 +224,7 @@ def _prepare(array: Array, index: int, info: InputInfo, label: str) -> Array:
         rows = rows.transpose(0, 3, 1, 2)
     if len(rows) < batch:
         rows = rows[np.arange(batch) % len(rows)]
-    values = rows.reshape(info.shape)
-    if info.reverse_channels and info.shape[1] > 1:
-        order = [2, 1, 0, *range(3, info.shape[1])]
-        values = values[:, order]
-    return _cast(values, info, label)
+    return _cast(rows.reshape(info.shape), info, label)
 
 
 def _cast(values: Array, info: InputInfo, label: str) -> Array:

@@ -37,6 +37,10 @@ from ..tensor import TensorSpec
 
 __all__ = ["Buffer", "MemoryPool", "MemoryUsage", "Purpose"]
 
+ROOM_AFTER = 64
+"""Bytes that are mapped after a buffer of ours without being part of it: kernels read whole vectors, and need no copy of a tensor that
+ends with its page (a picture of 640x640 does)."""
+
 Array = npt.NDArray[Any]
 
 _PAGE = 4096
@@ -146,7 +150,7 @@ class Buffer:
         """New memory, filled with zeros."""
         if size < 0:
             raise DeviceMemoryError(f"a buffer cannot have {size} bytes", hint="give a size of zero or more")
-        room = max(size, 1)  # nothing cannot be mapped
+        room = size + ROOM_AFTER
         fd = -1
         try:
             fd = _shared_file(room, name)

@@ -19,7 +19,7 @@ from ...program import Program
 from ...tensor import TensorSpec
 from .native_arrays import aligned_bytes
 
-__all__ = ["SLACK", "check_array", "with_room"]
+__all__ = ["SLACK", "check_array", "has_room", "with_room"]
 
 Array = npt.NDArray[Any]
 
@@ -36,7 +36,7 @@ def with_room(
     held = dict(arrays)
     before: list[tuple[Array, Array]] = []
     after: list[tuple[Array, Array]] = []
-    tight = {_owner(program, name) for name in used if not _has_room(arrays[name])}
+    tight = {_owner(program, name) for name in used if not has_room(arrays[name])}
     for owner in tight:
         names = [name for name in arrays if _owner(program, name) == owner]
         memory = aligned_bytes(max(arrays[name].nbytes for name in names) + SLACK)
@@ -65,7 +65,7 @@ def _owner(program: Program, name: str) -> str:
     return name
 
 
-def _has_room(array: Array) -> bool:
+def has_room(array: Array) -> bool:
     """Whether the bytes after an array are surely mapped: on the page where it ends, or in the memory that it is a part of."""
     end = array.ctypes.data + array.nbytes
     if (end - 1) // mmap.PAGESIZE == (end + SLACK - 1) // mmap.PAGESIZE:
@@ -73,5 +73,7 @@ def _has_room(array: Array) -> bool:
     base: Any = array
     while isinstance(base, np.ndarray) and base.base is not None:
         base = base.base
+    if isinstance(base, memoryview) and isinstance(base.obj, mmap.mmap):
+        base = base.obj  # a buffer may be less than what is mapped
     memory = base if isinstance(base, np.ndarray) else np.frombuffer(base, np.uint8)
     return bool(memory.flags.c_contiguous and end + SLACK <= memory.ctypes.data + memory.nbytes)
