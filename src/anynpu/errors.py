@@ -23,8 +23,18 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- UnsupportedCall         this chip does not have the call                 (NotImplementedError)
     |   |-- DeviceMemoryError       a buffer is missing, too small or not to be had  (MemoryError)
     |   |-- DeviceTimeout           (TimeoutError)
+    |   |-- DeviceHungError         a job never came back; its context was given up  (TimeoutError, RuntimeError)
     |   |-- JobCancelled            (RuntimeError)
     |   `-- DeviceClosed            (RuntimeError)
+    |-- SessionError                a session cannot do what it was asked            (RuntimeError)
+    |   |-- OptionError             an option is unknown, out of range or in conflict  (ValueError)
+    |   |-- CallbackError           what should be called cannot be called           (TypeError)
+    |   |-- SubmitTimeout           no room in the queue in time                     (TimeoutError)
+    |   |-- SessionModelError       the model of a session cannot be read            (ModelError)
+    |   `-- FeedError               the input feed of a session                      (InputError)
+    |       |-- FeedShapeError      (ShapeError)
+    |       |-- FeedTypeError       (TensorTypeError)
+    |       `-- FeedNameError       (TensorNameError)
     `-- MissingDependencyError      an optional package is not installed             (ImportError)
 
 >>> error = ShapeError("input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]", hint="pass layout='nhwc'")
@@ -38,11 +48,17 @@ from __future__ import annotations
 __all__ = [
     "AnynpuError",
     "CalibrationError",
+    "CallbackError",
     "CompileError",
     "DeviceClosed",
     "DeviceError",
+    "DeviceHungError",
     "DeviceMemoryError",
     "DeviceTimeout",
+    "FeedError",
+    "FeedNameError",
+    "FeedShapeError",
+    "FeedTypeError",
     "ImageError",
     "InputError",
     "JobCancelled",
@@ -50,7 +66,11 @@ __all__ = [
     "ModelError",
     "ModelFormatError",
     "ModelVersionError",
+    "OptionError",
+    "SessionError",
+    "SessionModelError",
     "ShapeError",
+    "SubmitTimeout",
     "TensorNameError",
     "TensorTypeError",
     "UnknownChipError",
@@ -172,12 +192,54 @@ class DeviceTimeout(DeviceError, TimeoutError):
     """A job did not get its core, or did not finish, in time."""
 
 
+class DeviceHungError(DeviceError, TimeoutError, RuntimeError):
+    """A job did not come back from the device; its context was given up and a new one took its place."""
+
+
 class JobCancelled(DeviceError, RuntimeError):
     """A job was cancelled."""
 
 
 class DeviceClosed(DeviceError, RuntimeError):
     """The device, model or context was closed."""
+
+
+class SessionError(AnynpuError, RuntimeError):
+    """A session cannot do what it was asked."""
+
+
+class OptionError(SessionError, ValueError):
+    """An option of a session is unknown, out of range or in conflict with another."""
+
+
+class CallbackError(SessionError, TypeError):
+    """What a session should call when a request is finished cannot be called."""
+
+
+class SubmitTimeout(SessionError, TimeoutError):
+    """There was no room in the queue of a session in time."""
+
+
+class SessionModelError(SessionError, ModelError):
+    """The model of a session cannot be read."""
+
+
+class FeedError(SessionError, InputError):
+    """The input feed of a session does not fit the model."""
+
+
+class FeedShapeError(FeedError, ShapeError):
+    """An array of the input feed has another shape than the input."""
+
+
+class FeedTypeError(FeedError, TensorTypeError):
+    """An array of the input feed has a type that the input does not take."""
+
+
+class FeedNameError(FeedError, TensorNameError):
+    """There is no input or output of that name."""
+
+    __str__ = AnynpuError.__str__  # KeyError would print the repr
 
 
 class MissingDependencyError(AnynpuError, ImportError):
