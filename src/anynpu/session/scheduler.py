@@ -103,8 +103,9 @@ class Scheduler:
         """Open lanes: all that there may be, or the first only."""
         for group in self._groups.values():
             while len(group.slots) < (group.most if at_once else 1):
-                slot = group.add(self.backend.open_lane(group.mask))
-                group.free.append(slot)
+                lane = self.backend.open_lane(group.mask)
+                group.free.insert(0, group.add(lane))
+        self._timekeeper.start()
 
     @property
     def lanes(self) -> int:

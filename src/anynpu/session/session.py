@@ -315,13 +315,6 @@ class InferenceSession:
     def submit_with_iobinding(self, io_binding: IOBinding, *, core: int | None = None, timeout: float | None = None) -> Future[Results]:
         """Run on bound memory in the background. The future's result is an empty list: the results are in the bound memory."""
         request = self._bound_request(io_binding, timeout)
-        run = request.bound
-        assert run is not None
-
-        def run_and_end(lane: Any, limit: float | None) -> None:
-            run(lane, limit)
-
-        request.bound = run_and_end
         job = Job(self._scheduler, request)
         request.future = job
         job.add_done_callback(lambda _: io_binding.end())
@@ -525,3 +518,9 @@ def _scheduler(backend: Backend, options: SessionOptions) -> Scheduler:
         scheduler.close(timeout=0)
         raise
     return scheduler
+
+
+def _overflow(policy: str) -> str:
+    if policy not in OVERFLOWS:
+        raise OptionError(f"unknown overflow policy: {policy!r}", hint=f"use one of: {', '.join(OVERFLOWS)}")
+    return policy
