@@ -60,6 +60,7 @@ class Request:
         "state",
         "submitted",
         "types",
+        "urgent",
         "user_data",
         "waiter",
         "wanted",
@@ -86,6 +87,7 @@ class Request:
         self.deadline = 0 if limit is None else self.submitted + int(limit * 1e9)
         self.state = BLOCKED
         self.hooked = False
+        self.urgent = True  # does not wait until late callbacks have come
         self.number = -1
         self.group: Group | None = None
         self.slot: Slot | None = None

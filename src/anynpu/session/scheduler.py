@@ -159,7 +159,8 @@ class Scheduler:
         with self._lock:
             group = self._enter(request, core, turn=False)
             callback = request.callback is not None
-            late = callback and self._undelivered >= self._limit and threading.get_ident() != self._deliverer
+            request.urgent = not callback or threading.get_ident() == self._deliverer  # a callback must not wait for callbacks
+            late = not request.urgent and self._undelivered >= self._limit
             slot = None if late else group.take()
             if slot is not None:
                 self._hold(slot, request)
@@ -228,7 +229,7 @@ class Scheduler:
 
     def _oldest(self, group: Group, request: Request) -> Request | None:
         """Who makes room for *request*: the oldest that is no more urgent and that nobody waits for in his thread."""
-        if request.callback is not None and self._undelivered >= self._limit:
+        if not request.urgent and self._undelivered >= self._limit:
             return None
         return next((old for old in group.queue if old.waiter is None and old.priority >= request.priority), None)
 
@@ -476,7 +477,7 @@ class Scheduler:
     def _admit(self, group: Group, started: list[tuple[Slot, Request]]) -> None:
         """Let requests that wait for room into the queue, or start them."""
         for request in tuple(group.blocked):
-            if request.callback is not None and self._undelivered >= self._limit:
+            if not request.urgent and self._undelivered >= self._limit:
                 continue
             slot = None if group.queue else group.take()
             if slot is not None:

@@ -88,6 +88,12 @@ class InferenceSession:
         except BaseException:
             backend.close()
             raise
+        try:
+            explicit = options.schedule is not None or options.tp_mode is not None
+            self._scheduler.open(at_once=explicit or not backend.lanes_on_demand)
+        except BaseException:
+            self._scheduler.close(timeout=0)
+            raise
         self._keeper = lifecycle.keep(self, self._scheduler)
 
     # -- what the model is
@@ -499,7 +505,7 @@ def _scheduler(backend: Backend, options: SessionOptions) -> Scheduler:
             hint="use 'auto'" + (f"; core masks of this chip: {', '.join(map(hex, legal))}" if legal else ""),
         )
     whole = schedule is None and mask is None
-    scheduler = Scheduler(
+    return Scheduler(
         backend,
         schedule=schedule,
         mask=mask or 0,
@@ -512,12 +518,6 @@ def _scheduler(backend: Backend, options: SessionOptions) -> Scheduler:
         watchdog=None if options.watchdog_ms is None else options.watchdog_ms / 1000,
         name=f"anynpu {backend.chip}",
     )
-    try:
-        scheduler.open(at_once=not (whole and backend.lanes_on_demand))
-    except BaseException:
-        scheduler.close(timeout=0)
-        raise
-    return scheduler
 
 
 def _overflow(policy: str) -> str:
