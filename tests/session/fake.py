@@ -88,6 +88,13 @@ class FakeLane:
 
     def run(self, timeout: float | None) -> None:
         self._used()
+        try:
+            self._run(timeout)
+        except BaseException:
+            self.user = None
+            raise
+
+    def _run(self, timeout: float | None) -> None:
         device = self.backend.device
         device.core_runs[self.mask] = device.core_runs.get(self.mask, 0) + 1
         device.threads.add(threading.get_ident())

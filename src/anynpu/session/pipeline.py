@@ -37,9 +37,15 @@ class Ticket:
 
     def take(self, timeout: float | None = None) -> Results:
         """Wait for the result, or raise what went wrong. Once."""
+        self.wait(timeout)
+        return taken(self.request)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it is a good one. The result is still there to be taken."""
         if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
             raise DeviceTimeout(f"no result within {timeout:g} s", hint="wait longer, or look at what else uses the device")
-        return taken(self.request)
+        self._lock.release()
+        return self.request.error is None
 
 
 def taken(request: Request) -> Results:
@@ -81,29 +87,21 @@ class Pipeline:
         return None if due is None else due.take()
 
     def drain(self, timeout: float | None = None) -> list[Results]:
-        """The results that are still to come, in order. If one failed its error is raised; the next call goes on after it."""
-        results = []
-        while True:
-            with self._lock:
-                if not self._tickets:
-                    self._depth = 0
-                    return results
-                ticket = self._tickets[0]
-            try:
-                results.append(ticket.take(timeout))
-            except DeviceTimeout:
-                raise
-            except BaseException:
-                if results:
-                    ticket.request.error = None
-                self._forget(ticket)
-                raise
-            self._forget(ticket)
-
-    def _forget(self, ticket: Ticket) -> None:
+        """The results that are still to come, in order, up to one that failed; if that is the first, its error is raised. The next
+        call goes on after that. Nothing is lost if *timeout* is too short."""
         with self._lock:
-            if self._tickets and self._tickets[0] is ticket:
-                self._tickets.popleft()
+            tickets = tuple(self._tickets)
+        good = 0
+        for ticket in tickets:
+            if not ticket.wait(timeout):
+                break
+            good += 1
+        with self._lock:
+            count = max(1, good) if tickets else 0
+            due = [self._tickets.popleft() for _ in range(min(count, len(self._tickets)))]
+            if not self._tickets:
+                self._depth = 0
+        return [ticket.take() for ticket in due]
 
 
 def stream(

@@ -82,6 +82,7 @@ class Scheduler:
         self._undelivered = 0
         self._idle_waiters: list[tuple[threading.Event, int]] = []  # with the thread that waits
         self._lost_threads: set[int] = set()
+        self._forked = False
         self._ended = False  # lanes are closed by the threads that come back with them
         self._workers = Workers(name)
         self._timekeeper = Timekeeper(self._expired, self._find_hung, watchdog)
@@ -476,6 +477,8 @@ class Scheduler:
 
     def _admit(self, group: Group, started: list[tuple[Slot, Request]]) -> None:
         """Let requests that wait for room into the queue, or start them."""
+        if self._closed is not None:
+            return
         for request in tuple(group.blocked):
             if not request.urgent and self._undelivered >= self._limit:
                 continue
@@ -727,6 +730,8 @@ class Scheduler:
 
         :param finish: let waiting requests run first
         """
+        if self._forked:
+            return True
         if finish and self._closed is None:
             self.wait_idle(timeout)
         with self._lock:
@@ -786,6 +791,7 @@ class Scheduler:
     def abandon_after_fork(self) -> None:
         """In a child process: threads and contexts are the parent's; nothing here may be used or closed."""
         self._lock = threading.Lock()
+        self._forked = True
         self._closed = SessionError(
             "this session belongs to the process that was forked", hint="open a session in each process, after the fork"
         )
