@@ -225,7 +225,10 @@ class Context:
         """
         control = control or RunControl(timeout)
         clock: list[LayerTime] | None = [] if profile else None
-        with self._turn(control, priority), self._cores(control, mask, priority) as lease:
+        self._device.require_open()
+        # nothing is read or written but by the run itself, so one claim takes the context and its cores
+        with self._scheduler.acquire(mask, priority=priority, control=control, exclusive=self._exclusive()) as lease:
+            self._require()
             self._execute(lease, between, clock)
         return clock or []
 
