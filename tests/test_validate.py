@@ -124,7 +124,10 @@ OPERATORS: list[tuple[Program, str]] = [
     (with_op("picked", op_type=""), "an operator name of 0 characters"),
     (with_op("picked", constants=(CustomConstant(2, "limits", floats(1)),)), r"constants at \[2\] of 2 inputs"),
     (with_op("picked", constants=(CustomConstant(-1, "limits", floats(1)),)), r"constants at \[-1\] of 2 inputs"),
-    (with_op("picked", constants=(CustomConstant(0, "a", floats(1)), CustomConstant(0, "b", floats(1)))), r"constants at \[0, 0\]"),
+    (
+        with_op("picked", constants=(CustomConstant(0, "a", floats(1)), CustomConstant(0, "b", floats(1)))),
+        r"constants at \[0, 0\]",
+    ),
     (with_op("picked", constants=(CustomConstant(0, "", floats(1)),)), "without a name"),
     (with_op("picked", constants=(CustomConstant(0, "a", np.zeros(2, np.float16)),)), "constant 'a' is float16"),
     (with_op("picked", constants=(CustomConstant(0, "a", np.zeros(0, np.float32)),)), "constant 'a' has no elements"),
