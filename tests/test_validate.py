@@ -130,7 +130,7 @@ OPERATORS: list[tuple[Program, str]] = [
     ),
     (with_op("picked", constants=(CustomConstant(0, "", floats(1)),)), "without a name"),
     (with_op("picked", constants=(CustomConstant(0, "a", np.zeros(2, np.float16)),)), "constant 'a' is float16"),
-    (with_op("picked", constants=(CustomConstant(0, "a", np.zeros(0, np.float32)),)), "constant 'a' has no elements"),
+    (with_op("picked", constants=(CustomConstant(0, "a", np.zeros((1,) * 9, np.float32)),)), "constant 'a' has 9 axes"),
     (with_op("picked", attributes={f"a{index}": "" for index in range(5000)}), "5000 attributes"),
     (with_layer("picked", inputs=("logits8",)), "'logits8' is quantised"),
     (with_layer("picked", outputs=()), "has no output"),

@@ -277,7 +277,13 @@ def test_one_after_the_other() -> None:
 def test_nothing_but_constants_as_inputs() -> None:
     net = Net()
     x = net.input("x", (1, 4))
-    made = net.op("Make", net.constant(np.arange(4, dtype=np.float64)), net.constant([7, 8]), domain="acme")
+    made = net.op(
+        "Make",
+        net.constant(np.arange(4, dtype=np.float64)),
+        net.constant([7, 8]),
+        net.constant(np.zeros(0, np.float32)),
+        domain="acme",
+    )
     net.opsets["acme"] = 1
     net.output(net.op("Add", x, made))
     model = anynpu.compile(net.proto(), dtype="fp16", custom_ops={"Make": lambda shapes, attributes: [(1, 4)]})
@@ -289,7 +295,8 @@ def test_nothing_but_constants_as_inputs() -> None:
 
     (result,) = run_custom(model, [{"x": np.zeros((1, 4), np.float32)}], {"Make": make})[0]
     np.testing.assert_array_equal(result, [[7, 8, 9, 10]])
-    assert [value.dtype for value in seen[0]] == [np.float32, np.int64]
+    assert [value.dtype for value in seen[0]] == [np.float32, np.int64, np.float32]
+    assert [value.size for value in seen[0]] == [4, 2, 0]
 
 
 def test_the_example_of_the_page_runs() -> None:
@@ -415,6 +422,28 @@ def test_ports_that_are_left_out() -> None:
     proto.graph.node[1].input.insert(0, "")
     with pytest.raises(CompileError, match="only the last ones may be left out"):
         anynpu.check(proto)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype"),
+    [
+        (TensorProto.FLOAT16, DType.FLOAT32),
+        (TensorProto.DOUBLE, DType.FLOAT32),
+        (TensorProto.BOOL, DType.BOOL),
+        (TensorProto.INT8, DType.INT8),
+        (TensorProto.BFLOAT16, None),
+        (TensorProto.INT4, None),
+        (TensorProto.STRING, None),
+    ],
+)
+def test_types_of_outputs(kind: int, dtype: DType | None) -> None:
+    proto = at_the_end(stated=[1, 4, 4, 4])
+    proto.graph.output[1].type.tensor_type.elem_type = kind
+    if dtype is None:
+        with pytest.raises(CompileError, match="the type"):
+            anynpu.check(proto)
+        return
+    assert anynpu.compile(proto, dtype="fp16").outputs[1].dtype is dtype
 
 
 def test_attributes_that_are_no_data() -> None:
