@@ -347,7 +347,8 @@ class Context:
         for constant in sorted(op.constants, key=lambda entry: entry.position):
             array = constant.value.view()
             array.flags.writeable = False
-            inputs.insert(constant.position, CustomTensor(constant.spec, array, weights, array.ctypes.data - weights.address))
+            offset = array.ctypes.data - weights.address if array.size else 0
+            inputs.insert(constant.position, CustomTensor(constant.spec, array, weights, offset))
         outputs = tuple(tensor(name, writable=True) for name in layer.outputs)
         return CustomCall(layer.name, op.op_type, op.attributes, tuple(inputs), outputs)
 
