@@ -90,7 +90,7 @@ class ModelContext:
         if self.info_only:
             return
         if not flags & _ALL_OUTSIDE or weights_from is not None:
-            self._load()
+            self.loaded = self._load()
         if self.loaded is not None and not flags & _INTERNAL_OUTSIDE:
             self.npu = self.loaded.context()
         if flags & Flag.RKNN_FLAG_ENABLE_SRAM:
@@ -296,16 +296,15 @@ class ModelContext:
             self._pending_internal = None
             self._share = None
 
-    def _load(self) -> None:
+    def _load(self) -> LoadedModel:
         source = self._weight_source
         if source is None:
-            self.loaded = self.device.load(self.model)
-        elif source.loaded is not None and source.model is self.model:
-            self.loaded = source.loaded
-        elif source.loaded is not None:
-            self.loaded = self.device.load(self.model, weights_from=source.loaded)
-        else:
+            return self.device.load(self.model)
+        if source.loaded is None:
             raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the context to take weights from has none", "set its weight memory before")
+        if source.model is self.model:
+            return source.loaded
+        return self.device.load(self.model, weights_from=source.loaded)
 
     def _use_internal(self, internal: Buffer) -> None:
         assert self.loaded is not None
