@@ -14,7 +14,7 @@ from .._optional import onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from .graph import Graph, Node, to_onnx
 
-__all__ = ["Shapes", "import_onnx", "input_names", "load_onnx"]
+__all__ = ["Shapes", "import_onnx", "input_names", "load_onnx", "load_outline"]
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -26,6 +26,9 @@ LARGEST_GRAPH = 1 << 32
 
 MOST_AXES = 8
 
+_LARGE_WEIGHT = 1024
+"""Elements from which on a float constant is taken out of the model for an outline."""
+
 LARGEST_MODEL = (1 << 31) - (1 << 20)
 """Bytes of a serialised model: protobuf ends at 2 GiB."""
 
@@ -36,6 +39,54 @@ _SUBGRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
 
 def load_onnx(model: Any) -> Any:
     """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is)."""
+    proto = _read(model)
+    stripped = next((tensor.name for tensor in proto.graph.initializer if is_stripped(tensor)), None)
+    if stripped is not None:
+        raise CompileError(
+            "the model's weights were stripped: a constant has a shape but no values",
+            tensor=stripped,
+            hint="take the complete model; 'anynpu predict' needs shapes only",
+        )
+    _check(proto)
+    return proto
+
+
+def load_outline(model: Any) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
+    """A checked ModelProto without its large weights, and those weights by name; stripped ones get values that stand in for them.
+
+    The weights are declared as inputs of the graph, so that neither the checker nor the inference of shapes copies them about.
+    """
+    proto = _read(model)
+    weights: dict[str, npt.NDArray[Any]] = {}
+    kept = []
+    for tensor in proto.graph.initializer:
+        if is_stripped(tensor):
+            weights[tensor.name] = stand_in(tensor)
+        elif tensor.data_type == onnx().TensorProto.FLOAT and math.prod(tensor.dims) >= _LARGE_WEIGHT:
+            weights[tensor.name] = _array(tensor)
+        else:
+            kept.append(tensor)
+    declared = {value.name for value in proto.graph.input}
+    infos = [
+        onnx().helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        for tensor in proto.graph.initializer
+        if tensor.name in weights and tensor.name not in declared
+    ]
+    copies = [_copy(tensor) for tensor in kept]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(copies)
+    proto.graph.input.extend(infos)
+    _check(proto)
+    return proto, weights
+
+
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _read(model: Any) -> Any:
     package = onnx()
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
@@ -48,7 +99,6 @@ def load_onnx(model: Any) -> Any:
         raise CompileError(
             f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
         )
-    _check(proto)
     return proto
 
 
@@ -149,21 +199,31 @@ def input_names(proto: Any) -> list[str]:
     return [value.name for value in proto.graph.input if value.name not in constants]
 
 
-def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = None) -> Graph:
-    """The graph of a checked model with the input shapes of *shapes*."""
+def import_onnx(
+    proto: Any,
+    shapes: Shapes | None = None,
+    batch: int | None = None,
+    *,
+    weights: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> Graph:
+    """The graph of a checked model with the input shapes of *shapes*.
+
+    With the *weights* of :func:`load_outline` the model is not executed where its shapes can be inferred.
+    """
     constants = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+    constants.update(weights or {})
     fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
-    _refuse_huge(proto, fixed)
+    inferred = _refuse_huge(proto, fixed)
     nodes = [_node(node) for node in proto.graph.node]
     for node in nodes:
         if node.op == "Constant":
             constants[node.outputs[0]] = _constant_value(node)
     nodes = _sorted([node for node in nodes if node.op != "Constant"], {*constants, *fixed})
     opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
-    input_types = {value.name: _input_type(value) for value in proto.graph.input}
+    input_types = {value.name: _input_type(value) for value in proto.graph.input if value.name not in constants}
     graph = Graph(
         nodes=nodes,
-        inputs=input_names(proto),
+        inputs=[name for name in input_names(proto) if name not in constants],
         outputs=[value.name for value in proto.graph.output],
         constants=constants,
         shapes={**{name: tuple(value.shape) for name, value in constants.items()}, **fixed},
@@ -174,7 +234,8 @@ def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = No
     )
     _check_outputs(graph)
     graph.remove_unused()
-    _trace(graph)
+    if weights is None or not _infer(graph, inferred):
+        _trace(graph)
     graph.remove_unused()
     for name in graph.outputs:
         if name in graph.constants:
@@ -185,6 +246,37 @@ def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = No
             "the model's outputs do not depend on any input", hint="there is nothing to run: export the model again"
         )
     return graph
+
+
+def is_stripped(tensor: Any) -> bool:
+    """Whether a constant has a shape but no values."""
+    if math.prod(tensor.dims) == 0 or tensor.external_data or tensor.string_data:
+        return False
+    return not (
+        tensor.raw_data
+        or tensor.float_data
+        or tensor.int32_data
+        or tensor.int64_data
+        or tensor.double_data
+        or tensor.uint64_data
+    )
+
+
+def stand_in(tensor: Any) -> npt.NDArray[Any]:
+    """Values for a stripped constant: positive, and small enough for a deep network to stay finite."""
+    dtype = np.dtype(onnx().helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    if dtype.kind != "f":
+        raise CompileError(
+            f"a constant of type {dtype.name} has no values, and shapes may depend on it",
+            tensor=tensor.name,
+            hint="strip floating-point weights only",
+        )
+    shape = tuple(tensor.dims)
+    count = math.prod(shape)
+    if count > LARGEST_TENSOR:
+        raise CompileError(f"the shape {list(shape)} is more than {LARGEST_TENSOR} elements", tensor=tensor.name, hint="export it again")
+    value = 0.5 / max(math.prod(shape[1:]), 1) if len(shape) > 1 else 0.5
+    return np.broadcast_to(np.asarray(value, dtype), shape)  # takes no memory
 
 
 def _input_type(value: Any) -> np.dtype[Any]:
@@ -346,8 +438,8 @@ def _fixed_shape(name: str, declared: list[int | None], given: list[int] | None,
     return tuple(int(extent) for extent in shape if extent is not None)
 
 
-def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse tensors that no machine should try to allocate, before anything is executed."""
+def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
+    """The model with inferred shapes. Tensors that no machine should try to allocate are refused before anything is executed."""
     try:
         inferred = onnx().shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:  # raised from C++ with several types
@@ -373,6 +465,48 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
             raise CompileError(
                 f"the shape {list(shape)} is more than {LARGEST_TENSOR} elements", tensor=name, hint="choose smaller input shapes"
             )
+    return inferred
+
+
+def _infer(graph: Graph, inferred: Any) -> bool:
+    """Learn shapes and types from the inferred model and compute what does not depend on the inputs; False where that is not enough."""
+    helper = onnx().helper
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, np.dtype[Any]] = {}
+    for value in (*inferred.graph.value_info, *inferred.graph.output):
+        kind = value.type.tensor_type
+        extents = tuple(entry.dim_value for entry in kind.shape.dim)
+        if kind.HasField("shape") and kind.elem_type and min(extents, default=1) > 0:
+            shapes[value.name] = extents
+            dtypes[value.name] = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    produced = [output for node in graph.nodes for output in node.outputs if output]
+    if any(name not in shapes or len(shapes[name]) > MOST_AXES for name in produced):
+        return False
+    static = _static_nodes(graph)
+    frontier = _frontier(graph, static)
+    graph.shapes.update({name: shapes[name] for name in produced})
+    graph.dtypes.update({name: dtypes[name] for name in produced})
+    rest: list[Node] = []
+    for node in graph.nodes:
+        if id(node) not in static:
+            continue
+        if node.op in ("Shape", "Size"):
+            extents = graph.shapes[node.inputs[0]]
+            last = node.attribute("end", len(extents))
+            part = extents[node.attribute("start", 0) : last]
+            graph.constants[node.outputs[0]] = np.array(part if node.op == "Shape" else math.prod(extents), np.int64)
+        else:
+            rest.append(node)
+    asked = [name for name in frontier if name not in graph.constants]
+    if asked:
+        session = _session(to_onnx(graph, rest, (), asked), onnxruntime(), graph)
+        try:
+            values = session.run(asked, {})
+        except Exception as error:  # onnxruntime's exception classes are private
+            raise _explain(error, graph) from error
+        graph.constants.update({name: np.asarray(value) for name, value in zip(asked, values, strict=True)})
+    graph.nodes = [node for node in graph.nodes if id(node) not in static]
+    return True
 
 
 def _trace(graph: Graph) -> None:
