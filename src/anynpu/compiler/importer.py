@@ -13,8 +13,9 @@ import numpy.typing as npt
 from .._optional import onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from .graph import Graph, Node, to_onnx
+from .stripped import is_stripped
 
-__all__ = ["Shapes", "import_onnx", "input_names", "load_onnx", "load_outline"]
+__all__ = ["Shapes", "check_onnx", "constant_array", "import_onnx", "input_names", "load_onnx", "read_onnx"]
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -26,9 +27,6 @@ LARGEST_GRAPH = 1 << 32
 
 MOST_AXES = 8
 
-_LARGE_WEIGHT = 1024
-"""Elements from which on a float constant is taken out of the model for an outline."""
-
 LARGEST_MODEL = (1 << 31) - (1 << 20)
 """Bytes of a serialised model: protobuf ends at 2 GiB."""
 
@@ -39,7 +37,7 @@ _SUBGRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
 
 def load_onnx(model: Any) -> Any:
     """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is)."""
-    proto = _read(model)
+    proto = read_onnx(model)
     stripped = next((tensor.name for tensor in proto.graph.initializer if is_stripped(tensor)), None)
     if stripped is not None:
         raise CompileError(
@@ -47,46 +45,12 @@ def load_onnx(model: Any) -> Any:
             tensor=stripped,
             hint="take the complete model; 'anynpu predict' needs shapes only",
         )
-    _check(proto)
+    check_onnx(proto)
     return proto
 
 
-def load_outline(model: Any) -> tuple[Any, dict[str, npt.NDArray[Any]]]:
-    """A checked ModelProto without its large weights, and those weights by name; stripped ones get values that stand in for them.
-
-    The weights are declared as inputs of the graph, so that neither the checker nor the inference of shapes copies them about.
-    """
-    proto = _read(model)
-    weights: dict[str, npt.NDArray[Any]] = {}
-    kept = []
-    for tensor in proto.graph.initializer:
-        if is_stripped(tensor):
-            weights[tensor.name] = stand_in(tensor)
-        elif tensor.data_type == onnx().TensorProto.FLOAT and math.prod(tensor.dims) >= _LARGE_WEIGHT:
-            weights[tensor.name] = _array(tensor)
-        else:
-            kept.append(tensor)
-    declared = {value.name for value in proto.graph.input}
-    infos = [
-        onnx().helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
-        for tensor in proto.graph.initializer
-        if tensor.name in weights and tensor.name not in declared
-    ]
-    copies = [_copy(tensor) for tensor in kept]
-    del proto.graph.initializer[:]
-    proto.graph.initializer.extend(copies)
-    proto.graph.input.extend(infos)
-    _check(proto)
-    return proto, weights
-
-
-def _copy(message: Any) -> Any:
-    copy = type(message)()
-    copy.CopyFrom(message)
-    return copy
-
-
-def _read(model: Any) -> Any:
+def read_onnx(model: Any, *, external: bool = True) -> Any:
+    """A ModelProto that was not checked yet; with *external*, weights that lie in other files are read."""
     package = onnx()
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
@@ -94,7 +58,7 @@ def _read(model: Any) -> Any:
     elif isinstance(model, (bytes, bytearray, memoryview)):
         proto = _parse(bytes(model), "the model given as bytes")
     elif isinstance(model, (str, Path)):
-        proto = _load_file(Path(model))
+        proto = _load_file(Path(model), external=external)
     else:
         raise CompileError(
             f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
@@ -102,12 +66,14 @@ def _read(model: Any) -> Any:
     return proto
 
 
-def _load_file(path: Path) -> Any:
+def _load_file(path: Path, *, external: bool) -> Any:
     if path.is_dir():
         raise CompileError(f"{path} is a folder, not an ONNX model", hint="pass the path of the .onnx file")
     if not path.exists():
         raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
     proto = _parse(path.read_bytes(), str(path))
+    if not external:
+        return proto
     try:
         onnx().external_data_helper.load_external_data_for_model(proto, str(path.parent))
     except (OSError, ValueError, onnx().checker.ValidationError) as error:
@@ -135,7 +101,8 @@ def _parse(data: bytes, what: str) -> Any:
     return proto
 
 
-def _check(proto: Any) -> None:
+def check_onnx(proto: Any) -> None:
+    """Raise a CompileError for what is wrong with a model; initialisers that are also inputs become constants."""
     checker = onnx().checker
     _check_text(proto.graph)
     names = [initializer.name for initializer in proto.graph.initializer]
@@ -208,9 +175,9 @@ def import_onnx(
 ) -> Graph:
     """The graph of a checked model with the input shapes of *shapes*.
 
-    With the *weights* of :func:`load_outline` the model is not executed where its shapes can be inferred.
+    With *weights*, which the model declares as inputs, the model is not executed where its shapes can be inferred.
     """
-    constants = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+    constants = {tensor.name: constant_array(tensor) for tensor in proto.graph.initializer}
     constants.update(weights or {})
     fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
     inferred = _refuse_huge(proto, fixed)
@@ -248,37 +215,6 @@ def import_onnx(
     return graph
 
 
-def is_stripped(tensor: Any) -> bool:
-    """Whether a constant has a shape but no values."""
-    if math.prod(tensor.dims) == 0 or tensor.external_data or tensor.string_data:
-        return False
-    return not (
-        tensor.raw_data
-        or tensor.float_data
-        or tensor.int32_data
-        or tensor.int64_data
-        or tensor.double_data
-        or tensor.uint64_data
-    )
-
-
-def stand_in(tensor: Any) -> npt.NDArray[Any]:
-    """Values for a stripped constant: positive, and small enough for a deep network to stay finite."""
-    dtype = np.dtype(onnx().helper.tensor_dtype_to_np_dtype(tensor.data_type))
-    if dtype.kind != "f":
-        raise CompileError(
-            f"a constant of type {dtype.name} has no values, and shapes may depend on it",
-            tensor=tensor.name,
-            hint="strip floating-point weights only",
-        )
-    shape = tuple(tensor.dims)
-    count = math.prod(shape)
-    if count > LARGEST_TENSOR:
-        raise CompileError(f"the shape {list(shape)} is more than {LARGEST_TENSOR} elements", tensor=tensor.name, hint="export it again")
-    value = 0.5 / max(math.prod(shape[1:]), 1) if len(shape) > 1 else 0.5
-    return np.broadcast_to(np.asarray(value, dtype), shape)  # takes no memory
-
-
 def _input_type(value: Any) -> np.dtype[Any]:
     kind = value.type.tensor_type.elem_type
     try:
@@ -288,7 +224,8 @@ def _input_type(value: Any) -> np.dtype[Any]:
         raise CompileError(f"an input has the unknown type {kind}", tensor=value.name, hint="export the model again") from None
 
 
-def _array(tensor: Any) -> npt.NDArray[Any]:
+def constant_array(tensor: Any) -> npt.NDArray[Any]:
+    """The values of a constant."""
     try:
         return np.asarray(onnx().numpy_helper.to_array(tensor))
     except Exception as error:  # a damaged tensor ends in whatever numpy or protobuf raises
@@ -325,7 +262,7 @@ def _domain(name: str) -> str:
 
 def _constant_value(node: Node) -> npt.NDArray[Any]:
     if "value" in node.attributes:
-        return _array(node.attributes["value"])
+        return constant_array(node.attributes["value"])
     for key, kind in (
         ("value_float", np.float32),
         ("value_int", np.int64),
