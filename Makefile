@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
-NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py)
+NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py src/anynpu/rknn/abi.h src/anynpu/dropin/generate/*)
 
 .PHONY: demo test lint bench docs soak clean venv
 

@@ -1,0 +1,1 @@
+"""Drop-in libraries: unmodified programs for a board run on the software NPU."""

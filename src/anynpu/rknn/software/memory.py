@@ -1,0 +1,108 @@
+"""``rknn_tensor_mem``: memory that the caller holds by a pointer to a struct.
+
+The struct belongs to the library; the caller may read and write its fields. What a call needs is kept beside it and found by the
+struct's address, so that a pointer which was never given, or whose memory was destroyed, is refused and never read.
+
+Concurrency: the table is a dictionary whose single operations are atomic; an entry never changes after it was made. A run that uses an
+entry keeps a reference to its buffer, so destroying memory in use takes nothing away from the run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..._rknn import ffi
+from ...npu import Buffer
+from ..constants import Code, rknn_tensor_mem_flags
+from .refusal import Refusal
+
+__all__ = ["MemoryTable", "TensorMemory"]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorMemory:
+    """One piece of memory.
+
+    :ivar buffer: the bytes, from the address that counts (``virt_addr`` plus ``offset``) on
+    :ivar struct: the ``rknn_tensor_mem`` that the caller points to
+    :ivar sram: bytes of SRAM that it occupies
+    """
+
+    buffer: Buffer
+    struct: Any
+    sram: int = 0
+
+    @property
+    def size(self) -> int:
+        return self.buffer.size
+
+    def bytes(self) -> npt.NDArray[np.uint8]:
+        """The memory as it is."""
+        return self.buffer.array(np.uint8)
+
+
+class MemoryTable:
+    """All memory that one library has given out."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, TensorMemory] = {}
+
+    def add(
+        self,
+        buffer: Buffer,
+        flags: rknn_tensor_mem_flags,
+        *,
+        virtual: int,
+        physical: int,
+        fd: int,
+        offset: int = 0,
+        sram: int = 0,
+    ) -> Any:
+        """Make the struct for *buffer* and return the pointer that the caller gets.
+
+        :param virtual: what ``virt_addr`` says, without the offset
+        """
+        struct = ffi.new("rknn_tensor_mem *")
+        struct.virt_addr = ffi.cast("void *", virtual)
+        struct.phys_addr = physical
+        struct.fd = fd
+        struct.offset = offset
+        struct.size = buffer.size
+        struct.flags = int(flags)
+        self._entries[_address(struct)] = TensorMemory(buffer, struct, sram)
+        return struct
+
+    def find(self, pointer: Any) -> TensorMemory:
+        """The memory behind a pointer of the caller."""
+        entry = self._entries.get(_address(pointer))
+        if entry is None:
+            raise _unknown(pointer)
+        return entry
+
+    def remove(self, pointer: Any) -> TensorMemory:
+        """Forget the memory behind a pointer; only one of several callers gets it."""
+        entry = self._entries.pop(_address(pointer), None)
+        if entry is None:
+            raise _unknown(pointer)
+        return entry
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
+def _unknown(pointer: Any) -> Refusal:
+    if pointer == ffi.NULL:
+        return Refusal(Code.RKNN_ERR_PARAM_INVALID, "the memory is a null pointer", "pass what rknn_create_mem returned")
+    return Refusal(
+        Code.RKNN_ERR_PARAM_INVALID,
+        f"there is no tensor memory at {_address(pointer):#x}",
+        "pass a pointer that a rknn_create_mem call returned and that was not destroyed",
+    )
