@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,13 @@ import numpy.typing as npt
 
 from .._optional import onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from .custom import DOMAIN as CUSTOM_DOMAIN
+from .custom import CustomOperators, CustomTable, Declarations, custom_node, infer_custom, mark_custom
 from .graph import Graph, Node, to_onnx
+from .stages import Stage, stages
+from .stripped import is_stripped
 
-__all__ = ["Shapes", "import_onnx", "input_names", "load_onnx"]
+__all__ = ["Shapes", "check_onnx", "constant_array", "import_onnx", "input_names", "load_onnx", "read_onnx"]
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -34,8 +39,25 @@ _SHAPE_FROM_DATA = {"NonZero", "NonMaxSuppression", "Compress", "Unique", "Strin
 _SUBGRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
 
 
-def load_onnx(model: Any) -> Any:
-    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is)."""
+def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
+    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is).
+
+    :param custom_ops: operators that are custom ones, besides those of domains that are not known
+    """
+    proto = read_onnx(model)
+    stripped = next((tensor.name for tensor in proto.graph.initializer if is_stripped(tensor)), None)
+    if stripped is not None:
+        raise CompileError(
+            "the model's weights were stripped: a constant has a shape but no values",
+            tensor=stripped,
+            hint="take the complete model; 'anynpu predict' needs shapes only",
+        )
+    check_onnx(proto, custom_ops)
+    return proto
+
+
+def read_onnx(model: Any, *, external: bool = True) -> Any:
+    """A ModelProto that was not checked yet; with *external*, weights that lie in other files are read."""
     package = onnx()
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
@@ -43,21 +65,22 @@ def load_onnx(model: Any) -> Any:
     elif isinstance(model, (bytes, bytearray, memoryview)):
         proto = _parse(bytes(model), "the model given as bytes")
     elif isinstance(model, (str, Path)):
-        proto = _load_file(Path(model))
+        proto = _load_file(Path(model), external=external)
     else:
         raise CompileError(
             f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
         )
-    _check(proto)
     return proto
 
 
-def _load_file(path: Path) -> Any:
+def _load_file(path: Path, *, external: bool) -> Any:
     if path.is_dir():
         raise CompileError(f"{path} is a folder, not an ONNX model", hint="pass the path of the .onnx file")
     if not path.exists():
         raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
     proto = _parse(path.read_bytes(), str(path))
+    if not external:
+        return proto
     try:
         onnx().external_data_helper.load_external_data_for_model(proto, str(path.parent))
     except (OSError, ValueError, onnx().checker.ValidationError) as error:
@@ -85,9 +108,11 @@ def _parse(data: bytes, what: str) -> Any:
     return proto
 
 
-def _check(proto: Any) -> None:
+def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
+    """Raise a CompileError for what is wrong with a model; initialisers that are also inputs become constants."""
     checker = onnx().checker
     _check_text(proto.graph)
+    mark_custom(proto, custom_ops)
     names = [initializer.name for initializer in proto.graph.initializer]
     if proto.ir_version >= 4:
         # Initialisers that are also inputs are overridable; here they are constants, or nothing could be folded.
@@ -102,7 +127,12 @@ def _check(proto: Any) -> None:
     try:
         checker.check_model(proto)
     except Exception as error:  # the checker raises ValidationError, but also RuntimeError and TypeError from its C++ side
-        raise CompileError(f"the ONNX model is not valid: {_first_line(error)}", hint="export the model to ONNX again") from error
+        text = _first_line(error)
+        unknown = re.search(r"No Op registered for (\S+)", text)
+        hint = "export the model to ONNX again"
+        if unknown:
+            hint = f"if it is an operator of your own: custom_ops=['{unknown[1]}'], or --custom-op {unknown[1]}"
+        raise CompileError(f"the ONNX model is not valid: {text}", hint=hint) from error
     for value in incomplete:
         value.ClearField("type")
     versions = {entry.domain: entry.version for entry in proto.opset_import}
@@ -113,6 +143,8 @@ def _check(proto: Any) -> None:
             hint="export it again with opset 11 or later",
         )
     for node in proto.graph.node:
+        if node.domain == CUSTOM_DOMAIN:
+            continue
         if node.op_type in _SHAPE_FROM_DATA:
             raise UnsupportedOperatorError(
                 "the shape of its result depends on the data, which no NPU of the catalogue can run",
@@ -149,21 +181,34 @@ def input_names(proto: Any) -> list[str]:
     return [value.name for value in proto.graph.input if value.name not in constants]
 
 
-def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = None) -> Graph:
-    """The graph of a checked model with the input shapes of *shapes*."""
-    constants = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+def import_onnx(
+    proto: Any,
+    shapes: Shapes | None = None,
+    batch: int | None = None,
+    custom: CustomTable | None = None,
+    *,
+    weights: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> Graph:
+    """The graph of a checked model with the input shapes of *shapes*.
+
+    With *weights*, which the model declares as inputs, the model is not executed where its shapes can be inferred.
+    """
+    constants = {tensor.name: constant_array(tensor) for tensor in proto.graph.initializer}
+    constants.update(weights or {})
+    declared = Declarations(proto)
     fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
-    _refuse_huge(proto, fixed)
+    declared.fix(fixed)
+    inferred = _refuse_huge(proto, fixed)
     nodes = [_node(node) for node in proto.graph.node]
     for node in nodes:
         if node.op == "Constant":
             constants[node.outputs[0]] = _constant_value(node)
     nodes = _sorted([node for node in nodes if node.op != "Constant"], {*constants, *fixed})
-    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
-    input_types = {value.name: _input_type(value) for value in proto.graph.input}
+    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import if entry.domain != CUSTOM_DOMAIN}
+    input_types = {value.name: _input_type(value) for value in proto.graph.input if value.name not in constants}
     graph = Graph(
         nodes=nodes,
-        inputs=input_names(proto),
+        inputs=[name for name in input_names(proto) if name not in constants],
         outputs=[value.name for value in proto.graph.output],
         constants=constants,
         shapes={**{name: tuple(value.shape) for name, value in constants.items()}, **fixed},
@@ -174,7 +219,8 @@ def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = No
     )
     _check_outputs(graph)
     graph.remove_unused()
-    _trace(graph)
+    if weights is None or not _infer(graph, inferred):
+        _trace(graph, custom or {}, declared)
     graph.remove_unused()
     for name in graph.outputs:
         if name in graph.constants:
@@ -196,7 +242,8 @@ def _input_type(value: Any) -> np.dtype[Any]:
         raise CompileError(f"an input has the unknown type {kind}", tensor=value.name, hint="export the model again") from None
 
 
-def _array(tensor: Any) -> npt.NDArray[Any]:
+def constant_array(tensor: Any) -> npt.NDArray[Any]:
+    """The values of a constant."""
     try:
         return np.asarray(onnx().numpy_helper.to_array(tensor))
     except Exception as error:  # a damaged tensor ends in whatever numpy or protobuf raises
@@ -206,6 +253,8 @@ def _array(tensor: Any) -> npt.NDArray[Any]:
 
 
 def _node(proto: Any) -> Node:
+    if proto.domain == CUSTOM_DOMAIN:
+        return custom_node(proto, constant_array)
     helper = onnx().helper
     try:
         attributes = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
@@ -233,7 +282,7 @@ def _domain(name: str) -> str:
 
 def _constant_value(node: Node) -> npt.NDArray[Any]:
     if "value" in node.attributes:
-        return _array(node.attributes["value"])
+        return constant_array(node.attributes["value"])
     for key, kind in (
         ("value_float", np.float32),
         ("value_int", np.int64),
@@ -346,8 +395,8 @@ def _fixed_shape(name: str, declared: list[int | None], given: list[int] | None,
     return tuple(int(extent) for extent in shape if extent is not None)
 
 
-def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse tensors that no machine should try to allocate, before anything is executed."""
+def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
+    """The model with inferred shapes. Tensors that no machine should try to allocate are refused before anything is executed."""
     try:
         inferred = onnx().shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:  # raised from C++ with several types
@@ -373,37 +422,59 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
             raise CompileError(
                 f"the shape {list(shape)} is more than {LARGEST_TENSOR} elements", tensor=name, hint="choose smaller input shapes"
             )
+    return inferred
 
 
-def _trace(graph: Graph) -> None:
-    """Run the model once on zeros to learn every shape and type, and the value of all that does not depend on the inputs."""
-    package, runtime = onnx(), onnxruntime()
-    static = _static_nodes(graph)
-    frontier = _frontier(graph, static)
+def _infer(graph: Graph, inferred: Any) -> bool:
+    """Learn shapes and types from the inferred model and compute what does not depend on the inputs; False where that is not enough."""
+    helper = onnx().helper
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, np.dtype[Any]] = {}
+    for value in (*inferred.graph.value_info, *inferred.graph.output):
+        kind = value.type.tensor_type
+        extents = tuple(entry.dim_value for entry in kind.shape.dim)
+        if kind.HasField("shape") and kind.elem_type and min(extents, default=1) > 0:
+            shapes[value.name] = extents
+            dtypes[value.name] = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     produced = [output for node in graph.nodes for output in node.outputs if output]
-    helper = package.helper
-    model = _whole(graph)
-    probes = []
-    for index, name in enumerate(produced):
-        model.graph.node.append(helper.make_node("Shape", [name], [f"anynpu.shape.{index}"]))
-        model.graph.output.append(helper.make_tensor_value_info(f"anynpu.shape.{index}", package.TensorProto.INT64, None))
-        model.graph.output.append(helper.make_empty_tensor_value_info(name))
-        probes.append(f"anynpu.shape.{index}")
-    session = _session(model, runtime, graph)
-    try:
-        feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in graph.inputs}
-        values = session.run([*probes, *frontier], feeds)
-    except MemoryError as error:
-        raise CompileError("there is not enough memory to run the model", hint="choose smaller input shapes") from error
-    except Exception as error:  # onnxruntime's exception classes are private
-        raise _explain(error, graph) from error
-    for entry in session.get_outputs():
-        if not entry.name.startswith("anynpu.shape."):
-            graph.dtypes[entry.name] = _numpy_type(entry.type)
-    for name, shape in zip(produced, values[: len(produced)], strict=True):
-        graph.shapes[name] = tuple(int(extent) for extent in shape)
-    for name, value in zip(frontier, values[len(produced) :], strict=True):
-        graph.constants[name] = np.asarray(value)
+    custom = any(node.custom for node in graph.nodes)
+    if custom or any(name not in shapes or len(shapes[name]) > MOST_AXES for name in produced):
+        return False
+    static = _static_nodes(graph)
+    frontier = _frontier(graph, Stage(graph.nodes), static)
+    graph.shapes.update({name: shapes[name] for name in produced})
+    graph.dtypes.update({name: dtypes[name] for name in produced})
+    rest: list[Node] = []
+    for node in graph.nodes:
+        if id(node) not in static:
+            continue
+        if node.op in ("Shape", "Size"):
+            extents = graph.shapes[node.inputs[0]]
+            last = node.attribute("end", len(extents))
+            part = extents[node.attribute("start", 0) : last]
+            graph.constants[node.outputs[0]] = np.array(part if node.op == "Shape" else math.prod(extents), np.int64)
+        else:
+            rest.append(node)
+    asked = [name for name in frontier if name not in graph.constants]
+    if asked:
+        session = _session(to_onnx(graph, rest, (), asked), onnxruntime(), graph)
+        try:
+            values = session.run(asked, {})
+        except Exception as error:  # onnxruntime's exception classes are private
+            raise _explain(error, graph) from error
+        graph.constants.update({name: np.asarray(value) for name, value in zip(asked, values, strict=True)})
+    graph.nodes = [node for node in graph.nodes if id(node) not in static]
+    return True
+
+
+def _trace(graph: Graph, custom: CustomTable, declared: Declarations) -> None:
+    """Run the model once on zeros to learn every shape and type, and the value of all that does not depend on the inputs."""
+    static = _static_nodes(graph)
+    for stage in stages(graph.nodes):
+        if stage.nodes:
+            _trace_stage(graph, stage, static)
+        for node in stage.customs:
+            infer_custom(graph, node, custom, declared)
     graph.nodes = [node for node in graph.nodes if id(node) not in static]
     for name, extents in graph.shapes.items():
         if len(extents) > MOST_AXES:
@@ -418,9 +489,39 @@ def _trace(graph: Graph) -> None:
                 )
 
 
-def _whole(graph: Graph) -> Any:
-    """The whole graph as ONNX, before the types of its tensors are known."""
-    model = to_onnx(graph, graph.nodes, graph.inputs, ())
+def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:
+    package, runtime = onnx(), onnxruntime()
+    frontier = _frontier(graph, stage, static)
+    produced = [output for node in stage.nodes for output in node.outputs if output]
+    helper = package.helper
+    inputs = stage.entering(graph)
+    model = _whole(graph, stage.nodes, inputs)
+    probes = []
+    for index, name in enumerate(produced):
+        model.graph.node.append(helper.make_node("Shape", [name], [f"anynpu.shape.{index}"]))
+        model.graph.output.append(helper.make_tensor_value_info(f"anynpu.shape.{index}", package.TensorProto.INT64, None))
+        model.graph.output.append(helper.make_empty_tensor_value_info(name))
+        probes.append(f"anynpu.shape.{index}")
+    session = _session(model, runtime, graph)
+    try:
+        feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in inputs}
+        values = session.run([*probes, *frontier], feeds)
+    except MemoryError as error:
+        raise CompileError("there is not enough memory to run the model", hint="choose smaller input shapes") from error
+    except Exception as error:  # onnxruntime's exception classes are private
+        raise _explain(error, graph) from error
+    for entry in session.get_outputs():
+        if not entry.name.startswith("anynpu.shape."):
+            graph.dtypes[entry.name] = _numpy_type(entry.type)
+    for name, shape in zip(produced, values[: len(produced)], strict=True):
+        graph.shapes[name] = tuple(int(extent) for extent in shape)
+    for name, value in zip(frontier, values[len(produced) :], strict=True):
+        graph.constants[name] = np.asarray(value)
+
+
+def _whole(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str]) -> Any:
+    """Nodes as an ONNX model, before the types of their results are known."""
+    model = to_onnx(graph, nodes, inputs, ())
     if model.ByteSize() > LARGEST_MODEL:
         raise CompileError("the model is larger than 2 GiB, which no chip of the catalogue can hold", hint="use a smaller model")
     return model
@@ -446,7 +547,7 @@ def _explain(error: Exception, graph: Graph) -> CompileError:
     missing = "NOT_IMPLEMENTED" in text or "not a registered function" in text or "No Op registered" in text
     kind = UnsupportedOperatorError if missing else CompileError
     hint = (
-        "an operator outside ONNX has to be registered as a custom operator; cut it out or replace it"
+        "compile it as a custom operator: custom_ops=['NAME'], or --custom-op NAME"
         if missing
         else "run the model in onnxruntime with the same input shapes: it fails there too"
     )
@@ -460,7 +561,7 @@ def _static_nodes(graph: Graph) -> set[int]:
     static = set(graph.constants)
     found: set[int] = set()
     for node in graph.nodes:
-        if node.op in _RANDOM:
+        if node.op in _RANDOM or node.custom:
             continue
         if node.op in ("Shape", "Size") or all(not name or name in static for name in node.inputs):
             found.add(id(node))
@@ -468,14 +569,15 @@ def _static_nodes(graph: Graph) -> set[int]:
     return found
 
 
-def _frontier(graph: Graph, static: set[int]) -> list[str]:
-    """Results of static nodes that the rest of the graph reads."""
+def _frontier(graph: Graph, stage: Stage, static: set[int]) -> list[str]:
+    """Results of static nodes of a stage that the rest of the graph reads."""
     readers = graph.consumers()
+    inside = static & {id(node) for node in stage.nodes}
     names = []
-    for node in graph.nodes:
+    for node in stage.nodes:
         if id(node) in static:
             for name in node.outputs:
-                if name in graph.outputs or any(id(reader) not in static for reader in readers.get(name, ())):
+                if name in graph.outputs or any(id(reader) not in inside for reader in readers.get(name, ())):
                     names.append(name)
     return names
 

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..chips import Chip
 from ..errors import CompileError
 from ..program import (
     Conv,
     ConvTranspose,
+    Custom,
+    CustomConstant,
     Dense,
     Float,
     Island,
@@ -26,7 +30,7 @@ from ..program import (
     Transpose,
 )
 from ..tensor import DType, Layout, Quantization, TensorSpec
-from .emit import Emitter
+from .emit import Emitter, OutlineEmitter
 from .forms import Form
 from .graph import Graph
 from .islands import build_island, stored_weights
@@ -44,9 +48,20 @@ __all__ = ["lower"]
 _SPATIAL = {Form.CONV, Form.CONV_TRANSPOSE, Form.POOL, Form.RESIZE}
 
 
-def lower(graph: Graph, steps: list[Step], chip: Chip, quantization: Mapping[str, Quantization], dtype: DType) -> Program:
-    """The program of *steps* on *chip*. *dtype* is the type of codes: INT8 or INT16."""
-    return _Lowering(graph, schedule(graph, steps), chip, quantization, dtype).run()
+def lower(
+    graph: Graph,
+    steps: list[Step],
+    chip: Chip,
+    quantization: Mapping[str, Quantization],
+    dtype: DType,
+    *,
+    outline: bool = False,
+) -> Program:
+    """The program of *steps* on *chip*. *dtype* is the type of codes: INT8 or INT16.
+
+    An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and islands without a model.
+    """
+    return _Lowering(graph, schedule(graph, steps), chip, quantization, dtype, outline=outline).run()
 
 
 @dataclass(frozen=True)
@@ -58,11 +73,19 @@ class _Placed:
 
 class _Lowering:
     def __init__(
-        self, graph: Graph, steps: list[Step], chip: Chip, quantization: Mapping[str, Quantization], dtype: DType
+        self,
+        graph: Graph,
+        steps: list[Step],
+        chip: Chip,
+        quantization: Mapping[str, Quantization],
+        dtype: DType,
+        *,
+        outline: bool,
     ) -> None:
         self._graph = graph
         self._chip = chip
-        self._emitter = Emitter(graph, quantization, dtype)
+        self._outline = outline
+        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, dtype)
         self._layers: list[Layer] = []
         self._tensors = Tensors(dtype, quantization, self._layers)
         self._steps = [_Placed(step, *place(graph, step, chip)) for step in steps]
@@ -78,12 +101,15 @@ class _Lowering:
             self._add_input(name)
         waiting: list[_Placed] = []
         for placed in self._steps:
-            if placed.step.is_float:
+            if placed.step.is_float and not placed.step.node.custom:
                 waiting.append(placed)
                 continue
             self._finish_island(waiting)
             waiting = []
-            self._integer_step(placed)
+            if placed.step.node.custom:
+                self._custom_step(placed)
+            else:
+                self._integer_step(placed)
         self._finish_island(waiting)
         inputs, outputs = tuple(self._graph.inputs), tuple(self._graph.outputs)
         for name in outputs:
@@ -112,7 +138,8 @@ class _Lowering:
             layout = Layout.NHWC if len(shape) == 4 or (spatial and len(shape) == 3) else Layout.row_major(len(shape))
             self._tensors.add_codes(name, shape, layout)
         else:
-            self._tensors.add(TensorSpec(name, shape, self._float_type(name, half=True), Layout.row_major(len(shape))))
+            half = any(not placed.step.node.custom for placed in self._readers.get(name, ()))
+            self._tensors.add(TensorSpec(name, shape, self._float_type(name, half=half), Layout.row_major(len(shape))))
 
     def _float_type(self, name: str, *, half: bool) -> DType:
         """The program's type of a graph tensor outside integers: float32 may be halved, other types stay."""
@@ -125,6 +152,38 @@ class _Lowering:
             raise CompileError(
                 f"a tensor has the type {dtype.name}", tensor=name, hint="only numeric and boolean tensors can run on an NPU"
             ) from None
+
+    # custom steps
+
+    def _custom_step(self, placed: _Placed) -> None:
+        """Its tensors are row-major, those of real numbers in float32, whatever the model's type."""
+        step, node = placed.step, placed.step.node
+        constants = tuple(
+            CustomConstant(position, name, self._custom_constant(name))
+            for position, name in enumerate(node.inputs)
+            if name in self._graph.constants
+        )
+        inputs = [self._tensors.floats32(name) for name in node.inputs if name not in self._graph.constants]
+        for name in step.outputs:
+            shape = self._graph.shapes[name]
+            self._tensors.add(TensorSpec(name, shape, self._custom_type(name), Layout.row_major(len(shape))))
+        self._append(placed, Custom(node.custom, node.attributes, constants), inputs, step.outputs)
+
+    def _custom_constant(self, name: str) -> npt.NDArray[Any]:
+        value = self._graph.constants[name]
+        return np.ascontiguousarray(value, self._custom_type(name).storage).reshape(value.shape)
+
+    def _custom_type(self, name: str) -> DType:
+        if self._graph.dtypes[name].kind == "f":
+            return DType.FLOAT32
+        dtype = self._float_type(name, half=False)
+        if dtype in (DType.BFLOAT16, DType.INT4, DType.UINT4):
+            raise CompileError(
+                f"a custom operator has a tensor of the type {dtype.value}",
+                tensor=name,
+                hint="use a type that numpy has, such as float32 or int8",
+            )
+        return dtype
 
     # float steps
 
@@ -152,7 +211,10 @@ class _Lowering:
                     boundary[name] = spec
         halves = {id(placed.step) for placed in group if self._is_half(placed)}
         index = len(self._islands)
-        self._islands.append(build_island(self._graph, steps, boundary, leaving, lambda step: id(step) in halves))
+        if self._outline:
+            self._islands.append(Island(b"", (), tuple(leaving)))
+        else:
+            self._islands.append(build_island(self._graph, steps, boundary, leaving, lambda step: id(step) in halves))
         for placed in group:
             self._float_layer(placed, index, boundary)
 

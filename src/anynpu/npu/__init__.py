@@ -12,11 +12,13 @@ from __future__ import annotations
 from .context import Context
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
+from .custom import CustomCall, CustomFunction, CustomTensor
 from .device import Device, Job
 from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
 from .engines.native import NativeEngine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
+from .realtime import RealTimeClock, RealTimeReport
 
 __all__ = [
     "Buffer",
@@ -24,6 +26,9 @@ __all__ = [
     "CoreMask",
     "CoreScheduler",
     "CoreStatistics",
+    "CustomCall",
+    "CustomFunction",
+    "CustomTensor",
     "Device",
     "Engine",
     "Executable",
@@ -35,6 +40,8 @@ __all__ = [
     "MemoryUsage",
     "NativeEngine",
     "Purpose",
+    "RealTimeClock",
+    "RealTimeReport",
     "ReferenceEngine",
     "RunControl",
 ]

@@ -1,7 +1,7 @@
 """One user of a loaded model, with its own inputs, outputs and internal memory.
 
 Who owns what: the context owns its I/O buffers and its internal memory, unless the caller supplied them, and the program bound to them.
-Weights and prepared programs belong to the loaded model.
+Weights and prepared programs belong to the loaded model. Functions of custom operators are registered with one context and serve it alone.
 
 Exclusion: a context does one thing at a time. There is no lock in it: it is an exclusive thing in the device's scheduler, which a call
 that reads or writes the context's state holds, and so is its internal memory, which a run holds together with its cores. Two threads may
@@ -11,6 +11,7 @@ therefore use one context, and two contexts one piece of internal memory; they t
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,12 @@ import numpy.typing as npt
 
 from .. import convert
 from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNameError
-from ..program import Float, Program
+from ..program import Custom, Float, Layer, Program
 from ..tensor import DType, Layout, TensorSpec
 from .control import RunControl
 from .cores import CoreMask, Lease, host_threads
-from .engines.base import BoundProgram, LayerTime
+from .custom import CustomCall, CustomFunction, CustomTensor, custom_step, require_registered
+from .engines.base import BoundProgram, LayerTime, Step
 from .inputs import interpret
 from .loaded import Resident, internal_size, shape_set
 from .memory import Buffer, Purpose
@@ -72,6 +74,8 @@ class Context:
         self._supplied: set[str] = set()  # inputs in buffers of the caller
         self._bound: BoundProgram | None = None
         self._copies: list[tuple[Array, Array]] = []
+        self._custom: dict[str, CustomFunction] = {}
+        self._calls: dict[int, CustomCall] = {}  # of the bound program, by layer
         self._device.adopt(self)
 
     @property
@@ -97,6 +101,29 @@ class Context:
     @property
     def closed(self) -> bool:
         return self._resident is None
+
+    @property
+    def custom_operators(self) -> Mapping[str, CustomFunction | None]:
+        """The types of the custom operators that the model needs, each with its function, or None where that is still missing."""
+        return {name: self._custom.get(name) for name in self._require().model.custom_operators}
+
+    def register_custom_operator(self, op_type: str, compute: CustomFunction) -> None:
+        """Let *compute* execute all layers of a custom operator in this context; it takes the place of an earlier function.
+
+        Waits for a run that is in progress. The operator need not be in the model.
+
+        >>> def double(call):
+        ...     np.multiply(call.inputs[0].array, 2, out=call.outputs[0].array)
+        >>> context.register_custom_operator("Double", double)                                    # doctest: +SKIP
+        """
+        with self._turn():
+            self._custom[op_type] = compute
+
+    def custom_calls(self) -> tuple[CustomCall, ...]:
+        """What a run calls functions of custom operators with, layer by layer, in memory as it is bound now."""
+        with self._turn():
+            self._arrange()
+            return tuple(self._calls.values())
 
     def select_shapes(self, shapes: int | Mapping[str, Sequence[int]]) -> None:
         """Change to another shape set, by index or by the shape of each input. Buffers that were bound are let go."""
@@ -190,17 +217,22 @@ class Context:
         control: RunControl | None = None,
         profile: bool = False,
         between: Callable[[int], None] | None = None,
+        duration_us: float | None = None,
     ) -> list[LayerTime]:
         """Execute on what the input buffers hold; the results are in the output buffers.
 
         :param profile: measure each layer
         :param between: called before each layer with its index
+        :param duration_us: the time that the chip takes, for a device in real time; the prediction of the program if not given
         :return: the host time of each layer, in order; empty without *profile*
         """
         control = control or RunControl(timeout)
         clock: list[LayerTime] | None = [] if profile else None
-        with self._turn(control, priority), self._cores(control, mask, priority) as lease:
-            self._execute(lease, between, clock)
+        self._device.require_open()
+        # nothing is read or written but by the run itself, so one claim takes the context and its cores
+        with self._scheduler.acquire(mask, priority=priority, control=control, exclusive=self._exclusive()) as lease:
+            self._require()
+            self._execute(lease, between, clock, duration_us)
         return clock or []
 
     def close(self) -> None:
@@ -210,6 +242,7 @@ class Context:
         self._unbind()
         self._internal = None
         self._copies = []
+        self._custom, self._calls = {}, {}
         self._inputs, self._outputs = {}, {}
 
     # What follows expects that the context is held, except `_turn` and `_cores`, which take hold of it.
@@ -293,8 +326,34 @@ class Context:
                 for name in program.outputs
                 if owners[name] != name or name in program.inputs
             ]
-            self._bound = self._require().executable(self._index).bind(arrays)
+            self._calls = {
+                index: self._call(program, layer, layer.op)
+                for index, layer in enumerate(program.layers)
+                if isinstance(layer.op, Custom)
+            }
+            self._bound = self._require().executable(self._index).bind(arrays, self._custom_step)
         return self._bound
+
+    def _custom_step(self, index: int, arrays: Mapping[str, Array]) -> Step:
+        return custom_step(self._calls[index], self._custom, arrays)
+
+    def _call(self, program: Program, layer: Layer, op: Custom) -> CustomCall:
+        def tensor(name: str, *, writable: bool) -> CustomTensor:
+            spec = program.tensors[name]
+            buffer, offset = self._location(program, self._owner(program, name))
+            array = buffer.tensor(spec, offset)
+            array.flags.writeable = writable
+            return CustomTensor(spec, array, buffer, offset)
+
+        weights = self._require().weights
+        inputs = [tensor(name, writable=False) for name in layer.inputs]
+        for constant in sorted(op.constants, key=lambda entry: entry.position):
+            array = constant.value.view()
+            array.flags.writeable = False
+            offset = array.ctypes.data - weights.address if array.size else 0
+            inputs.insert(constant.position, CustomTensor(constant.spec, array, weights, offset))
+        outputs = tuple(tensor(name, writable=True) for name in layer.outputs)
+        return CustomCall(layer.name, op.op_type, op.attributes, tuple(inputs), outputs)
 
     @staticmethod
     def _owner(program: Program, name: str) -> str:
@@ -303,16 +362,40 @@ class Context:
         return name
 
     def _place(self, program: Program, name: str, owner: str) -> Array:
-        if owner in self._inputs:
-            return self._inputs[owner].tensor(program.tensors[name])
-        if owner in self._outputs:
-            return self._outputs[owner].tensor(program.tensors[name])
-        if owner not in program.memory.offsets:
-            raise ModelFormatError(f"the program has no memory for tensor '{name}'", hint="compile the model again")
-        return self.internal_memory.tensor(program.tensors[name], program.memory.offsets[owner])
+        buffer, offset = self._location(program, owner)
+        return buffer.tensor(program.tensors[name], offset)
 
-    def _execute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:
-        self._arrange().run(lease.control, between=between, clock=clock, threads=host_threads(len(lease.cores)))
+    def _location(self, program: Program, owner: str) -> tuple[Buffer, int]:
+        """The buffer and the byte in it where a tensor that owns memory begins."""
+        for buffers in (self._inputs, self._outputs):
+            if owner in buffers:
+                return buffers[owner], 0
+        if owner not in program.memory.offsets:
+            raise ModelFormatError(f"the program has no memory for tensor '{owner}'", hint="compile the model again")
+        return self.internal_memory, program.memory.offsets[owner]
+
+    def _execute(
+        self,
+        lease: Lease,
+        between: Callable[[int], None] | None = None,
+        clock: list[LayerTime] | None = None,
+        duration_us: float | None = None,
+    ) -> None:
+        real = self._device.clock
+        if real is None:
+            self._compute(lease, between, clock)
+            return
+        if duration_us is None:
+            duration_us = self._require().latency_us(self._index, len(lease.cores), self._scheduler.busy)
+        started = time.monotonic()
+        ends = real.begin(lease.cores, duration_us)
+        self._compute(lease, between, clock)
+        real.finish(lease.cores, duration_us, started, ends, lease.control)
+
+    def _compute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:
+        bound = self._arrange()
+        require_registered(self._calls.values(), self._custom)
+        bound.run(lease.control, between=between, clock=clock, threads=host_threads(len(lease.cores)))
         for target, source in self._copies:
             target[: source.size] = source
 

@@ -148,6 +148,11 @@ class CoreScheduler:
             return tuple(CoreStatistics(jobs, busy) for jobs, busy in zip(self._jobs, self._busy_ns, strict=True))
 
     @property
+    def busy(self) -> int:
+        """How many cores are in use."""
+        return self._count - len(self._idle)
+
+    @property
     def waiting(self) -> int:
         """How many jobs wait."""
         with self._lock:
@@ -356,7 +361,7 @@ def host_threads(cores: int) -> int:
     >>> host_threads(1)
     1
     """
-    return max(1, min(cores, os.cpu_count() or 1))
+    return 1 if cores <= 1 else min(cores, os.cpu_count() or 1)
 
 
 def _cores_of(bits: int) -> frozenset[int]:
