@@ -67,6 +67,7 @@ class FakeLane:
         self.backend = backend
         self.mask = mask
         self.closed = False
+        self.abandoned = False
         self.user: int | None = None
         self.stop = threading.Event()
         self.arrays: list[Array] = []
@@ -137,6 +138,9 @@ class FakeLane:
         if self.backend.device.stoppable:
             self.stop.set()
         return self.backend.device.stoppable
+
+    def abandon(self) -> None:
+        self.abandoned = True
 
     def close(self) -> None:
         assert not self.closed, "a lane is closed twice"
@@ -233,7 +237,9 @@ class FakeDevice:
         self.writes: list[tuple[tuple[Array, ...], tuple[bool, ...], int]] = []
         self.bound_runs: list[tuple[int, tuple[TensorSpec, ...]]] = []
 
-    def open_backend(self, model: str | PathLike[str] | bytes, options: SessionOptions, weights_from: Backend | None) -> FakeBackend:
+    def open_backend(
+        self, model: str | PathLike[str] | bytes, options: SessionOptions, weights_from: Backend | None
+    ) -> FakeBackend:
         self.open_backends += 1
         self.lent.append(weights_from)
         backend = FakeBackend(self, options)

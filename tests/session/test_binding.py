@@ -164,7 +164,8 @@ def test_bindings_that_cannot_be() -> None:
             (lambda: binding.bind_ortvalue_output("y", OrtValue.ortvalue_from_numpy(np.zeros((2, 2)))), FeedShapeError),
             (
                 lambda: binding.bind_ortvalue_input(
-                    "x", OrtValue.ortvalue_from_shape_and_type([1, 4], "float32", "npu", session=session, name="y", io_kind="output")
+                    "x",
+                    OrtValue.ortvalue_from_shape_and_type([1, 4], "float32", "npu", session=session, name="y", io_kind="output"),
                 ),
                 FeedNameError,
             ),

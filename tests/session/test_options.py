@@ -199,7 +199,13 @@ def test_a_session_tells_its_options() -> None:
 
 @pytest.mark.parametrize(
     ("options", "cores"),
-    [({"schedule": [0, 1]}, 1), ({"schedule": [40]}, 3), ({"tp_mode": "0,1"}, 1), ({"tp_mode": "2"}, 2), ({"tp_mode": "0,1,2"}, 2)],
+    [
+        ({"schedule": [0, 1]}, 1),
+        ({"schedule": [40]}, 3),
+        ({"tp_mode": "0,1"}, 1),
+        ({"tp_mode": "2"}, 2),
+        ({"tp_mode": "0,1,2"}, 2),
+    ],
 )
 def test_cores_that_the_chip_lacks_are_a_clear_error_and_leave_nothing_open(options: dict[str, Any], cores: int) -> None:
     device = FakeDevice(cores)

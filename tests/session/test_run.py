@@ -277,9 +277,7 @@ def test_weights_of_another_session() -> None:
         with pytest.raises(OptionError, match="use_weight_from"):
             InferenceSession(b"model", device=device, use_weight_from=wrong)  # type: ignore[arg-type]
     with device.open() as other, pytest.raises(OptionError, match="cannot be combined"):
-        InferenceSession(
-            b"model", device=device, use_weight_from=other, provider_options={"custom_op_path": "a.so"}
-        )
+        InferenceSession(b"model", device=device, use_weight_from=other, provider_options={"custom_op_path": "a.so"})
 
 
 def test_fewer_contexts_than_wished_for_are_enough() -> None:

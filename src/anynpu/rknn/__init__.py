@@ -10,6 +10,7 @@
 ...     (heat,) = context.run([page])
 """
 
+from .backend import RknnBackend, open_backend
 from .constants import (
     Code,
     Flag,
@@ -35,6 +36,7 @@ __all__ = [
     "Flag",
     "Library",
     "MemorySizes",
+    "RknnBackend",
     "RknnModel",
     "ShapeRange",
     "SoftwareLibrary",
@@ -43,6 +45,7 @@ __all__ = [
     "VendorLibrary",
     "Version",
     "check",
+    "open_backend",
     "open_library",
     "rknn_core_mask",
     "rknn_mem_alloc_flags",

@@ -95,6 +95,9 @@ class Lane(Protocol):
     def cancel(self) -> bool:
         """Ask the run to stop, from another thread; False if this device cannot."""
 
+    def abandon(self) -> None:
+        """The session has given the lane up because its thread did not come back; nothing may wait for it. From another thread."""
+
     def close(self) -> None: ...
 
 

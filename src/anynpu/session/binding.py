@@ -70,7 +70,9 @@ class OrtValue:
     ([1, 3], 'tensor(float)', 'cpu')
     """
 
-    def __init__(self, spec: TensorSpec, *, array: Array | None = None, memory: Memory | None = None, owner: object = None) -> None:
+    def __init__(
+        self, spec: TensorSpec, *, array: Array | None = None, memory: Memory | None = None, owner: object = None
+    ) -> None:
         self._spec = spec
         self._array = array
         self._memory = memory
@@ -166,7 +168,8 @@ class OrtValue:
         if spec.nbytes > size:
             memory.close()
             raise FeedShapeError(
-                f"the value takes {spec.nbytes} bytes, the memory has {size}", hint="give a larger buffer, or another shape or type"
+                f"the value takes {spec.nbytes} bytes, the memory has {size}",
+                hint="give a larger buffer, or another shape or type",
             )
         return OrtValue(spec, memory=memory, owner=session)
 
@@ -222,7 +225,9 @@ class OrtValue:
         if self._memory is None:
             held = self._held()
             if array.shape != held.shape:
-                raise FeedShapeError(f"the value has shape {list(held.shape)}, the array {list(array.shape)}", hint="make them equal")
+                raise FeedShapeError(
+                    f"the value has shape {list(held.shape)}, the array {list(array.shape)}", hint="make them equal"
+                )
             np.copyto(held, array, casting="same_kind")
             return
         session = self._owner
@@ -399,7 +404,9 @@ class IOBinding:
                 self.bind_output(spec.name)
         with self._lock:
             if self._busy:
-                raise SessionError("this binding is in a run that has not finished", hint="use one binding for each request in flight")
+                raise SessionError(
+                    "this binding is in a run that has not finished", hint="use one binding for each request in flight"
+                )
             self._busy = True
         try:
             return _BoundRun(self)
@@ -424,7 +431,9 @@ class IOBinding:
     def _bind(self, values: dict[str, OrtValue], name: str, value: OrtValue) -> None:
         with self._lock:
             if self._busy:
-                raise SessionError("this binding is in a run that has not finished", hint="use one binding for each request in flight")
+                raise SessionError(
+                    "this binding is in a run that has not finished", hint="use one binding for each request in flight"
+                )
             values[name] = value
 
     def _input(self, name: str) -> TensorSpec:
@@ -444,7 +453,9 @@ class IOBinding:
         else:
             target = spec
         if held.dtype is not target.dtype:
-            raise FeedTypeError(f"{kind} '{spec.name}' is {target.dtype.value}, the value {held.dtype.value}", hint="use its type")
+            raise FeedTypeError(
+                f"{kind} '{spec.name}' is {target.dtype.value}, the value {held.dtype.value}", hint="use its type"
+            )
         if math.prod(held.shape) != math.prod(target.memory_shape):
             raise FeedShapeError(
                 f"{kind} '{spec.name}' takes {list(target.memory_shape)} in memory, the value has {list(held.shape)}",
@@ -526,12 +537,18 @@ def _fitting(spec: TensorSpec, kind: DType, layout: str, io_kind: str) -> Tensor
         return spec
     if io_kind == "input" and kind in _VALUES:
         return _value_spec(spec, kind)
-    raise FeedTypeError(f"{io_kind} '{spec.name}' is {spec.dtype.value} on the device, not {kind.value}", hint=f"ask for {spec.dtype.value}")
+    raise FeedTypeError(
+        f"{io_kind} '{spec.name}' is {spec.dtype.value} on the device, not {kind.value}", hint=f"ask for {spec.dtype.value}"
+    )
 
 
-def _port(session: InferenceSession | None, name: str | None, io_kind: str | None, call: str) -> tuple[InferenceSession, TensorSpec]:
+def _port(
+    session: InferenceSession | None, name: str | None, io_kind: str | None, call: str
+) -> tuple[InferenceSession, TensorSpec]:
     if session is None or name is None:
-        raise FeedError(f"{call} on the device needs session and name", hint="they tell type and layout; or use device_type='cpu'")
+        raise FeedError(
+            f"{call} on the device needs session and name", hint="they tell type and layout; or use device_type='cpu'"
+        )
     kind = io_kind or "input"
     if kind not in ("input", "output"):
         raise FeedError(f"io_kind must be 'input' or 'output', got {io_kind!r}", hint="leave it out for an input")
@@ -583,4 +600,3 @@ def _at_address(address: int, shape: tuple[int, ...], kind: DType) -> Array:
     size = kind.nbytes(math.prod(shape))
     memory = (ctypes.c_ubyte * size).from_address(address)
     return np.frombuffer(memory, kind.storage).reshape(shape)
-

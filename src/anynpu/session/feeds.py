@@ -108,9 +108,7 @@ class FeedReader:
         self._names = [entry.name for entry in self._inputs]
         sets = [tuple(tuple(shape) for shape in shapes) for shapes in shape_sets] or [tuple(spec.shape for spec in inputs)]
         self._sets = sets
-        self._expected = [
-            tuple(entry.shown(shape) for entry, shape in zip(self._inputs, shapes, strict=True)) for shapes in sets
-        ]
+        self._expected = [tuple(entry.shown(shape) for entry, shape in zip(self._inputs, shapes, strict=True)) for shapes in sets]
         self._by_shape = {shapes: index for index, shapes in reversed(list(enumerate(self._expected)))}
         self._last = tuple(entry.last for entry in self._inputs)
         self._any = any(entry.either for entry in self._inputs)
@@ -177,7 +175,9 @@ class FeedReader:
             return [feed]
         if isinstance(feed, list | tuple):
             if len(feed) != len(names):
-                raise FeedError(f"the model has {len(names)} inputs, got a list of {len(feed)}", hint=f"in order: {', '.join(names)}")
+                raise FeedError(
+                    f"the model has {len(names)} inputs, got a list of {len(feed)}", hint=f"in order: {', '.join(names)}"
+                )
             return feed
         raise FeedError(
             f"input_feed must be a dict, a list or a numpy array, not {type(feed).__name__}",
@@ -231,7 +231,9 @@ def split_batch(reader: FeedReader, input_feed: object) -> list[list[Array]]:
             )
     sizes = {array.shape[0] if array.ndim else 0 for array in given}
     if len(sizes) != 1:
-        raise FeedShapeError(f"the inputs have batches of different sizes: {sorted(sizes)}", hint="give each input as many samples")
+        raise FeedShapeError(
+            f"the inputs have batches of different sizes: {sorted(sizes)}", hint="give each input as many samples"
+        )
     (count,) = sizes
     if count == 0:
         raise FeedShapeError("the batch is empty", hint="give at least one sample")

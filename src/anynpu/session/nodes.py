@@ -84,7 +84,8 @@ def output_types(outputs: Sequence[TensorSpec], asked: str | Mapping[str, str]) 
         unknown = [name for name in asked if name not in [spec.name for spec in outputs]]
         if unknown:
             raise OptionError(
-                f"output_type names '{unknown[0]}', which is no output", hint=f"there are: {', '.join(spec.name for spec in outputs)}"
+                f"output_type names '{unknown[0]}', which is no output",
+                hint=f"there are: {', '.join(spec.name for spec in outputs)}",
             )
     types = []
     for spec in outputs:

@@ -222,7 +222,8 @@ def parse_options(providers: object, provider_options: object) -> SessionOptions
     given = _given(provider_options)
     if inline is not None and given:
         raise OptionError(
-            "provider options are given twice: inside providers and as provider_options", hint="give them in one of the two places"
+            "provider options are given twice: inside providers and as provider_options",
+            hint="give them in one of the two places",
         )
     family = PROVIDERS[name] if name else ""
     return _parse({**(inline or {}), **given}, family=family, provider=name)
@@ -392,11 +393,26 @@ def _type_name(key: str, value: Any) -> str:
     except TypeError:
         name = ""
     if name not in _OUTPUT_TYPES:
-        raise OptionError(f"unknown {key}: {value!r}", hint=f"use one of: model, {', '.join(_OUTPUT_TYPES)}, or these by output name")
+        raise OptionError(
+            f"unknown {key}: {value!r}", hint=f"use one of: model, {', '.join(_OUTPUT_TYPES)}, or these by output name"
+        )
     return name
 
 
-_OUTPUT_TYPES = ("float32", "float16", "float64", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "bool")
+_OUTPUT_TYPES = (
+    "float32",
+    "float16",
+    "float64",
+    "int8",
+    "uint8",
+    "int16",
+    "uint16",
+    "int32",
+    "uint32",
+    "int64",
+    "uint64",
+    "bool",
+)
 
 _PARSERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "layout": ("layout", _choice(_LAYOUTS)),

@@ -24,7 +24,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from ..errors import AnynpuError, DeviceClosed, DeviceHungError, DeviceTimeout, JobCancelled, OptionError, SessionError, SubmitTimeout
+from ..errors import (
+    AnynpuError,
+    DeviceClosed,
+    DeviceHungError,
+    DeviceTimeout,
+    JobCancelled,
+    OptionError,
+    SessionError,
+    SubmitTimeout,
+)
 from .backend import Backend, Lane
 from .lanes import Group, Slot, core_label
 from .pacing import Pacer
@@ -188,7 +197,9 @@ class Scheduler:
         if slot is not None:
             self._workers.start(functools.partial(self._serve, slot, request))
         if victim is not None:
-            self._answer_denied(victim, JobCancelled("the request was dropped for a newer one", hint="the queue was full; see overflow"))
+            self._answer_denied(
+                victim, JobCancelled("the request was dropped for a newer one", hint="the queue was full; see overflow")
+            )
         if request.deadline:
             self._timekeeper.add(request)
         if request.admitted is not None:
@@ -688,6 +699,8 @@ class Scheduler:
                 deliver = self._claim_delivery()
                 self._tell_idle()
         for slot in lost:
+            if slot.lane is not None:
+                slot.lane.abandon()
             log.error("%s did not answer for %g s; its context is given up", slot.label, self._watchdog)
         for request in answers:
             self._answer(request)

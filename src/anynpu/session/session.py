@@ -189,9 +189,13 @@ class InferenceSession:
         :param overflow: if the queue is full: ``wait``, ``drop_oldest`` (whose callback gets an error), or ``fail``
         """
         if not callable(callback):
-            raise CallbackError(f"callback must be callable, got {type(callback).__name__}", hint="pass a function of three arguments")
+            raise CallbackError(
+                f"callback must be callable, got {type(callback).__name__}", hint="pass a function of three arguments"
+            )
         if dispatches_batch(run_options):
-            raise SessionError("run_async does not spread a batch over the cores", hint="submit the samples one by one, or use run")
+            raise SessionError(
+                "run_async does not spread a batch over the cores", hint="submit the samples one by one, or use run"
+            )
         request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
         request.callback = callback
         request.user_data = user_data
@@ -298,7 +302,9 @@ class InferenceSession:
         if depth is None:
             depth = 2 * self._scheduler.lanes
         if isinstance(depth, bool) or not isinstance(depth, int) or depth <= 0:
-            raise SessionError(f"the depth of a stream must be greater than 0, got {depth!r}", hint="leave it out for the default")
+            raise SessionError(
+                f"the depth of a stream must be greater than 0, got {depth!r}", hint="leave it out for the default"
+            )
         return stream(self, feeds, depth, ordered, output_names, {"core": core, "priority": priority})
 
     # -- memory of the caller's choice
@@ -318,7 +324,9 @@ class InferenceSession:
             io_binding.end()
         taken(request)
 
-    def submit_with_iobinding(self, io_binding: IOBinding, *, core: int | None = None, timeout: float | None = None) -> Future[Results]:
+    def submit_with_iobinding(
+        self, io_binding: IOBinding, *, core: int | None = None, timeout: float | None = None
+    ) -> Future[Results]:
         """Run on bound memory in the background. The future's result is an empty list: the results are in the bound memory."""
         request = self._bound_request(io_binding, timeout)
         job = Job(self._scheduler, request)
@@ -336,7 +344,9 @@ class InferenceSession:
     ) -> None:
         """Run on bound memory in the background; *callback* is called as that of :meth:`run_async`, with an empty list."""
         if not callable(callback):
-            raise CallbackError(f"callback must be callable, got {type(callback).__name__}", hint="pass a function of three arguments")
+            raise CallbackError(
+                f"callback must be callable, got {type(callback).__name__}", hint="pass a function of three arguments"
+            )
         request = self._bound_request(io_binding, None)
 
         def ended(results: Any, data: Any, error: str) -> None:
@@ -468,7 +478,8 @@ def _model(path_or_bytes: object) -> str | PathLike[str] | bytes:
         return path_or_bytes
     if not isinstance(path_or_bytes, str | PathLike):
         raise SessionModelError(
-            f"a model is a path or bytes, not {type(path_or_bytes).__name__}", hint="pass the path of a model file, or its contents"
+            f"a model is a path or bytes, not {type(path_or_bytes).__name__}",
+            hint="pass the path of a model file, or its contents",
         )
     path = os.fspath(path_or_bytes)
     if os.path.isdir(path):
@@ -484,7 +495,9 @@ def _lender(session: object, options: SessionOptions) -> InferenceSession | None
     if not isinstance(session, InferenceSession):
         raise OptionError(f"use_weight_from must be a session, got {type(session).__name__}", hint="pass an InferenceSession")
     if options.custom_ops:
-        raise OptionError("use_weight_from cannot be combined with custom operators", hint="open the session with weights of its own")
+        raise OptionError(
+            "use_weight_from cannot be combined with custom operators", hint="open the session with weights of its own"
+        )
     if session.closed:
         raise OptionError("the session of use_weight_from was closed", hint="keep it open")
     return session
