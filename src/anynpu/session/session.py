@@ -56,6 +56,9 @@ class InferenceSession:
     ...         ...
     """
 
+    _backend: Backend
+    _layout_last: bool
+
     def __init__(
         self,
         path_or_bytes: str | PathLike[str] | bytes,
