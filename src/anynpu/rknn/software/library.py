@@ -25,6 +25,7 @@ from ...errors import AnynpuError, DeviceMemoryError
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
+from ..interface import CallFailure, Library
 from .context import ModelContext
 from .customops import CustomOperatorCalls
 from .frames import Frames
@@ -37,7 +38,7 @@ from .refusal import Refusal, code_of
 from .shapes import find_shape_set
 from .sram import Sram
 
-__all__ = ["CallFailure", "SoftwareLibrary"]
+__all__ = ["SoftwareLibrary"]
 
 log = logging.getLogger("anynpu.rknn")
 
@@ -50,17 +51,7 @@ _WORKS_HERE = frozenset({"rknn_wait"})
 """Listed as unavailable on every chip by the vendor, and available here."""
 
 
-class CallFailure:
-    """Why the last call of a thread failed."""
-
-    def __init__(self, call: str, code: int, text: str, hint: str) -> None:
-        self.call = call
-        self.code = code
-        self.text = text
-        self.hint = hint
-
-
-class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
+class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     """The RKNN runtime without a board.
 
     :param chip: the chip that it stands for; if not given, each model runs on the chip it was compiled for
@@ -127,7 +118,11 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
         elif isinstance(error, MemoryError):
             code, text, hint = int(Code.RKNN_ERR_MALLOC_FAIL), f"out of memory: {error}", "close contexts that are not used"
         else:
-            code, text, hint = int(Code.RKNN_ERR_FAIL), f"{type(error).__name__}: {error}", "this is a fault of anynpu; please report it"
+            code, text, hint = (
+                int(Code.RKNN_ERR_FAIL),
+                f"{type(error).__name__}: {error}",
+                "this is a fault of anynpu; please report it",
+            )
             log.error("%s failed in an unexpected way", call, exc_info=error)
         self._failures.last = CallFailure(call, code, text, hint)
         log.debug("%s: %s (%s, %d)", call, text, Code(code).name, code)
@@ -225,7 +220,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
         entry.require_runnable_kind()
         if not 1 <= core_num <= entry.device.cores:
             raise Refusal(
-                Code.RKNN_ERR_PARAM_INVALID, f"{core_num} cores are not possible", f"{entry.device.chip.name} has {entry.device.cores}"
+                Code.RKNN_ERR_PARAM_INVALID,
+                f"{core_num} cores are not possible",
+                f"{entry.device.chip.name} has {entry.device.cores}",
             )
         entry.batch_cores = core_num
         return 0
@@ -253,7 +250,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
         if inputs == ffi.NULL or n_inputs != len(ports):
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
         if not entry.shapes_chosen:
-            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes")
+            raise Refusal(
+                Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
+            )
         given: list[tuple[InputPort, int, int, int, int, int]] = []
         for position in range(n_inputs):
             one = inputs[position]
@@ -545,7 +544,5 @@ def _wanted(ports: list[OutputPort], one: Any) -> tuple[OutputPort, bool]:
         if one.buf == ffi.NULL:
             raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"the buffer for output '{port.name}' is a null pointer")
         if one.size < nbytes:
-            raise Refusal(
-                Code.RKNN_ERR_PARAM_INVALID, f"output '{port.name}' takes {nbytes} bytes, the buffer has {one.size}"
-            )
+            raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"output '{port.name}' takes {nbytes} bytes, the buffer has {one.size}")
     return port, want_float
