@@ -23,16 +23,17 @@ import math
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from .._optional import pyopencl
 from .._rknn import ffi
-from ..errors import CustomOperatorError, DeviceError, InputError, UnsupportedCall
+from ..errors import DeviceError, ParameterError
 from .attributes import DTYPE_OF
 from .constants import RKNN_MAX_NAME_LEN, Code, rknn_target_type, rknn_tensor_format, rknn_tensor_type
+from .library import Library, check
 
 __all__ = [
     "CustomOperator",
@@ -52,16 +53,6 @@ _TENSOR_CALLBACK = "int(rknn_custom_op_context *, rknn_custom_op_tensor *, uint3
 _DESTROY_CALLBACK = "int(rknn_custom_op_context *)"
 _ENTRY = "get_rknn_custom_op"
 _TARGETS = {"cpu": rknn_target_type.RKNN_TARGET_TYPE_CPU, "gpu": rknn_target_type.RKNN_TARGET_TYPE_GPU}
-
-
-class Library(Protocol):
-    """The calls of a library that custom operators need."""
-
-    def rknn_register_custom_ops(self, context: int, op: Any, custom_op_num: int) -> int:
-        """As in C."""
-
-    def rknn_custom_op_get_op_attr(self, op_ctx: Any, attr_name: Any, op_attr: Any) -> None:
-        """As in C."""
 
 
 class OperatorTensor:
@@ -155,7 +146,9 @@ class OperatorCall:
         """The OpenCL objects, for an operator with ``target="gpu"``."""
         if self._gpu is None:
             if self._struct == ffi.NULL or self._struct.target != rknn_target_type.RKNN_TARGET_TYPE_GPU:
-                raise DeviceError(f"custom operator '{self.op_type}' has no GPU", hint="make it with target='gpu', and ask in a callback")
+                raise DeviceError(
+                    f"custom operator '{self.op_type}' has no GPU", hint="make it with target='gpu', and ask in a callback"
+                )
             self._gpu = GpuObjects(self._struct.gpu_ctx)
         return self._gpu
 
@@ -226,10 +219,10 @@ class CustomOperator:
         version: int = 1,
     ) -> None:
         if target not in _TARGETS:
-            raise InputError(f"custom operator '{op_type}' cannot run on '{target}'", hint="target is 'cpu' or 'gpu'")
+            raise ParameterError(f"custom operator '{op_type}' cannot run on '{target}'", hint="target is 'cpu' or 'gpu'")
         for what, text in (("type", op_type), ("kernel name", kernel_name), ("build options", build_options)):
             if len(text.encode()) >= RKNN_MAX_NAME_LEN or "\0" in text:
-                raise InputError(
+                raise ParameterError(
                     f"the {what} of custom operator '{op_type[:64]}' do not fit the interface",
                     hint=f"at most {RKNN_MAX_NAME_LEN - 1} bytes, and no zero among them",
                 )
@@ -376,27 +369,15 @@ class Registration:
 def register(library: Library, handle: int, operators: Iterable[CustomOperator | PluginOperator]) -> Registration:
     """Register operators with the context *handle* of *library*.
 
-    Where the library refuses, raises :class:`UnsupportedCall` (the chip has no custom operators), :class:`CustomOperatorError` (an
-    ``init`` failed, with its exception as the cause) or :class:`DeviceError`.
+    Where the library refuses, it raises what :func:`anynpu.rknn.check` raises; an exception of an ``init`` is the cause of a
+    :class:`CustomOperatorError`.
     """
     registration = Registration(library, operators)
     if not registration.operators:
         return registration
     code = library.rknn_register_custom_ops(handle, registration.structs, len(registration.operators))
-    if code == Code.RKNN_SUCC:
-        return registration
-    last_error = getattr(library, "last_error", None)
-    failure = last_error() if last_error is not None else None
-    names = ", ".join(operator.op_type for operator in registration.operators)
-    text = failure.text if failure is not None else f"custom operators {names} cannot be registered"
-    hint = failure.hint if failure is not None else "look at the library's log"
-    cause = registration.take_failure()
-    kind: type[DeviceError] = DeviceError
-    if code == Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH:
-        kind = UnsupportedCall
-    elif cause is not None:
-        kind = CustomOperatorError
-    raise kind(text, hint=hint, code=code, call="rknn_register_custom_ops") from cause
+    check(library, "rknn_register_custom_ops", code, cause=registration.take_failure())
+    return registration
 
 
 def _result(operator: CustomOperator, name: str, result: Any) -> int:

@@ -32,7 +32,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..._rknn import ffi
-from ...errors import CustomOperatorError
+from ...errors import CustomOperatorError, DeviceClosed
 from ...npu import Context, CustomCall
 from ...npu.custom import CustomTensor
 from ...program import AttributeValue
@@ -238,10 +238,12 @@ class CustomOperators:
         npu = self._npu
         if npu is None:
             return
+        npu.register_custom_operator(operator.op_type, partial(self._execute, operator.op_type))
         for call in npu.custom_calls():
             if call.op_type == operator.op_type:
                 self._layer(operator, call)
-        npu.register_custom_operator(operator.op_type, partial(self._execute, operator.op_type))
+            if self._ending:
+                raise DeviceClosed("the context was destroyed by a callback of its own", hint="make a new one")
 
     def _execute(self, op_type: str, call: CustomCall) -> None:
         """A layer, in the middle of a run."""

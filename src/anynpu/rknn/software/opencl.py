@@ -51,7 +51,9 @@ class OpenCl:
         try:
             self.cl = pyopencl()
         except MissingDependencyError as error:
-            raise Refusal(Code.RKNN_ERR_DEVICE_UNAVAILABLE, f"custom operators on the GPU: {error.message}", error.hint) from error
+            raise Refusal(
+                Code.RKNN_ERR_DEVICE_UNAVAILABLE, f"custom operators on the GPU: {error.message}", error.hint
+            ) from error
         self.context = self.cl.Context([self._device()])
         self.queue = self.cl.CommandQueue(self.context)
 
