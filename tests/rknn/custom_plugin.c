@@ -1,4 +1,5 @@
 /* A plugin with one custom operator, Scale: y = x * gain. It notes every call of its functions, and fails where it is told to. */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,7 @@ static char failing[32];
 static int failure;
 static int layers;
 static attr_getter get_attr;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* contexts run in parallel */
 
 EXPORTED void plugin_reset(attr_getter getter) {
   notes[0] = failing[0] = 0;
@@ -36,8 +38,10 @@ EXPORTED const char *plugin_notes(void) { return notes; }
 
 static int note(const char *callback, rknn_custom_op_context *op) {
   const struct layer_state *state = op->priv_data;
+  pthread_mutex_lock(&lock);
   size_t used = strlen(notes);
   snprintf(notes + used, sizeof notes - used, "%s%s %d", used ? ", " : "", callback, state ? state->number : 0);
+  pthread_mutex_unlock(&lock);
   return strcmp(callback, failing) == 0 ? failure : 0;
 }
 

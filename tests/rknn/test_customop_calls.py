@@ -19,6 +19,7 @@ from anynpu._rknn import ffi
 from anynpu.program import CustomConstant
 from anynpu.rknn import Code, Flag, SoftwareLibrary, rknn_query_cmd, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from anynpu.rknn.customop import load_plugin
+from anynpu.rknn.software.customops import OperatorLayer
 
 from .customop_helpers import Callbacks, RawContext, build_plugin, chain_model, chain_program, function, view
 
@@ -258,9 +259,7 @@ def test_an_init_that_fails_late_is_tried_again(library: SoftwareLibrary, plugin
     np.testing.assert_array_equal(context.output(X.shape), X * 0.5)
 
 
-def test_a_destroy_that_fails_is_logged(
-    library: SoftwareLibrary, plugin: Plugin, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_destroy_that_fails_is_logged(library: SoftwareLibrary, plugin: Plugin, caplog: pytest.LogCaptureFixture) -> None:
     context = RawContext(library, chain_model(*TWO))
     assert context.register(plugin.struct) == 0
     plugin.fail("destroy", -3)
@@ -566,3 +565,19 @@ def test_runs_that_do_not_block_and_threads(library: SoftwareLibrary, plugin: Pl
     assert library.rknn_run(contexts[0].handle, extend) == 0
     assert library.rknn_wait(contexts[0].handle, extend) == FAIL
     assert "compute returned -6" in contexts[0].error
+
+
+def test_nothing_is_left(library: SoftwareLibrary, plugin: Plugin) -> None:
+    def layers() -> int:
+        gc.collect()
+        return sum(isinstance(entry, OperatorLayer) for entry in gc.get_objects())
+
+    before = layers()
+    for _ in range(3):
+        context = RawContext(library, chain_model(*TWO))
+        assert context.register(plugin.struct) == 0
+        assert context.register(plugin.struct) == 0
+        assert context.run(X) == 0
+        assert layers() == before + 2
+        assert context.destroy() == 0
+    assert layers() == before
