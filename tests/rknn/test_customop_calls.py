@@ -501,7 +501,7 @@ def test_a_callback_may_destroy_its_context(library: SoftwareLibrary, where: str
         gc.collect()
         op.priv_data = ffi.NULL  # the struct is still there
 
-    functions = {name: nothing for name in ("init", "prepare", "compute", "destroy")} | {where: end}
+    functions = dict.fromkeys(("init", "prepare", "compute", "destroy"), nothing) | {where: end}
     operator = Callbacks("Scale", **functions)
     code = context.register(operator.struct)
     if where != "init":

@@ -187,7 +187,7 @@ def test_operators_serve_several_contexts() -> None:
         for context in (first, second):
             np.testing.assert_array_equal(context.run([X])[0], X * 0.5)
         with first.duplicate() as third:
-            with pytest.raises(CallFailed, match="a duplicated context|not registered"):
+            with pytest.raises(CallFailed, match="not registered"):
                 third.run([X])
             third.register_operators(operator)
             np.testing.assert_array_equal(third.run([X])[0], X * 0.5)
@@ -196,25 +196,21 @@ def test_operators_serve_several_contexts() -> None:
 def test_a_forgotten_context_calls_destroy_and_lets_everything_go() -> None:
     ended: list[float] = []
 
-    class Resource:
-        pass
-
-    resource = Resource()
-    alive = weakref.ref(resource)
-
-    def init(call: OperatorCall) -> None:
-        call.private = resource
-
-    operator = CustomOperator("Scale", scale, init=init, destroy=lambda call: ended.append(call.attr("gain")))
+    alive: list[weakref.ref[OperatorCall]] = []
+    operator = CustomOperator(
+        "Scale",
+        scale,
+        init=lambda call: alive.append(weakref.ref(call)),
+        destroy=lambda call: ended.append(call.attr("gain")),
+    )
     context = Context(chain_model(*TWO), device="sim:rk3588")
     context.register_operators(operator)
     context.run([X])
+    assert all(entry() is not None for entry in alive)
     del context
     gc.collect()
     assert ended == [0.25, 2.0]
-    del operator, init, resource
-    gc.collect()
-    assert alive() is None
+    assert [entry() for entry in alive] == [None, None]
 
 
 def test_register_by_hand() -> None:
@@ -231,9 +227,11 @@ def test_register_by_hand() -> None:
 
 
 def test_a_chip_without_custom_operators() -> None:
-    with Context(chain_model(TWO[0], chip="rv1106"), device="sim:rv1106") as context:
-        with pytest.raises(UnsupportedCall, match="rknn_register_custom_ops is not available on rv1106"):
-            context.register_operators(CustomOperator("Scale", scale))
+    with (
+        Context(chain_model(TWO[0], chip="rv1106"), device="sim:rv1106") as context,
+        pytest.raises(UnsupportedCall, match="rknn_register_custom_ops is not available on rv1106"),
+    ):
+        context.register_operators(CustomOperator("Scale", scale))
 
 
 @pytest.mark.parametrize(
