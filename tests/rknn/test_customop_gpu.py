@@ -39,8 +39,7 @@ def opencl_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def scale(call: OperatorCall) -> None:
     gpu = call.gpu
-    source, target = gpu.buffer(call.inputs[0]), gpu.buffer(call.outputs[0])
-    gpu.kernel.set_args(source, target, np.float32(call.attr("gain")))
+    gpu.kernel.set_args(gpu.buffer(call.inputs[0]), gpu.buffer(call.outputs[0]), np.float32(call.attr("gain")))
     cl.enqueue_nd_range_kernel(gpu.queue, gpu.kernel, (call.inputs[0].array.size,), None)
 
 

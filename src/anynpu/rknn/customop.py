@@ -110,9 +110,17 @@ class GpuObjects:
         self.context = self._cl.Context.from_int_ptr(_address(struct.cl_context))
         self.queue = self._cl.CommandQueue.from_int_ptr(_address(struct.cl_command_queue))
         self.kernel = self._cl.Kernel.from_int_ptr(_address(struct.cl_kernel))
+        self._buffers: list[Any] = []  # an argument of a kernel keeps nothing alive before the kernel is in the queue
 
     def buffer(self, tensor: OperatorTensor) -> Any:
-        """A ``pyopencl.Buffer`` on the memory of *tensor*, without a copy where the device can work there."""
+        """A ``pyopencl.Buffer`` on the memory of *tensor*, without a copy where the device can work there.
+
+        It lives at least until the next function of the layer is called.
+        """
+        self._buffers.append(self._on(tensor))
+        return self._buffers[-1]
+
+    def _on(self, tensor: OperatorTensor) -> Any:
         flags = self._cl.mem_flags
         array = tensor.array
         if array.flags.writeable:
@@ -175,6 +183,7 @@ class OperatorCall:
     def _enter(self, struct: Any, inputs: Any, n_inputs: int, outputs: Any, n_outputs: int) -> None:
         """Take over the arguments of a callback; tensors that are where they were keep their objects."""
         self._struct = struct
+        self._forget_buffers()
         seen = _bytes(inputs, n_inputs) + _bytes(outputs, n_outputs)
         if seen != self._seen:
             self.inputs = tuple(OperatorTensor(inputs[index], writable=False) for index in range(n_inputs))
@@ -182,8 +191,13 @@ class OperatorCall:
             self._seen = seen
 
     def _leave(self) -> None:
+        self._forget_buffers()
         self.inputs = self.outputs = ()
         self._seen = b""
+
+    def _forget_buffers(self) -> None:
+        if self._gpu is not None:
+            self._gpu._buffers.clear()
 
 
 OperatorFunction = Callable[[OperatorCall], "int | None"]
