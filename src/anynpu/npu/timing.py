@@ -311,7 +311,12 @@ def _checked_cores(chip: Chip, cores: int) -> int:
 
 
 def _ddr_bytes(task: Task, sram_bytes: int) -> float:
-    """Bytes that go to memory outside the chip: activations that fit the SRAM together stay inside."""
+    """Bytes that go to memory outside the chip: activations that fit the SRAM together stay inside.
+
+    The time of slow operators and of CPU layers, by element, has their traffic in it.
+    """
+    if task.slow or task.cpu:
+        return 0.0
     activations = task.read + task.written
     return task.weights if 0 < activations <= sram_bytes else task.weights + activations
 
