@@ -141,6 +141,6 @@ def timing_profile(chip: Chip) -> TimingProfile:
     relative = _SAME_NPU.get(chip.name)
     if relative is not None:
         base = _PROFILES[relative]
-        source = f"{relative}, which has the same NPU"
+        source = f"the figures are those of {relative}, which has the same NPU"
         return replace(base, chip=chip.name, calibrated=False, source=source, outliers={}, relative=relative)
     return TimingProfile(chip.name, derived_parameters(chip), False, "MACs and clock of the hardware; no latency is published")
