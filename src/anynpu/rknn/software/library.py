@@ -100,9 +100,10 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     def close(self) -> None:
         """End everything that was made through this library; handles become invalid."""
         self._closed = True
-        for entry in self.handles.all():
+        for entry in self.handles.clear():
             if isinstance(entry, ModelContext):
                 entry.close()
+        self.memories.clear()
         with self._lock:
             devices, self._devices = list(self._devices.values()), {}
         for device, _ in devices:
@@ -245,23 +246,8 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         entry = self._context(context)
         self._supported("rknn_inputs_set", entry)
         entry.require_runnable_kind()
-        ports = entry.ports.inputs
-        if inputs == ffi.NULL or n_inputs != len(ports):
-            raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
-        if not entry.shapes_chosen:
-            raise Refusal(
-                Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
-            )
-        given: list[tuple[InputPort, int, int, int, int, int]] = []
-        for position in range(n_inputs):
-            one = inputs[position]
-            if one.index >= n_inputs or any(port.index == one.index for port, *_ in given):
-                raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input index {one.index} does not exist or came twice")
-            address = int(ffi.cast("uintptr_t", one.buf))
-            if not address:
-                raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{ports[one.index].name}' is a null pointer")
-            given.append((ports[one.index], address, one.size, one.type, one.fmt, one.pass_through))
-        entry.set_inputs(given)
+        with entry.lock:  # another thread may change the shapes
+            entry.set_inputs(_given(entry, n_inputs, inputs))
         return 0
 
     def rknn_run(self, context: int, extend: Any) -> int:
@@ -274,11 +260,10 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         if not extend.non_block:
             entry.run(control)
             return 0
-        entry.require_runnable_kind()
         with entry.lock:
-            if entry.frames is None:
-                entry.frames = Frames()
-        extend.frame_id = entry.frames.submit(extend.frame_id, lambda: entry.run(control))
+            entry.require_runnable_kind()
+            frames = entry.frames = entry.frames or Frames()
+        extend.frame_id = frames.submit(extend.frame_id, lambda: entry.run(control))
         return 0
 
     def rknn_wait(self, context: int, extend: Any) -> int:
@@ -306,12 +291,15 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         with entry.lock:
             if not entry.runs:
                 raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, "the model has not run yet", "call rknn_run before")
+            ports = entry.ports.outputs  # another thread may have changed the shapes
             wanted = [_wanted(ports, outputs[position]) for position in range(n_outputs)]
+            held = []  # what is given out now may be released by another thread before it is filled
             for position, (port, want_float) in enumerate(wanted):
                 one = outputs[position]
                 nbytes = port.transfer(want_float).nbytes
                 if not one.is_prealloc:
-                    one.buf = entry.give_output(nbytes)
+                    one.buf = memory = entry.give_output(nbytes)
+                    held.append(memory)
                 entry.read(port, want_float, int(ffi.cast("uintptr_t", one.buf)))
                 one.size = nbytes
         return 0
@@ -416,8 +404,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def rknn_destroy_mem(self, context: int, mem: Any) -> int:
         """Give memory back; what the caller brought himself stays his."""
-        entry = self.memories.find(mem)
-        if entry.owner != context and not self.handles.known(context):
+        if self.memories.owner(mem) != context and not self.handles.known(context):
             raise Refusal(Code.RKNN_ERR_CTX_INVALID, f"there is no context {context:#x}")
         entry = self.memories.remove(mem)
         if entry.sram is not None:
@@ -517,6 +504,28 @@ def _read_model(model: Any, size: int, extend: Any) -> Model:
             return modelfile.read(file.read(length))
     except OSError as error:
         raise Refusal(Code.RKNN_ERR_MODEL_INVALID, f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _given(entry: ModelContext, n_inputs: int, inputs: Any) -> list[tuple[InputPort, int, int, int, int, int]]:
+    """What ``rknn_inputs_set`` was called with, as :meth:`ModelContext.set_inputs` takes it."""
+    ports = entry.ports.inputs
+    if inputs == ffi.NULL or n_inputs != len(ports):
+        raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
+    if not entry.shapes_chosen:
+        raise Refusal(
+            Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
+        )
+    given: list[tuple[InputPort, int, int, int, int, int]] = []
+    for position in range(n_inputs):
+        one = inputs[position]
+        index = one.index
+        if index >= n_inputs or any(port.index == index for port, *_ in given):
+            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input index {index} does not exist or came twice")
+        address = int(ffi.cast("uintptr_t", one.buf))
+        if not address:
+            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{ports[index].name}' is a null pointer")
+        given.append((ports[index], address, one.size, one.type, one.fmt, one.pass_through))
+    return given
 
 
 def _wait_for_frame(frames: Frames, extend: Any) -> None:
