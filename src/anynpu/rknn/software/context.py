@@ -74,8 +74,9 @@ class ModelContext:
         self.closed = False
         self.runs = 0
         self.last_control: RunControl | None = None
-        self.perf_text: Any = None
+        self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
+        self.outputs_of_frame = False  # what ran last, or shall run last, did not block
         self.custom: Any = None
         self.loaded: LoadedModel | None = None
         self.npu: Context | None = None
@@ -222,6 +223,8 @@ class ModelContext:
             self.require_runnable_kind()
             if index != self.shapes or not self.shapes_chosen:
                 for port in (*self.ports.inputs, *self.ports.outputs):
+                    if port.binding is not None and self.npu is not None:
+                        (self.npu.bind_input if isinstance(port, InputPort) else self.npu.bind_output)(port.name, None)
                     port.binding = None
                 self.shapes = index
                 self.shapes_chosen = True
@@ -292,6 +295,11 @@ class ModelContext:
                     bound.conversion.run(self._address(npu, target), bound.address)
             self.runs += 1
 
+    def run_now(self, control: RunControl) -> None:
+        """:meth:`run` for a caller who waits; its outputs take the place of those of earlier frames."""
+        self.outputs_of_frame = False
+        self.run(control)
+
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:
         """Convert an output to the caller's memory."""
         port.transfer(want_float).conversion.run(self._address(self._engine(), port), address)
@@ -324,6 +332,7 @@ class ModelContext:
             self._given.clear()
             self._ports.clear()
             self._places.clear()
+            self.perf_texts.clear()
             self.npu = None
             self.loaded = None
             self._weight_source = None

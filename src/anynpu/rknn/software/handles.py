@@ -64,6 +64,9 @@ class Handles:
         """Whether there is an object behind *handle*."""
         return handle & _LOW_BITS in self._objects
 
+    def __len__(self) -> int:
+        return len(self._objects)
+
     def clear(self) -> list[object]:
         """Take every object off the table; gives them in no order."""
         with self._lock:

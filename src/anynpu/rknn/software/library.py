@@ -254,15 +254,16 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """Execute; with ``non_block`` of *extend*, return at once."""
         entry = self._context(context)
         if extend == ffi.NULL:
-            entry.run(RunControl())
+            entry.run_now(RunControl())
             return 0
         control = RunControl(extend.timeout_ms / 1000 if extend.timeout_ms > 0 else None)
         if not extend.non_block:
-            entry.run(control)
+            entry.run_now(control)
             return 0
         with entry.lock:
             entry.require_runnable_kind()
             frames = entry.frames = entry.frames or Frames()
+            entry.outputs_of_frame = True
         extend.frame_id = frames.submit(extend.frame_id, lambda: entry.run(control))
         return 0
 
@@ -270,12 +271,13 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """Wait for a run that did not block."""
         entry = self._context(context)
         entry.require_runnable_kind()
-        if entry.frames is None:
+        frames = entry.frames
+        if frames is None:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, "no run is on its way", "call rknn_run with non_block before")
         if extend == ffi.NULL:
-            entry.frames.wait(0, None)
+            frames.wait(0, None)
         else:
-            extend.frame_id = entry.frames.wait(extend.frame_id, extend.timeout_ms / 1000 if extend.timeout_ms > 0 else None)
+            extend.frame_id = frames.wait(extend.frame_id, extend.timeout_ms / 1000 if extend.timeout_ms > 0 else None)
         return 0
 
     def rknn_outputs_get(self, context: int, n_outputs: int, outputs: Any, extend: Any) -> int:
@@ -286,7 +288,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         ports = entry.ports.outputs
         if outputs == ffi.NULL or n_outputs != len(ports):
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_outputs} outputs asked for, the model has {len(ports)}")
-        if entry.frames is not None:
+        if entry.frames is not None and (entry.outputs_of_frame or (extend != ffi.NULL and extend.frame_id)):
             _wait_for_frame(entry.frames, extend)
         with entry.lock:
             if not entry.runs:
@@ -546,6 +548,8 @@ def _wanted(ports: list[OutputPort], one: Any) -> tuple[OutputPort, bool]:
     if one.index >= len(ports):
         raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"there is no output {one.index}: the model has {len(ports)}")
     port, want_float = ports[one.index], bool(one.want_float)
+    if port.binding is not None and port.binding.memory.buffer.closed:
+        raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
     if one.is_prealloc:
         nbytes = port.transfer(want_float).nbytes
         if one.buf == ffi.NULL:
