@@ -181,6 +181,8 @@ class StoredMatrix:
     :param order: ``"rows"`` ([k, n]), ``"columns"`` ([n, k]) or blocks
     :param threads: host threads that share the columns
     :param isa: the instruction set, as for :class:`~anynpu.npu.NativeEngine`
+    :ivar shape: of b
+    :ivar result_type: of the sums
 
     >>> b = np.array([[1, -2], [3, 4]], np.int8)
     >>> StoredMatrix(2, 2, DType.INT8, DType.INT8, order="columns").multiply(np.array([[1, 10]], np.int8), b).tolist()
@@ -222,7 +224,7 @@ class StoredMatrix:
                 "segment": blocks.segment,
             },
         )
-        self._result = np.dtype(np.float32 if is_float else np.int32)
+        self.result_type = np.dtype(np.float32 if is_float else np.int32)
         self._scratch = aligned_bytes(0)
         self._threads = threads
         self._pool: Any = None
@@ -261,7 +263,7 @@ class StoredMatrix:
         if zero_point is not None and (zero_point.dtype != np.int32 or zero_point.shape != (n,)):
             raise ShapeError(f"zero_point has shape {list(zero_point.shape)}", hint=f"pass int32[{n}]")
         m = len(a)
-        result, a = check_out(out, (m, n), self._result, a)
+        result, a = check_out(out, (m, n), self.result_type, a)
         self._matrix.k = count
         self._source.first = first
         self._source.zero = ffi.NULL if zero_point is None else ffi.cast("int32_t *", zero_point.ctypes.data)

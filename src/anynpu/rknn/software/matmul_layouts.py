@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...chips import Chip, MatMulRules
-from ...convert import nc1hwc2_to_nhwc, nhwc_to_nc1hwc2, pack_int4, unpack_int4
+from ...convert import nc1hwc2_to_nhwc, nchw_to_nhwc, nhwc_to_nc1hwc2, nhwc_to_nchw, pack_int4, unpack_int4
 from ...npu.matmul import Blocks
 from ...tensor import DType
 from ..constants import Code, rknn_matmul_layout, rknn_matmul_type, rknn_tensor_type
@@ -83,9 +83,7 @@ class MatrixAttributes:
 def types_of(chip: Chip, kind: int) -> tuple[DType, DType, DType]:
     """The types of A, B and C of a ``rknn_matmul_type``; refused where the chip does not multiply them."""
     if not chip.matmul:
-        raise Refusal(
-            Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{chip.name} has no matmul calls", "use a chip of the RK35 family"
-        )
+        raise Refusal(Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{chip.name} has no matmul calls", "use a chip of the RK35 family")
     if kind not in TYPES:
         raise _invalid(f"there is no matmul type {kind}", "use a value of rknn_matmul_type")
     types = TYPES[rknn_matmul_type(kind)]
@@ -183,7 +181,8 @@ class MatmulLayout:
         """The memory of C as an array of its own type that a product may be written to; None where the layout is native."""
         if self.ac_layout == _NATIVE or self.types[2] is DType.BFLOAT16 or memory.ctypes.data % (self.types[2].bits // 8):
             return None
-        return memory[: self.c.size].view(np.dtype(self.types[2].value)).reshape(self.m, self.n)
+        array: Array = memory[: self.c.size].view(np.dtype(self.types[2].value)).reshape(self.m, self.n)
+        return array
 
 
 def b_rules_of(c_type: DType) -> str:
@@ -215,9 +214,10 @@ def b_to_native(values: Array, blocks: Blocks) -> Array:
     k, n = values.shape
     parts = []
     for first in range(0, k, blocks.segment):
-        part = values[first : first + blocks.segment]
-        cut = part.reshape(len(part) // blocks.rows, blocks.rows, n // blocks.columns, blocks.columns)
-        parts.append(cut.transpose(2, 0, 3, 1).reshape(-1))
+        part = np.ascontiguousarray(values[first : first + blocks.segment])
+        columns = nhwc_to_nchw(part.reshape(1, 1, -1, n))  # first of all [n, k]: what remains is to move whole runs
+        cut = columns.reshape(n // blocks.columns, blocks.columns, len(part) // blocks.rows, blocks.rows)
+        parts.append(cut.transpose(0, 2, 1, 3).reshape(-1))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -228,7 +228,8 @@ def b_from_native(values: Array, k: int, n: int, blocks: Blocks) -> Array:
         rows = min(blocks.segment, k - first)
         part = values.reshape(-1)[first * n : (first + rows) * n]
         cut = part.reshape(n // blocks.columns, rows // blocks.rows, blocks.columns, blocks.rows)
-        parts.append(cut.transpose(1, 3, 0, 2).reshape(rows, n))
+        columns = np.ascontiguousarray(cut.transpose(0, 2, 1, 3)).reshape(1, n, 1, rows)
+        parts.append(nchw_to_nhwc(columns).reshape(rows, n))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
