@@ -9,6 +9,9 @@ class _Library:
     ANYNPU_F16: int
     ANYNPU_BF16: int
     ANYNPU_I8: int
+    ANYNPU_BY_ROW: int
+    ANYNPU_BY_COLUMN: int
+    ANYNPU_BLOCKED: int
     ANYNPU_U8: int
     ANYNPU_I16: int
     ANYNPU_U16: int

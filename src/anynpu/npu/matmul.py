@@ -260,6 +260,9 @@ class StoredMatrix:
             raise ShapeError(f"b has {b.nbytes} bytes", hint=f"{self.size} bytes without gaps are needed")
         if first < 0 or count < 1 or first + count > k:
             raise ShapeError(f"rows {first} to {first + count} are not inside b", hint=f"b has {k} rows")
+        unit = 4 if self._source.order != lib.ANYNPU_BY_ROW else 2 if self.b_type is DType.INT4 else 1
+        if (first, count) != (0, k) and (first % unit or count % unit):
+            raise ShapeError(f"{count} rows from {first} on cannot be taken alone", hint=f"both are multiples of {unit} here")
         if zero_point is not None and (zero_point.dtype != np.int32 or zero_point.shape != (n,)):
             raise ShapeError(f"zero_point has shape {list(zero_point.shape)}", hint=f"pass int32[{n}]")
         m = len(a)
