@@ -73,9 +73,7 @@ class Calls:
         self.memory: dict[str, Any] = {}
 
     def create(self, m: int, k: int, n: int, kind: int, **fields: int) -> int:
-        self.info.M, self.info.K, self.info.N, self.info.type = m, k, n, int(kind)
-        for name, value in fields.items():
-            setattr(self.info, name, value)
+        self.info = ffi.new("rknn_matmul_info *", {"M": m, "K": k, "N": n, "type": int(kind), **fields})
         return int(self.library.rknn_matmul_create(self.handle, self.info, self.attributes))
 
     @property

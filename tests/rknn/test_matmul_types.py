@@ -82,18 +82,14 @@ def test_products_in_all_layouts(libraries: dict[str, SoftwareLibrary], chip: st
     for m, k, n in ((1, limits.k_multiple, limits.n_multiple), (5, 3 * limits.k_multiple, 2 * limits.n_multiple)):
         a, b = random_matrix(rng, types[0], (m, k)), random_matrix(rng, types[1], (k, n))
         wanted = rounded(expected(a, b, types[2]), types[2])
+        orders = (b, native_b(b, rules.b_block_n, rules.b_block_k, rules.segment_k), b.T)
         for b_layout in (0, 1, 2) if limits.transposed_b else (0, 1):
             for ac_layout in (0, 1):
                 with Calls(libraries[chip]) as calls:
                     assert calls.create(m, k, n, kind, B_layout=b_layout, AC_layout=ac_layout) == 0
                     calls.allocate()
-                    memory_b = {
-                        0: lambda: b,
-                        1: lambda: native_b(b, rules.b_block_n, rules.b_block_k, rules.segment_k),
-                        2: lambda: b.T,
-                    }[b_layout]()
                     calls.write("A", native_rows(a, limits.a_block) if ac_layout else a, types[0])
-                    calls.write("B", memory_b, types[1])
+                    calls.write("B", orders[b_layout], types[1])
                     assert calls.run() == 0
                     block = c_block(chip, types) if ac_layout else None
                     assert np.array_equal(read_c(calls, m, n, types[2], block), wanted), (m, k, n, b_layout, ac_layout)
@@ -183,7 +179,7 @@ def test_int8_results(libraries: dict[str, SoftwareLibrary], asymmetric: bool, b
     fields = {"B_quant_type": 2 * by_channel + asymmetric, "AC_quant_type": int(asymmetric)}
     c = quantised(libraries["rk3588"], 3, a, b, fields, {"A": (sa, za), "B": (sb, zb), "C": (sc, zc)})
     assert np.array_equal(c, wanted)
-    assert 1 < len(np.unique(c)) and (np.abs(c + zc) < 127).mean() > 0.5  # most are inside the limits
+    assert (np.abs(c.astype(np.int32)) < 127).mean() > 0.5  # most are inside the limits, which would hide a difference
 
 
 def test_int32_is_normalised_to_the_largest_scale_by_channel(libraries: dict[str, SoftwareLibrary]) -> None:
