@@ -24,6 +24,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- UnsupportedCall         this chip does not have the call                 (NotImplementedError)
     |   |-- DeviceMemoryError       a buffer is missing, too small or not to be had  (MemoryError)
     |   |-- DeviceTimeout           (TimeoutError)
+    |   |-- CustomOperatorError     a function of the user failed in the middle      (RuntimeError)
     |   |-- DeviceHungError         a job never came back; its context was given up  (TimeoutError, RuntimeError)
     |   |-- JobCancelled            (RuntimeError)
     |   |-- DeviceClosed            (RuntimeError)
@@ -54,6 +55,7 @@ __all__ = [
     "CallFailed",
     "CallbackError",
     "CompileError",
+    "CustomOperatorError",
     "DeviceClosed",
     "DeviceError",
     "DeviceHungError",
@@ -203,6 +205,10 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 class DeviceTimeout(DeviceError, TimeoutError):
     """A job did not get its core, or did not finish, in time."""
+
+
+class CustomOperatorError(DeviceError, RuntimeError):
+    """What the user registered for a custom operator failed; where it raised an exception, that is the cause."""
 
 
 class DeviceHungError(DeviceError, TimeoutError, RuntimeError):
