@@ -401,8 +401,9 @@ def _attr_order(shape: Sequence[int], fmt: rknn_tensor_format) -> tuple[int, ...
 
 
 def quantization(info: TensorInfo) -> Quantization | None:
-    """The quantisation that attributes state."""
-    if DTYPE_OF[info.type].is_float:
+    """The quantisation that attributes state; runtimes state a scale of 1 for tensors that have none, too."""
+    kind = DTYPE_OF[info.type]
+    if kind.is_float or kind is DType.BOOL or kind.bits > 16:
         return None
     if info.qnt_type is rknn_tensor_qnt_type.RKNN_TENSOR_QNT_AFFINE_ASYMMETRIC and info.scale > 0:
         return Affine.per_tensor(info.scale, info.zp)
