@@ -22,7 +22,7 @@ enum {
     ALIGNMENT = 64,
     MOST_ROWS = 192, /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
     RESULT_SIZE = 4, /* bytes of int32 and float32 */
-    FEW_ROWS = 16,   /* with so few, b passes through the first cache once: blocks of few steps */
+    FEW_ROWS = 8,    /* with so few, b passes through the first cache once: blocks of few steps */
     FEW_STEPS = 256,
     SHORT_SUM = 256, /* codes whose sum fits 16 bits */
     MOST_FEW = 4 /* rows of the kernels for a few */
