@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.loaded import internal_size
+from ...npu.timing import Prediction, predict
 from ...program import Model
 from ..constants import Code, Flag
 from .frames import Frames
@@ -24,6 +25,9 @@ from .memory import TensorMemory
 from .ports import InputPort, OutputPort, attr_key
 from .refusal import Refusal
 from .sram import Sram, SramShare
+
+if TYPE_CHECKING:
+    from .customops import CustomOperators
 
 __all__ = ["ModelContext", "Ports"]
 
@@ -73,9 +77,11 @@ class ModelContext:
         self.closed = False
         self.runs = 0
         self.last_control: RunControl | None = None
-        self.perf_text: Any = None
+        self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
-        self.custom: Any = None
+        self.outputs_of_frame = False  # what ran last, or shall run last, did not block
+        self.custom: CustomOperators | None = None
+        self._needed_operators = model.custom_operators
         self.loaded: LoadedModel | None = None
         self.npu: Context | None = None
         self.dynamic = len(model.programs) > 1
@@ -83,7 +89,8 @@ class ModelContext:
         self.shapes_chosen = not self.dynamic
         self._ports: dict[int, Ports] = {}
         self._given: dict[int, Any] = {}
-        self._addresses: dict[str, int] = {}  # of the engine's own inputs and outputs, until something is bound
+        self._predictions: dict[tuple[int, int, int], Prediction] = {}
+        self._places: dict[InputPort | OutputPort, tuple[int, memoryview]] = {}  # the engine's memory, until something is bound
         self._weight_source = weights_from
         self._share: SramShare | None = None
         self._pending_internal: Buffer | None = None
@@ -119,11 +126,36 @@ class ModelContext:
     def dma_size(self) -> int:
         """Bytes of device memory that were allocated for this context alone."""
         total = 0
-        if self.loaded is not None and self._weight_source is None and not self.flags & _ALL_OUTSIDE:
-            total += self.loaded.weights.size
-        if self.npu is not None and not self.flags & _INTERNAL_OUTSIDE:
-            total += self.npu.internal_memory.size
+        loaded, npu = self.loaded, self.npu
+        if loaded is not None and self._weight_source is None and not self.flags & _ALL_OUTSIDE:
+            total += loaded.weights.size
+        if npu is not None and not self.flags & _INTERNAL_OUTSIDE:
+            total += npu.internal_memory.size
         return total + sum(port.spec.nbytes for port in (*self.ports.inputs, *self.ports.outputs) if port.binding is None)
+
+    def prediction(self) -> Prediction:
+        """What the chip is predicted to take for a run as the context is set now."""
+        cores = bin(self._cores()).count("1") if not self._shares_batch else 1
+        sram = self._share.size if self._share is not None else 0
+        key = (self.shapes, max(cores, 1), sram)
+        known = self._predictions.get(key)
+        if known is None:
+            known = predict(self.model.programs[self.shapes], self.device.chip, cores=max(cores, 1), sram_bytes=sram)
+            self._predictions[key] = known
+        return known
+
+    def latency_us(self) -> float:
+        """The predicted time of a run."""
+        prediction = self.prediction()
+        return prediction.batch_us(self.batch, self.batch_cores) if self._shares_batch else prediction.latency_us
+
+    def _has_own_time(self) -> bool:
+        """Whether a run takes another time than the program by itself."""
+        return self._shares_batch or self._share is not None
+
+    @property
+    def _shares_batch(self) -> bool:
+        return not self.mask and self.batch_cores > 1 and self.batch > 1
 
     def duplicate(self) -> ModelContext:
         """A context of the same model with the same weights, and inputs and outputs of its own."""
@@ -152,6 +184,12 @@ class ModelContext:
                 "the context was made with RKNN_FLAG_COLLECT_MODEL_INFO_ONLY and answers queries only",
                 "call rknn_init without that flag",
             )
+        if self.custom is not None and self.custom.calling():
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                "the call comes from a callback of a custom operator of the same context, and would wait for itself",
+                "callbacks may read attributes of their operator and use other contexts",
+            )
 
     def set_weights(self, memory: TensorMemory) -> None:
         """Put the weights into memory of the caller, and use them there."""
@@ -163,9 +201,11 @@ class ModelContext:
                 "call rknn_init with RKNN_FLAG_MEM_ALLOC_OUTSIDE",
             )
         with self.lock:
+            self.require_runnable_kind()
+            loaded = self.device.load(self.model, weights=memory.buffer)  # if that is refused, nothing has changed
             internal = self.npu.internal_memory if self.npu is not None else None
             self._drop_engine()
-            self.loaded = self.device.load(self.model, weights=memory.buffer)
+            self.loaded = loaded
             if internal is not None:
                 self._use_internal(internal)
 
@@ -185,6 +225,7 @@ class ModelContext:
                 "RKNN_QUERY_MEM_SIZE tells total_internal_size",
             )
         with self.lock:
+            self.require_runnable_kind()
             if self.loaded is None:
                 self._pending_internal = memory.buffer
             else:
@@ -192,17 +233,19 @@ class ModelContext:
 
     def set_shapes(self, index: int) -> None:
         """Change to another set of shapes; what was bound to the inputs and outputs of the old one is let go."""
-        self.require_runnable_kind()
         with self.lock:
+            self.require_runnable_kind()
             if index != self.shapes or not self.shapes_chosen:
                 for port in (*self.ports.inputs, *self.ports.outputs):
+                    if port.binding is not None and self.npu is not None:
+                        (self.npu.bind_input if isinstance(port, InputPort) else self.npu.bind_output)(port.name, None)
                     port.binding = None
                 self.shapes = index
                 self.shapes_chosen = True
                 self.runs = 0
                 for source in self.ports.inputs:
                     source.given = False
-                self._addresses.clear()
+                self._places.clear()
                 if self.npu is not None:
                     self.npu.select_shapes(index)
 
@@ -210,6 +253,7 @@ class ModelContext:
         """Convert what the caller has into the engine's inputs: for each the port, address, bytes, type, format, pass_through."""
         with self.lock:
             npu = self._engine()
+            accepted = []
             for port, address, nbytes, kind, fmt, pass_through in given:
                 if port.binding is not None:
                     raise Refusal(
@@ -224,13 +268,15 @@ class ModelContext:
                         f"input '{port.name}' takes {transfer.nbytes} bytes, got {nbytes}",
                         "size is in bytes: elements times the size of the type",
                     )
-                transfer.conversion.run(address, self._address(npu, port))
+                accepted.append((port, transfer.conversion, address))
+            for port, conversion, address in accepted:
+                conversion.run(address, self._address(npu, port))
                 port.given = True
 
     def bind(self, memory: TensorMemory, attr: Any) -> None:
         """Bind memory to the input or output that the attributes name."""
-        self.require_runnable_kind()
         with self.lock:
+            self.require_runnable_kind()
             port = self._named(attr)
             key = attr_key(attr)
             bound = port.binding
@@ -242,7 +288,7 @@ class ModelContext:
             bind = npu.bind_input if isinstance(port, InputPort) else npu.bind_output
             if direct is not None or bound is None or bound.conversion is None:
                 bind(port.name, direct)
-                self._addresses.clear()
+                self._places.clear()
             port.binding = binding
 
     def run(self, control: RunControl) -> None:
@@ -250,18 +296,25 @@ class ModelContext:
         self.require_runnable_kind()
         with self.lock:
             npu = self._engine()
-            self._check_bound()
+            self._check_bound(npu)
+            self._check_operators()
             for source in self.ports.inputs:
                 bound = source.binding
                 if bound is not None and bound.conversion is not None:
                     bound.conversion.run(bound.address, self._address(npu, source))
             self.last_control = control
-            npu.execute(mask=self._cores(), priority=self.priority, control=control)
+            duration = self.latency_us() if self.device.clock is not None and self._has_own_time() else None
+            npu.execute(mask=self._cores(), priority=self.priority, control=control, duration_us=duration)
             for target in self.ports.outputs:
                 bound = target.binding
                 if bound is not None and bound.conversion is not None:
                     bound.conversion.run(self._address(npu, target), bound.address)
             self.runs += 1
+
+    def run_now(self, control: RunControl) -> None:
+        """:meth:`run` for a caller who waits; its outputs take the place of those of earlier frames."""
+        self.outputs_of_frame = False
+        self.run(control)
 
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:
         """Convert an output to the caller's memory."""
@@ -280,9 +333,13 @@ class ModelContext:
     def close(self) -> None:
         """End what runs, then give everything back."""
         self.closed = True
-        npu, frames, custom = self.npu, self.frames, self.custom
+        npu = self.npu
         if npu is not None:
             npu.close()
+        with self.lock:  # what began before has ended, and nothing else begins
+            npu, frames, custom = self.npu, self.frames, self.custom
+            if npu is not None:
+                npu.close()  # it may have been made a moment ago
         if frames is not None:
             frames.close()
         with self.lock:
@@ -290,6 +347,8 @@ class ModelContext:
                 custom.close()
             self._given.clear()
             self._ports.clear()
+            self._places.clear()
+            self.perf_texts.clear()
             self.npu = None
             self.loaded = None
             self._weight_source = None
@@ -300,15 +359,19 @@ class ModelContext:
         source = self._weight_source
         if source is None:
             return self.device.load(self.model)
-        if source.loaded is None:
+        loaded = source.loaded
+        if loaded is None:
             raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the context to take weights from has none", "set its weight memory before")
+        if source.device is not self.device:
+            raise Refusal(Code.RKNN_ERR_MODEL_INVALID, "the context to take weights from is one of another chip")
         if source.model is self.model:
-            return source.loaded
-        return self.device.load(self.model, weights_from=source.loaded)
+            return loaded
+        return self.device.load(self.model, weights_from=loaded)
 
     def _use_internal(self, internal: Buffer) -> None:
         assert self.loaded is not None
-        self._addresses.clear()
+        self._places.clear()
+        self.runs = 0
         previous, self.npu = self.npu, self.loaded.context(internal=internal, shapes=self.shapes)
         if previous is not None:
             previous.close()
@@ -321,11 +384,11 @@ class ModelContext:
         for ports in self._ports.values():
             for source in ports.inputs:
                 source.given = False
-                if source.binding is not None and source.binding.conversion is None and self.npu is not None:
-                    self.npu.bind_input(source.name, source.binding.memory.buffer)
+                if self.npu is not None and (buffer := _direct(source)) is not None:
+                    self.npu.bind_input(source.name, buffer)
             for target in ports.outputs:
-                if target.binding is not None and target.binding.conversion is None and self.npu is not None:
-                    self.npu.bind_output(target.name, target.binding.memory.buffer)
+                if self.npu is not None and (buffer := _direct(target)) is not None:
+                    self.npu.bind_output(target.name, buffer)
 
     def _drop_engine(self) -> None:
         if self.npu is not None:
@@ -355,14 +418,14 @@ class ModelContext:
         return self.npu
 
     def _address(self, npu: Context, port: InputPort | OutputPort) -> int:
-        """Where the engine has an input or output."""
-        known = self._addresses.get(port.name)
+        """Where the engine has an input or output. It stays mapped while the context's lock is held, also if the engine is closed."""
+        known = self._places.get(port)
         if known is None:
             buffer = npu.input_buffer(port.name) if isinstance(port, InputPort) else npu.output_buffer(port.name)
-            known = self._addresses[port.name] = buffer.address
-        return known
+            known = self._places[port] = buffer.address, buffer.view()
+        return known[0]
 
-    def _check_bound(self) -> None:
+    def _check_bound(self, npu: Context) -> None:
         if not self.shapes_chosen:
             raise Refusal(
                 Code.RKNN_ERR_INPUT_INVALID,
@@ -376,6 +439,10 @@ class ModelContext:
                     f"input '{source.name}' has no data",
                     "call rknn_inputs_set, or bind memory with rknn_set_io_mem",
                 )
+        if npu.internal_memory.closed and not self.device.closed:
+            raise Refusal(
+                Code.RKNN_ERR_MALLOC_FAIL, "the internal memory was destroyed", "call rknn_set_internal_mem with other memory"
+            )
         must_bind = self.device.chip.library == "librknnmrt"
         for target in self.ports.outputs:
             if target.binding is None and must_bind:
@@ -389,11 +456,21 @@ class ModelContext:
             if port.binding is not None and port.binding.memory.buffer.closed:
                 raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
 
+    def _check_operators(self) -> None:
+        needed = self._needed_operators
+        missing = needed and (needed[0] if self.custom is None else self.custom.missing(needed))
+        if missing:
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                f"'{self.model.name}' has the custom operator '{missing}', which is not registered",
+                "call rknn_register_custom_ops before rknn_run; a duplicated context has no operators of its own",
+            )
+
     def _cores(self) -> int:
         """The mask of a run: what was set; for a model of several batches, as many cores as were asked for."""
         if self.mask:
             return self.mask & ((1 << self.device.cores) - 1)
-        if self.batch_cores > 1 and self.batch > 1:
+        if self._shares_batch:
             return (1 << self.batch_cores) - 1
         return 0
 
@@ -409,6 +486,14 @@ class ModelContext:
             f"the attributes name '{name}', which is neither an input nor an output",
             f"begin with attributes that rknn_query gave; the model has: {known}",
         )
+
+
+def _direct(port: InputPort | OutputPort) -> Buffer | None:
+    """The memory that the engine itself shall use; what was destroyed is refused by the next run."""
+    binding = port.binding
+    if binding is None or binding.conversion is not None or binding.memory.buffer.closed:
+        return None
+    return binding.memory.buffer
 
 
 def cut_name(name: str) -> str:
