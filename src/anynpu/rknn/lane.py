@@ -219,9 +219,9 @@ class RknnLane:
         bound = self._bound
         if bound is None:
             bound = self._bound = _BoundContext(self.backend, self.mask)
-        bound.bind(inputs, outputs)
         self._running = True
         try:
+            bound.bind(inputs, outputs)
             bound.context.execute(timeout=timeout)
         except AnynpuError as error:
             raise self._understood(error) from None
