@@ -20,6 +20,7 @@ from anynpu.errors import (
     DeviceHungError,
     DeviceTimeout,
     FeedShapeError,
+    FeedTypeError,
     JobCancelled,
     OptionError,
     SessionError,
@@ -167,6 +168,33 @@ def test_a_chip_with_one_core() -> None:
 def test_every_way_to_use_cores(options: dict[str, Any]) -> None:
     with opened(image_model(), **options) as session:
         assert all(result[0].tolist() == IMAGE.tolist() for result in session.stream([IMAGE] * 12))
+
+
+@pytest.mark.parametrize("chip", ["rv1106", "rv1103b"])
+def test_chips_without_the_general_calls(chip: str) -> None:
+    library = SoftwareLibrary()
+    images = image_model(mean=3.0, std=2.0)
+    model = Model(chip, "w8a8", images.programs, name="image", preprocess=images.preprocess)
+    with InferenceSession(modelfile.to_bytes(model), device=OwnLibrary(library)) as session:
+        expected = np.clip(np.rint((IMAGE - 3.0) / 2.0), 0, 255)
+        assert session.run(None, IMAGE)[0].tolist() == expected.tolist()
+        codes = (IMAGE.astype(np.int16) - 128).astype(np.int8)
+        assert session.run(None, codes)[0].tolist() == IMAGE.tolist()
+        assert [result[0].tolist() for result in session.stream([IMAGE, codes] * 5)] == [expected.tolist(), IMAGE.tolist()] * 5
+        with pytest.raises(FeedTypeError, match="normalises bytes only"):
+            session.run(None, IMAGE.astype(np.float32))
+        binding = session.io_binding()
+        binding.bind_cpu_input("images", IMAGE)
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == expected.tolist()
+        del binding
+    assert len(library.handles) == 0
+    assert len(library.memories) == 0
+    chain = dense_chain()
+    rows = np.random.default_rng(1).integers(-128, 128, (1, 8), np.int8)
+    with opened(Model(chip, "w8a8", chain.programs, name="chain"), output_type="model") as session:
+        for given in (rows, rows.astype(np.float32) * SCALE):
+            assert session.run(None, given)[0].tolist() == dense_values(chain, rows)["y"].tolist()
 
 
 def test_weights_are_shared_and_outlive_the_lender() -> None:
