@@ -208,7 +208,9 @@ class Machine:
 
     def _context(self, random: Random) -> tuple[int, Context | None]:
         """A handle, and the context behind it if there is one."""
-        alive = [context for context in self.contexts if context.alive]
+        while len(self.contexts) < 2:
+            self._decent_init(random)
+        alive = self.contexts
         if alive and random.random() < 0.85:
             context = random.choice(alive)
             upper = random.choice((0, 0, 0, 0xDEAD_BEEF << 32))  # callers with handles of four bytes leave these unset
@@ -216,15 +218,30 @@ class Machine:
         handle = random.choice([*self.stale_handles, self.foreign_handle, random.getrandbits(64)])
         return handle, next((context for context in alive if context.handle == handle & 0xFFFF_FFFF), None)
 
-    def _memory(self, random: Random) -> tuple[Any, Memory | None]:
-        """A pointer, and the memory behind it if there is some."""
-        alive = [memory for memory in self.memories if memory.alive]
+    def _memory(self, random: Random, context: Context | None = None, wanted: int = 0) -> tuple[Any, Memory | None]:
+        """A pointer, and the memory behind it if there is some; often of *wanted* bytes, made with *context*."""
+        alive = self.memories
+        if context is not None and len(alive) < MOST_MEMORIES and random.random() < 0.4:
+            address = self.make("rknn_create_mem", (context.handle, max(wanted, 1)), True)
+            alive.append(Memory(address, max(wanted, 1), context.handle))
+            return ffi.cast("rknn_tensor_mem *", address), alive[-1]
         if alive and random.random() < 0.88:
             memory = random.choice(alive)
             return ffi.cast("rknn_tensor_mem *", memory.address), memory
         address = random.choice([*self.stale_memories, random.getrandbits(47)])
         known = next((memory for memory in alive if memory.address == address), None)
         return ffi.cast("rknn_tensor_mem *", address), known
+
+    def _decent_init(self, random: Random) -> None:
+        fitting = [sample for sample in self.samples.values() if self._fits(sample) and not sample.weightless]
+        sample = random.choice(fitting)
+        flags = random.choice((0, 0, PERF, PERF | SRAM, OUTSIDE, INTERNAL_OUTSIDE))
+        handle = ffi.new("rknn_context *")
+        self.call("rknn_init", (handle, ffi.from_buffer(sample.data), len(sample.data), flags, ffi.NULL), set())
+        self._add(int(handle[0]), sample, flags, has_weights=not flags & OUTSIDE)
+
+    def _fits(self, sample: Sample) -> bool:
+        return self.library.chip is None or self.library.chip.name == sample.model.chip
 
     def _lacking(self, name: str, context: Context | None) -> set[int]:
         """The code of a call that the chip does not have."""
@@ -252,9 +269,9 @@ class Machine:
 
     def init(self, random: Random) -> None:
         """Make a context, in every way."""
-        if sum(context.alive for context in self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MOST_CONTEXTS:
             self.destroy(random)
-        sample = random.choice(list(self.samples.values()))
+        sample = random.choice([entry for entry in self.samples.values() if self._fits(entry) or random.random() < 0.1])
         problems: set[int] = set()
         flags = sum(random.sample(OTHER_FLAGS, random.choice((0, 0, 1, 3))))
         for flag, chance in (
@@ -354,7 +371,7 @@ class Machine:
 
     def dup(self, random: Random) -> None:
         """Duplicate a context."""
-        if sum(context.alive for context in self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MOST_CONTEXTS:
             self.destroy(random)
         handle, context = self._context(random)
         source, target = ffi.new("rknn_context *", handle), ffi.new("rknn_context *")
@@ -448,6 +465,10 @@ class Machine:
     def shapes(self, random: Random) -> None:
         """Choose shapes."""
         handle, context = self._context(random)
+        dynamic = [entry for entry in self.contexts if entry.dynamic]
+        if dynamic and random.random() < 0.7:
+            context = random.choice(dynamic)
+            handle = context.handle
         self.settle(context)
         older = random.random() < 0.3
         problems = self._lacking("rknn_set_input_shapes", context) or self._runnable("rknn_set_input_shapes", context)
@@ -690,7 +711,7 @@ class Machine:
 
     def create(self, random: Random) -> None:
         """Make memory, in every way."""
-        if sum(memory.alive for memory in self.memories) >= MOST_MEMORIES:
+        while len(self.memories) >= MOST_MEMORIES:
             self.destroy_memory(random)
         handle, context = self._context(random)
         sizes = [1, 64, 100, 4096, 5000]
@@ -808,7 +829,8 @@ class Machine:
             context = random.choice(outside)
             handle = context.handle
         self.settle(context)
-        pointer, memory = self._memory(random)
+        wanted = modelfile.weight_size(context.sample.model) if context is not None else 0
+        pointer, memory = self._memory(random, context, wanted)
         problems = set() if context is not None else {CONTEXT}
         usable = memory is not None and memory.usable
         if not usable:
@@ -839,7 +861,7 @@ class Machine:
             context = random.choice(outside)
             handle = context.handle
         self.settle(context)
-        pointer, memory = self._memory(random)
+        pointer, memory = self._memory(random, context, context.internal_size if context is not None else 0)
         problems = set() if context is not None else {CONTEXT}
         if memory is None or not memory.usable:
             problems.add(PARAM)
@@ -858,7 +880,7 @@ class Machine:
         """Bind memory to an input or output."""
         handle, context = self._context(random)
         self.settle(context)
-        pointer, memory = self._memory(random)
+        pointer, memory = self._memory(random, context, 16 * 4 * 12 * 8 * 3)
         attr = ffi.new("rknn_tensor_attr *")
         problems = set() if context is not None else {CONTEXT}
         if memory is None or not memory.usable:
