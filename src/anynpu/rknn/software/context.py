@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
@@ -25,6 +25,9 @@ from .memory import TensorMemory
 from .ports import InputPort, OutputPort, attr_key
 from .refusal import Refusal
 from .sram import Sram, SramShare
+
+if TYPE_CHECKING:
+    from .customops import CustomOperators
 
 __all__ = ["ModelContext", "Ports"]
 
@@ -77,7 +80,8 @@ class ModelContext:
         self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
         self.outputs_of_frame = False  # what ran last, or shall run last, did not block
-        self.custom: Any = None
+        self.custom: CustomOperators | None = None
+        self._needed_operators = model.custom_operators
         self.loaded: LoadedModel | None = None
         self.npu: Context | None = None
         self.dynamic = len(model.programs) > 1
@@ -145,6 +149,10 @@ class ModelContext:
         prediction = self.prediction()
         return prediction.batch_us(self.batch, self.batch_cores) if self._shares_batch else prediction.latency_us
 
+    def _has_own_time(self) -> bool:
+        """Whether a run takes another time than the program by itself."""
+        return self._shares_batch or self._share is not None
+
     @property
     def _shares_batch(self) -> bool:
         return not self.mask and self.batch_cores > 1 and self.batch > 1
@@ -175,6 +183,12 @@ class ModelContext:
                 Code.RKNN_ERR_CTX_INVALID,
                 "the context was made with RKNN_FLAG_COLLECT_MODEL_INFO_ONLY and answers queries only",
                 "call rknn_init without that flag",
+            )
+        if self.custom is not None and self.custom.calling():
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                "the call comes from a callback of a custom operator of the same context, and would wait for itself",
+                "callbacks may read attributes of their operator and use other contexts",
             )
 
     def set_weights(self, memory: TensorMemory) -> None:
@@ -283,12 +297,14 @@ class ModelContext:
         with self.lock:
             npu = self._engine()
             self._check_bound(npu)
+            self._check_operators()
             for source in self.ports.inputs:
                 bound = source.binding
                 if bound is not None and bound.conversion is not None:
                     bound.conversion.run(bound.address, self._address(npu, source))
             self.last_control = control
-            npu.execute(mask=self._cores(), priority=self.priority, control=control)
+            duration = self.latency_us() if self.device.clock is not None and self._has_own_time() else None
+            npu.execute(mask=self._cores(), priority=self.priority, control=control, duration_us=duration)
             for target in self.ports.outputs:
                 bound = target.binding
                 if bound is not None and bound.conversion is not None:
@@ -439,6 +455,16 @@ class ModelContext:
         ):
             if port.binding is not None and port.binding.memory.buffer.closed:
                 raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
+
+    def _check_operators(self) -> None:
+        needed = self._needed_operators
+        missing = needed and (needed[0] if self.custom is None else self.custom.missing(needed))
+        if missing:
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                f"'{self.model.name}' has the custom operator '{missing}', which is not registered",
+                "call rknn_register_custom_ops before rknn_run; a duplicated context has no operators of its own",
+            )
 
     def _cores(self) -> int:
         """The mask of a run: what was set; for a model of several batches, as many cores as were asked for."""
