@@ -630,7 +630,9 @@ class Machine:
             problems = {PARAM}
         extend: Any = ffi.NULL
         if random.random() < 0.7:
-            extend = ffi.new("rknn_run_extend *", {"frame_id": random.choice((0, 77_777)), "timeout_ms": random.choice((0, 1000))})
+            extend = ffi.new(
+                "rknn_run_extend *", {"frame_id": random.choice((0, 77_777)), "timeout_ms": random.choice((0, 1000))}
+            )
             if extend.frame_id and not problems:
                 problems = {PARAM}
         if not problems:
@@ -767,9 +769,7 @@ class Machine:
         finally:
             os.close(fd)
 
-    def _create_from_physical(
-        self, random: Random, handle: int, known: bool, size: int
-    ) -> tuple[int, Memory | None, Any, int]:
+    def _create_from_physical(self, random: Random, handle: int, known: bool, size: int) -> tuple[int, Memory | None, Any, int]:
         if random.random() < 0.3:
             size = min(size, 5000)
             memory = ffi.new("char[]", size + 1)

@@ -30,7 +30,10 @@ class Misuse(RuleBasedStateMachine):
         for _ in range(3):
             self.machine.init(Random(seed))
 
-    @rule(family=st.sampled_from(["init", "dup", "destroy", "shapes", "cores", "release", "sync", "weights", "internal"]), seed=seeds)
+    @rule(
+        family=st.sampled_from(["init", "dup", "destroy", "shapes", "cores", "release", "sync", "weights", "internal"]),
+        seed=seeds,
+    )
     def change(self, family: str, seed: int) -> None:
         getattr(self.machine, family)(Random(seed))
 

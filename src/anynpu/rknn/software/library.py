@@ -516,9 +516,7 @@ def _given(entry: ModelContext, n_inputs: int, inputs: Any) -> list[tuple[InputP
     if inputs == ffi.NULL or n_inputs != len(ports):
         raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
     if not entry.shapes_chosen:
-        raise Refusal(
-            Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
-        )
+        raise Refusal(Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes")
     given: list[tuple[InputPort, int, int, int, int, int]] = []
     for position in range(n_inputs):
         one = inputs[position]
