@@ -380,7 +380,12 @@ def test_parameters_that_do_not_fit(library: SoftwareLibrary) -> None:
         assert calls.set_parameters("X", 1.0) == INVALID
         empty = ffi.new("rknn_quant_params *", {"name": b"A"})
         assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
-        empty.scale_len = 1
+        for length in (-1, 2, 2**31 - 1):  # nothing is read: there is nothing to read
+            empty.scale, empty.scale_len = ffi.new("float *", 1.0), length
+            assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
+            empty.scale_len, empty.zp_len = 1, length
+            assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
+        empty.scale, empty.scale_len, empty.zp_len = ffi.NULL, 1, 0
         assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
         library.rknn_matmul_destroy(calls.context)
         assert calls.create(1, 64, 32, 3, AC_quant_type=1) == 0
@@ -457,7 +462,7 @@ def test_a_bad_shape_among_good_ones_makes_nothing(library: SoftwareLibrary) -> 
     assert library.rknn_matmul_create_dynamic_shape(context, info, 2, shapes, attributes) == INVALID
     assert context[0] == 0
     assert attributes[0].A.size == 0
-    assert library.handles.all() == []
+    assert len(library.handles) == 0
 
 
 # ---- cores
@@ -551,5 +556,5 @@ def test_nothing_stays_behind(library: SoftwareLibrary) -> None:
     for _ in range(50):
         once()
     assert (len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))) == before
-    assert library.handles.all() == []
+    assert len(library.handles) == 0
     assert len(library.memories) == 0

@@ -83,7 +83,9 @@ class FakeLane:
     def write(self, arrays: Sequence[Array], nhwc: Sequence[bool], shape_set: int) -> None:
         self._used()
         assert all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
-        self.arrays = [array.transpose(0, 3, 1, 2) if last and array.ndim == 4 else array for array, last in zip(arrays, nhwc)]
+        self.arrays = [
+            array.transpose(0, 3, 1, 2) if last and array.ndim == 4 else array for array, last in zip(arrays, nhwc, strict=True)
+        ]
         self.shape_set = shape_set
         self.backend.device.writes.append((tuple(arrays), tuple(nhwc), shape_set))
 
@@ -119,7 +121,9 @@ class FakeLane:
 
     def read(self, wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> list[Array]:
         self._used()
-        results = [self.backend.device.compute(number, self.arrays).astype(kind) for number, kind in zip(wanted, types)]
+        results = [
+            self.backend.device.compute(number, self.arrays).astype(kind) for number, kind in zip(wanted, types, strict=True)
+        ]
         self.user = None
         return results
 

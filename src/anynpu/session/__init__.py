@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from .backend import Backend, Bound, DeviceFactory, Lane, Memory
-from .binding import IOBinding, OrtValue
+from .binding import IOBinding
 from .nodes import ModelMetadata, NodeArg
 from .options import (
     LayoutLike,
@@ -22,6 +22,7 @@ from .options import (
     ZeroCopyLayoutLike,
     make_provider_options,
 )
+from .ortvalue import OrtValue
 from .request import Job
 from .session import InferenceSession
 from .statistics import LaneStatistics, Percentiles, Statistics
