@@ -42,7 +42,9 @@ _FORMATS = {
 }
 
 
-def _destroy(library: Library, handle: int) -> None:
+def _destroy(library: Library, handle: int, bound: dict[str, TensorMemory], kept: list[object]) -> None:
+    bound.clear()  # memory goes before the context that it was made with
+    kept.clear()
     library.rknn_destroy(handle)
 
 
@@ -72,19 +74,23 @@ class Context:
         offset: int = 0,
         size: int = 0,
     ) -> None:
-        if device is None and weights_from is not None:
-            device = weights_from.library
+        other = weights_from or sram_from
+        if weights_from is not None and sram_from is not None and weights_from is not sram_from:
+            raise ParameterError(
+                "weights and SRAM cannot come from two contexts", hint="rknn_init takes one: pass the same for both"
+            )
+        if device is None and other is not None:
+            device = other.library
         self.library = open_library(device)
         flags = Flag(flags)
         extend = ffi.NULL
-        if weights_from is not None or sram_from is not None or offset or size:
+        if other is not None or offset or size:
             extend = ffi.new("rknn_init_extend *")
             extend.real_model_offset, extend.real_model_size, extend.model_buffer_fd = offset, size, -1
+            if other is not None:
+                extend.ctx = other.handle
             if weights_from is not None:
                 flags |= Flag.RKNN_FLAG_SHARE_WEIGHT_MEM
-                extend.ctx = weights_from.handle
-            elif sram_from is not None:
-                extend.ctx = sram_from.handle
             if sram_from is not None:
                 flags |= Flag.RKNN_FLAG_SHARE_SRAM | Flag.RKNN_FLAG_ENABLE_SRAM
         handle = ffi.new("rknn_context *")
@@ -98,7 +104,7 @@ class Context:
             data, length = ffi.new("char[]", os.fsencode(model)), 0
         check(self.library, "rknn_init", self.library.rknn_init(handle, data, length, int(flags), extend))
         self._adopt(handle[0])
-        self._depends_on = weights_from or sram_from
+        self._depends_on = other
 
     @classmethod
     def _of(cls, library: Library, handle: int, depends_on: Context) -> Context:
@@ -110,10 +116,10 @@ class Context:
 
     def _adopt(self, handle: int) -> None:
         self._handle = handle
-        self._finalizer = weakref.finalize(self, _destroy, self.library, handle)
         self._infos: dict[tuple[int, int], TensorInfo] = {}
         self._bound: dict[str, TensorMemory] = {}
         self._kept: list[object] = []
+        self._finalizer = weakref.finalize(self, _destroy, self.library, handle, self._bound, self._kept)
 
     # what it is
 
@@ -426,8 +432,6 @@ class Context:
     def close(self) -> None:
         """``rknn_destroy``; again is harmless. Runs in other threads stop."""
         self._finalizer()
-        self._bound.clear()
-        self._kept.clear()
 
     def __enter__(self) -> Context:
         return self

@@ -153,6 +153,11 @@ class ModelContext:
                 "call rknn_init without that flag",
             )
 
+    def settle(self) -> None:
+        """Wait for frames that are on their way; what the caller changes next is not for them."""
+        if self.frames is not None:
+            self.frames.settle()
+
     def set_weights(self, memory: TensorMemory) -> None:
         """Put the weights into memory of the caller, and use them there."""
         self.require_runnable_kind()
@@ -253,14 +258,14 @@ class ModelContext:
             self._check_bound()
             for source in self.ports.inputs:
                 bound = source.binding
-                if bound is not None and bound.conversion is not None:
-                    bound.conversion.run(bound.address, self._address(npu, source))
+                if bound is not None:
+                    bound.read_into(self._address(npu, source))
             self.last_control = control
             npu.execute(mask=self._cores(), priority=self.priority, control=control)
             for target in self.ports.outputs:
                 bound = target.binding
-                if bound is not None and bound.conversion is not None:
-                    bound.conversion.run(self._address(npu, target), bound.address)
+                if bound is not None:
+                    bound.write_from(self._address(npu, target))
             self.runs += 1
 
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:

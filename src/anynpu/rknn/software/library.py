@@ -21,7 +21,7 @@ from typing import Any
 from ... import chips, modelfile
 from ..._rknn import ffi
 from ...chips import Chip
-from ...errors import AnynpuError, DeviceMemoryError
+from ...errors import AnynpuError, DeviceMemoryError, UnsupportedCall
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
@@ -228,15 +228,20 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def rknn_set_input_shapes(self, context: int, n_inputs: int, attr: Any) -> int:
         """Choose one of the shapes that a model with dynamic shapes was compiled for."""
-        entry = self._context(context)
-        self._supported("rknn_set_input_shapes", entry)
-        entry.require_runnable_kind()
-        entry.set_shapes(find_shape_set(entry.model, n_inputs, attr))
-        return 0
+        return self._choose_shapes("rknn_set_input_shapes", context, n_inputs, attr)
 
     def rknn_set_input_shape(self, context: int, attr: Any) -> int:
         """The older form of :meth:`rknn_set_input_shapes`, for a model with one input."""
-        return self.rknn_set_input_shapes(context, 1, attr)
+        return self._choose_shapes("rknn_set_input_shape", context, 1, attr)
+
+    def _choose_shapes(self, call: str, context: int, n_inputs: int, attr: Any) -> int:
+        entry = self._context(context)
+        if not entry.device.chip.calls["rknn_set_input_shapes"]:
+            raise Refusal(Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{call} is not available on {entry.device.chip.name}")
+        entry.require_runnable_kind()
+        entry.settle()
+        entry.set_shapes(find_shape_set(entry.model, n_inputs, attr))
+        return 0
 
     # running
 
@@ -261,6 +266,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
             if not address:
                 raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{ports[one.index].name}' is a null pointer")
             given.append((ports[one.index], address, one.size, one.type, one.fmt, one.pass_through))
+        entry.settle()
         entry.set_inputs(given)
         return 0
 
@@ -268,10 +274,12 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """Execute; with ``non_block`` of *extend*, return at once."""
         entry = self._context(context)
         if extend == ffi.NULL:
+            entry.settle()
             entry.run(RunControl())
             return 0
         control = RunControl(extend.timeout_ms / 1000 if extend.timeout_ms > 0 else None)
         if not extend.non_block:
+            entry.settle()
             entry.run(control)
             return 0
         entry.require_runnable_kind()
@@ -436,12 +444,14 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     def rknn_set_weight_mem(self, context: int, mem: Any) -> int:
         """Use memory of the caller for the weights."""
         entry = self._context(context)
+        entry.settle()
         entry.set_weights(self.memories.find(mem))
         return 0
 
     def rknn_set_internal_mem(self, context: int, mem: Any) -> int:
         """Use memory of the caller for intermediate tensors."""
         entry = self._context(context)
+        entry.settle()
         entry.set_internal(self.memories.find(mem))
         return 0
 
@@ -450,6 +460,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         entry = self._context(context)
         if attr == ffi.NULL:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, "the attributes are a null pointer")
+        entry.settle()
         entry.bind(self.memories.find(mem), attr)
         return 0
 
@@ -492,9 +503,7 @@ del _name
 def _rknn_chip(name: str) -> Chip:
     chip = chips.get(name)
     if chip.family != "rknn":
-        raise Refusal(
-            Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{chip.name} has no RKNN NPU", "use the VIPLite calls for Allwinner's chips"
-        )
+        raise UnsupportedCall(f"{chip.name} has no RKNN NPU", hint="use the VIPLite calls for Allwinner's chips")
     return chip
 
 

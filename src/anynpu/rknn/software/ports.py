@@ -52,9 +52,19 @@ class Binding:
     key: bytes
     conversion: Conversion | None
 
-    @property
-    def address(self) -> int:
-        return self.memory.buffer.address
+    def read_into(self, address: int) -> None:
+        """Convert what the memory holds to the engine's input at *address*."""
+        if self.conversion is not None:
+            held = self.memory.buffer.view()  # another thread may destroy the memory meanwhile
+            self.conversion.run(self.memory.buffer.address, address)
+            del held
+
+    def write_from(self, address: int) -> None:
+        """Convert the engine's output at *address* to the memory."""
+        if self.conversion is not None:
+            held = self.memory.buffer.view()
+            self.conversion.run(address, self.memory.buffer.address)
+            del held
 
 
 class _Port:
