@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import check, compile, demo, inspect, run_model
+from . import calibrate, check, compile, demo, inspect, predict, run_model
 from .console import fail
 
 __all__ = ["app", "run"]
@@ -29,6 +29,8 @@ app.command("compile")(compile.command)
 app.command("check")(check.command)
 app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
+app.command("predict")(predict.command)
+app.command("calibrate")(calibrate.command)
 app.command("demo")(demo.command)
 
 

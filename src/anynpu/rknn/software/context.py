@@ -17,6 +17,7 @@ from typing import Any
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.loaded import internal_size
+from ...npu.timing import Prediction, predict
 from ...program import Model
 from ..constants import Code, Flag
 from .frames import Frames
@@ -83,6 +84,7 @@ class ModelContext:
         self.shapes_chosen = not self.dynamic
         self._ports: dict[int, Ports] = {}
         self._given: dict[int, Any] = {}
+        self._predictions: dict[tuple[int, int, int], Prediction] = {}
         self._addresses: dict[str, int] = {}  # of the engine's own inputs and outputs, until something is bound
         self._weight_source = weights_from
         self._share: SramShare | None = None
@@ -124,6 +126,26 @@ class ModelContext:
         if self.npu is not None and not self.flags & _INTERNAL_OUTSIDE:
             total += self.npu.internal_memory.size
         return total + sum(port.spec.nbytes for port in (*self.ports.inputs, *self.ports.outputs) if port.binding is None)
+
+    def prediction(self) -> Prediction:
+        """What the chip is predicted to take for a run as the context is set now."""
+        cores = bin(self._cores()).count("1") if not self._shares_batch else 1
+        sram = self._share.size if self._share is not None else 0
+        key = (self.shapes, max(cores, 1), sram)
+        known = self._predictions.get(key)
+        if known is None:
+            known = predict(self.model.programs[self.shapes], self.device.chip, cores=max(cores, 1), sram_bytes=sram)
+            self._predictions[key] = known
+        return known
+
+    def latency_us(self) -> float:
+        """The predicted time of a run."""
+        prediction = self.prediction()
+        return prediction.batch_us(self.batch, self.batch_cores) if self._shares_batch else prediction.latency_us
+
+    @property
+    def _shares_batch(self) -> bool:
+        return not self.mask and self.batch_cores > 1 and self.batch > 1
 
     def duplicate(self) -> ModelContext:
         """A context of the same model with the same weights, and inputs and outputs of its own."""
@@ -398,7 +420,7 @@ class ModelContext:
         """The mask of a run: what was set; for a model of several batches, as many cores as were asked for."""
         if self.mask:
             return self.mask & ((1 << self.device.cores) - 1)
-        if self.batch_cores > 1 and self.batch > 1:
+        if self._shares_batch:
             return (1 << self.batch_cores) - 1
         return 0
 
