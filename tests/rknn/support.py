@@ -115,18 +115,18 @@ def attr(library: Library, handle: int, command: rknn_query_cmd, index: int = 0)
 
 
 def input_struct(array: Array, *, index: int = 0, kind: int | None = None, fmt: int = NHWC, pass_through: int = 0) -> Any:
-    """``rknn_input[1]`` for an array, which must outlive it."""
+    """A ``rknn_input *`` for an array, which must outlive it."""
     kinds = {"float32": FP32, "float16": FP16, "int8": INT8, "uint8": UINT8, "int64": INT64}
-    structs = ffi.new("rknn_input[1]")
-    one = structs[0]
+    one = ffi.new("rknn_input *")
     one.index, one.buf, one.size = index, ffi.from_buffer(array), array.nbytes
     one.pass_through, one.type, one.fmt = pass_through, int(kinds[array.dtype.name] if kind is None else kind), int(fmt)
-    return structs
+    return one
 
 
 def set_picture(library: Library, handle: int, array: Array, **fields: Any) -> int:
     """``rknn_inputs_set`` for a model with one input."""
-    code: int = library.rknn_inputs_set(handle, 1, input_struct(np.ascontiguousarray(array), **fields))
+    contiguous = np.ascontiguousarray(array)
+    code: int = library.rknn_inputs_set(handle, 1, input_struct(contiguous, **fields))
     return code
 
 

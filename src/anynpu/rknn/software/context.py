@@ -76,6 +76,7 @@ class ModelContext:
         self.last_control: RunControl | None = None
         self.perf_text: Any = None
         self.frames: Frames | None = None
+        self._frames_lock = threading.Lock()
         self.custom: Any = None
         self.loaded: LoadedModel | None = None
         self.npu: Context | None = None
@@ -174,6 +175,14 @@ class ModelContext:
                 "the context was made with RKNN_FLAG_COLLECT_MODEL_INFO_ONLY and answers queries only",
                 "call rknn_init without that flag",
             )
+
+    def started_frames(self) -> Frames:
+        """The frames, made now if there were none; not under the lock, which a frame that runs holds."""
+        with self._frames_lock:
+            self.require_runnable_kind()
+            if self.frames is None:
+                self.frames = Frames()
+            return self.frames
 
     def settle(self) -> None:
         """Wait for frames that are on their way; what the caller changes next is not for them."""
@@ -306,7 +315,8 @@ class ModelContext:
 
     def close(self) -> None:
         """End what runs, then give everything back."""
-        self.closed = True
+        with self._frames_lock:
+            self.closed = True
         npu, frames, custom = self.npu, self.frames, self.custom
         if npu is not None:
             npu.close()

@@ -42,8 +42,11 @@ class Frames:
             frame = frame or self._next
             if frame in self._futures and not self._futures[frame].done():
                 raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"frame {frame} is on its way already", "give every frame its number")
+            try:
+                self._futures[frame] = self._pool.submit(self._run, run)
+            except RuntimeError:  # the pool was shut down
+                raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed") from None
             self._next = max(self._next, frame) + 1
-            self._futures[frame] = self._pool.submit(self._run, run)
             self._futures.move_to_end(frame)
             while len(self._futures) > KEPT and next(iter(self._futures.values())).done():
                 self._futures.popitem(last=False)

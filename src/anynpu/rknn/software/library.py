@@ -282,11 +282,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
             entry.settle()
             entry.run(control)
             return 0
-        entry.require_runnable_kind()
-        with entry.lock:
-            if entry.frames is None:
-                entry.frames = Frames()
-        extend.frame_id = entry.frames.submit(extend.frame_id, lambda: entry.run(control))
+        extend.frame_id = entry.started_frames().submit(extend.frame_id, lambda: entry.run(control))
         return 0
 
     def rknn_wait(self, context: int, extend: Any) -> int:
