@@ -31,6 +31,7 @@ from .engines.base import Engine
 from .engines.choice import choose_engine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
+from .realtime import RealTimeClock, speed_of
 from .workers import Workers
 
 __all__ = ["Device", "Job"]
@@ -127,6 +128,8 @@ class Device:
         many as the job occupies cores (and the machine has processors)
     :param engine: what executes layers: ``"native"`` (compiled kernels; the default), ``"reference"`` (numpy, slow, the same bytes), or an
         engine of your own. The environment variable ``ANYNPU_ENGINE`` takes the place of the default
+    :param realtime: True lets every job take as long as on the chip, a number that many times faster; by default the variable
+        ``ANYNPU_REALTIME`` decides, and without it jobs run as fast as the host can
 
     >>> with Device("rk3588") as device:
     ...     print(device)
@@ -140,9 +143,13 @@ class Device:
         memory_limit: int | None = None,
         host_threads: int | None = None,
         engine: Engine | str | None = None,
+        realtime: float | bool | None = None,
     ) -> None:
         self.chip = chips.get(chip)
         self.engine: Engine = choose_engine(engine, threads=host_threads)
+        speed = speed_of(realtime)
+        self.clock = None if speed is None else RealTimeClock(self.chip.cores, speed)
+        """Makes jobs take the chip's time; None where they do not."""
         self.memory = MemoryPool(memory_limit)
         self.scheduler = CoreScheduler(self.chip.cores)
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")

@@ -144,6 +144,10 @@ class ModelContext:
         prediction = self.prediction()
         return prediction.batch_us(self.batch, self.batch_cores) if self._shares_batch else prediction.latency_us
 
+    def _has_own_time(self) -> bool:
+        """Whether a run takes another time than the program by itself."""
+        return self._shares_batch or self._share is not None
+
     @property
     def _shares_batch(self) -> bool:
         return not self.mask and self.batch_cores > 1 and self.batch > 1
@@ -292,7 +296,8 @@ class ModelContext:
                 if bound is not None:
                     bound.read_into(self._address(npu, source))
             self.last_control = control
-            npu.execute(mask=self._cores(), priority=self.priority, control=control)
+            duration = self.latency_us() if self.device.clock is not None and self._has_own_time() else None
+            npu.execute(mask=self._cores(), priority=self.priority, control=control, duration_us=duration)
             for target in self.ports.outputs:
                 bound = target.binding
                 if bound is not None:
