@@ -456,6 +456,19 @@ def test_outputs_before_a_run(library: SoftwareLibrary) -> None:
     assert library.rknn_outputs_get(handle, 2, two, NULL) == Code.RKNN_ERR_OUTPUT_INVALID
 
 
+def test_outputs_whose_memory_was_destroyed(library: SoftwareLibrary) -> None:
+    handle = opened(library, picture_model())
+    about = attr(library, handle, Q.RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR)
+    memory = library.rknn_create_mem(handle, about.size_with_stride)
+    assert library.rknn_set_io_mem(handle, memory, about) == 0
+    assert set_picture(library, handle, pixels()) == 0
+    assert library.rknn_run(handle, NULL) == 0
+    get_outputs(library, handle, 2)
+    assert library.rknn_destroy_mem(handle, memory) == 0
+    two = ffi.new("rknn_output[2]", [{"index": 0}, {"index": 1}])
+    assert library.rknn_outputs_get(handle, 2, two, NULL) == Code.RKNN_ERR_OUTPUT_INVALID
+
+
 def test_releasing(library: SoftwareLibrary) -> None:
     handle = ran(library, picture_model())
     outputs = ffi.new("rknn_output[2]", [{"index": 0}, {"index": 1}])

@@ -17,6 +17,7 @@ from anynpu._rknn import ffi
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.constants import Flag, rknn_core_mask, rknn_mem_sync_mode, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
 
+from .customop_helpers import Callbacks, RawContext, chain_model, view
 from .support import HEIGHT, WIDTH, dynamic_model, file_bytes, memory_array, picture_model, pixels, resolution_model
 
 NULL = ffi.NULL
@@ -443,6 +444,23 @@ def test_4_3_17_and_4_3_20_set_io_mem_and_mem_sync(library: SoftwareLibrary, ctx
     ret = library.rknn_mem_sync(ctx, output_mems[0], rknn_mem_sync_mode.RKNN_MEMORY_SYNC_FROM_DEVICE)
     assert ret >= 0
     assert memory_array(output_mems[0]).any()
+
+
+def test_4_3_20_mem_sync_of_an_operator_s_tensor(library: SoftwareLibrary) -> None:
+    """The sample passes ``&outputs[0].mem``, which tensors of custom operators have."""
+    context = RawContext(library, chain_model(("Double", {})))
+
+    def compute(op_ctx: Any, inputs: Any, n_inputs: int, outputs: Any, n_outputs: int) -> int:
+        view(outputs[0])[:] = 2 * view(inputs[0])
+        mode = rknn_mem_sync_mode.RKNN_MEMORY_SYNC_FROM_DEVICE
+        ret = library.rknn_mem_sync(context.handle, ffi.addressof(outputs[0], "mem"), mode)
+        assert library.rknn_mem_sync(context.handle, NULL, mode) < 0
+        return int(ret)
+
+    operator = Callbacks("Double", compute=compute)
+    assert context.register(operator.struct) == 0
+    assert context.run(np.ones((1, 8))) == 0, context.error
+    assert (context.output((1, 8)) == 2).all()
 
 
 # 4.3.19

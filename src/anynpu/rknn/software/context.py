@@ -317,6 +317,10 @@ class ModelContext:
 
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:
         """Convert an output to the caller's memory."""
+        if port.binding is not None and port.binding.memory.buffer.closed:
+            raise Refusal(
+                Code.RKNN_ERR_OUTPUT_INVALID, f"the memory bound to '{port.name}' was destroyed", "get outputs before that"
+            )
         port.transfer(want_float).conversion.run(self._address(self._engine(), port), address)
 
     def give_output(self, nbytes: int) -> Any:
