@@ -11,10 +11,14 @@
 ...     (heat,) = context.run([page])
 """
 
+from .backend import RknnBackend, open_backend
 from .constants import (
     Code,
     Flag,
     rknn_core_mask,
+    rknn_matmul_layout,
+    rknn_matmul_quant_type,
+    rknn_matmul_type,
     rknn_mem_alloc_flags,
     rknn_mem_sync_mode,
     rknn_query_cmd,
@@ -26,6 +30,7 @@ from .context import Context
 from .customop import CustomOperator, OperatorCall, PluginOperator, load_plugin
 from .info import MemorySizes, ShapeRange, TensorInfo, Version
 from .library import Library, check, open_library
+from .matmul import Matmul
 from .model import RknnModel
 from .software.library import SoftwareLibrary
 from .tensormemory import TensorMemory
@@ -37,9 +42,11 @@ __all__ = [
     "CustomOperator",
     "Flag",
     "Library",
+    "Matmul",
     "MemorySizes",
     "OperatorCall",
     "PluginOperator",
+    "RknnBackend",
     "RknnModel",
     "ShapeRange",
     "SoftwareLibrary",
@@ -49,8 +56,12 @@ __all__ = [
     "Version",
     "check",
     "load_plugin",
+    "open_backend",
     "open_library",
     "rknn_core_mask",
+    "rknn_matmul_layout",
+    "rknn_matmul_quant_type",
+    "rknn_matmul_type",
     "rknn_mem_alloc_flags",
     "rknn_mem_sync_mode",
     "rknn_query_cmd",
