@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from anynpu.program import (
     Conv,
     Convert,
     ConvTranspose,
+    Custom,
+    CustomConstant,
     Dense,
     Epilogue,
     Float,
@@ -192,6 +195,15 @@ def every_operator(side: int = 8, seed: int = 0) -> Program:
     dense = {key: value for key, value in b.conv(CLASSES, 1, 16).items() if key != "weights"}
     logits8 = b.tensor("logits8", (1, CLASSES))
     b.layer(Dense(b.codes(CLASSES, 16), **dense), [flat], [logits8], weight_bytes=CLASSES * 16)
+    values = b.tensor("values", (1, CLASSES), DType.FLOAT32)
+    b.layer(Convert(), [logits8], [values])
+    picked = b.tensor("picked", (1, CLASSES), DType.FLOAT32)
+    place = b.tensor("place", (1, 1), DType.INT64)
+    b.tensors[place] = replace(b.tensors[place], quantization=None)
+    attributes = {"axis": np.array(-1, np.int64), "sizes": np.arange(3.0, dtype=np.float32), "mode": "schnell", "names": ("a", "ä")}
+    constants = (CustomConstant(0, "limits", np.array([[-1.0, 1.0]], np.float32)),)
+    fields = {"placement": Placement.CPU, "reason": "custom operator 'Pick'"}
+    b.layer(Custom("Pick", attributes, constants), [values], [picked, place], **fields)
     logits = b.tensor("logits", (1, CLASSES), DType.FLOAT32)
     b.layer(Convert(), [logits8], [logits])
     scores = b.tensor("scores", (1, CLASSES), DType.FLOAT32)

@@ -25,7 +25,7 @@ from anynpu import modelfile, vendorfile
 from anynpu._container import HEADER, ISLANDS, WEIGHTS, Section, pack, unpack
 from anynpu.errors import AnynpuError
 from anynpu.npu.engines.reference import execute_layer
-from anynpu.program import Float, Program
+from anynpu.program import Custom, Float, Program
 from anynpu.recognise import FileKind, identify
 
 HARMLESS = "accepted"
@@ -264,7 +264,9 @@ def execute(program: Program) -> None:
     arrays = {name: dice.integers(0, 100, spec.memory_shape).astype(spec.dtype.storage) for name, spec in program.tensors.items()}
     with np.errstate(all="ignore"):
         for layer in program.layers:
-            if not isinstance(layer.op, Float):
+            if isinstance(layer.op, Custom):
+                assert all(constant.spec.nbytes == constant.value.nbytes for constant in layer.op.constants)
+            elif not isinstance(layer.op, Float):
                 execute_layer(program, layer, arrays)
 
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from builders import ProgramBuilder, epilogue, every_operator, every_operator_model, nearest, wide_model
+from builders import CLASSES, ProgramBuilder, epilogue, every_operator, every_operator_model, nearest, wide_model
 
 from anynpu.errors import ModelFormatError
-from anynpu.program import Conv, Float, Pool, Program, Table
+from anynpu.program import Conv, CustomConstant, Float, Pool, Program, Table
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
 from anynpu.validate import validate_model, validate_program
 
@@ -120,6 +120,20 @@ OPERATORS: list[tuple[Program, str]] = [
     (with_op("joined", tables=(None, Table(np.zeros((1, 4), np.int8)))), "needs 256"),
     (with_layer("joined", inputs=("mean",)), "add up to 8, the output has 16"),
     (with_layer("joined", inputs=()), "at least one input"),
+    # custom operators
+    (with_op("picked", op_type=""), "an operator name of 0 characters"),
+    (with_op("picked", constants=(CustomConstant(2, "limits", floats(1)),)), r"constants at \[2\] of 2 inputs"),
+    (with_op("picked", constants=(CustomConstant(-1, "limits", floats(1)),)), r"constants at \[-1\] of 2 inputs"),
+    (with_op("picked", constants=(CustomConstant(0, "a", floats(1)), CustomConstant(0, "b", floats(1)))), r"constants at \[0, 0\]"),
+    (with_op("picked", constants=(CustomConstant(0, "", floats(1)),)), "without a name"),
+    (with_op("picked", constants=(CustomConstant(0, "a", np.zeros(2, np.float16)),)), "constant 'a' is float16"),
+    (with_op("picked", constants=(CustomConstant(0, "a", np.zeros(0, np.float32)),)), "constant 'a' has no elements"),
+    (with_op("picked", attributes={f"a{index}": "" for index in range(5000)}), "5000 attributes"),
+    (with_layer("picked", inputs=("logits8",)), "'logits8' is quantised"),
+    (with_layer("picked", outputs=()), "has no output"),
+    (with_tensor("picked", dtype=DType.FLOAT16), "'picked' is float16"),
+    (with_tensor("picked", layout=Layout.NHWC), "'picked' is not row-major"),
+    (with_tensor("picked", w_stride=64, shape=(1, 1, 1, CLASSES), layout=Layout.NCHW), "with padding"),
     # moving elements
     (with_op("left", starts=((0, 0, 0, 9), (0, 7, 0, 8))), "takes elements 9 to 16 of 16"),
     (with_op("left", starts=((0, 0, 0, 0), (0, 5, 0, 8))), "takes elements 5 to -1 of 8"),

@@ -256,16 +256,41 @@ def _mapping(codec: _Codec) -> _Codec:
 
 
 def _union(arguments: tuple[Any, ...]) -> _Codec:
-    """Something or nothing, one of several dataclasses (with the name of the class beside its fields), or both."""
+    """Something or nothing, one of several kinds, or both.
+
+    Dataclasses have the name of the class beside their fields; text, arrays and tuples are told apart by what their JSON is.
+    """
     kinds = [kind for kind in arguments if kind is not type(None)]
     optional = len(kinds) < len(arguments)
-    inner = _codec(kinds[0]) if len(kinds) == 1 else _tagged(kinds)
+    inner = _codec(kinds[0]) if len(kinds) == 1 else _tagged(kinds) if all(map(is_dataclass, kinds)) else _by_form(kinds)
     if not optional:
         return inner
     return _Codec(
         lambda value, store: None if value is None else inner.encode(value, store),
         lambda data, loader: None if data is None else inner.decode(data, loader),
     )
+
+
+_FORMS: Mapping[Any, tuple[type[Any], type[Any]]] = {str: (str, str), np.ndarray: (np.ndarray, dict), tuple: (tuple, list)}
+"""The Python type of a kind, and that of its JSON."""
+
+
+def _by_form(kinds: list[Any]) -> _Codec:
+    options = [(*_FORMS[typing.get_origin(kind) or kind], _codec(kind)) for kind in kinds]
+
+    def encode(value: Any, store: Store) -> Any:
+        for kind, _, codec in options:
+            if isinstance(value, kind):
+                return codec.encode(value, store)
+        raise Mismatch(f"is a {type(value).__name__}, which has no place here")
+
+    def decode(data: Any, loader: Loader) -> Any:
+        for _, form, codec in options:
+            if isinstance(data, form):
+                return codec.decode(data, loader)
+        raise Mismatch(f"takes text, texts or an array, got {_shown(data)}")
+
+    return _Codec(encode, decode)
 
 
 def _tagged(kinds: list[Any]) -> _Codec:

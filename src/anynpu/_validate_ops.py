@@ -20,6 +20,7 @@ from .program import (
     Conv,
     Convert,
     ConvTranspose,
+    Custom,
     Dense,
     Epilogue,
     MatMul,
@@ -44,6 +45,12 @@ WIDEST_ZERO_POINT = 1 << 16
 
 _CODES = frozenset({DType.INT8, DType.UINT8, DType.INT16})
 _WEIGHTS = ("int8", "uint8", "int16")
+
+LONGEST_OPERATOR = 4096
+MOST_CUSTOM_INPUTS = 4096
+MOST_ATTRIBUTES = 4096
+_CUSTOM_TYPES = frozenset(DType) - {DType.FLOAT16, DType.BFLOAT16, DType.INT4, DType.UINT4}
+_CUSTOM_NAMES = frozenset(dtype.value for dtype in _CUSTOM_TYPES)
 
 
 Seen = set[tuple[int, str, tuple[int, ...], str]]
@@ -436,6 +443,28 @@ def _convert(op: Convert, operands: Operands) -> None:
     require(source.shape == target.shape, f"the input is {list(source.shape)}, the output {list(target.shape)}")
 
 
+def _custom(op: Custom, operands: Operands) -> None:
+    require(0 < len(op.op_type) <= LONGEST_OPERATOR, f"an operator name of {len(op.op_type)} characters")
+    require(operands.outputs, "has no output")
+    for spec in (*operands.inputs, *operands.outputs):
+        _dense(spec)
+        require(spec.layout is not Layout.NHWC, f"tensor '{spec.name}' is not row-major")
+        require(spec.quantization is None, f"tensor '{spec.name}' is quantised")
+        require(spec.dtype in _CUSTOM_TYPES, f"tensor '{spec.name}' is {spec.dtype.value}")
+    count = len(operands.inputs) + len(op.constants)
+    positions = [constant.position for constant in op.constants]
+    require(count <= MOST_CUSTOM_INPUTS, f"has {count} inputs; at most {MOST_CUSTOM_INPUTS} are possible")
+    inside = len(set(positions)) == len(positions) and all(0 <= position < count for position in positions)
+    require(inside, f"constants at {positions} of {count} inputs")
+    for constant in op.constants:
+        require(0 < len(constant.name) <= LONGEST_OPERATOR, "a constant without a name, or with an absurd one")
+        require(constant.value.dtype.name in _CUSTOM_NAMES, f"constant '{constant.name[:64]}' is {constant.value.dtype.name}")
+        require(
+            constant.value.size and constant.value.ndim <= MOST_DIMENSIONS, f"constant '{constant.name[:64]}' has no elements"
+        )
+    require(len(op.attributes) <= MOST_ATTRIBUTES, f"{len(op.attributes)} attributes; at most {MOST_ATTRIBUTES} are possible")
+
+
 _RULES: Mapping[type[Any], Callable[[Any, Operands], None]] = {
     Conv: _conv,
     ConvTranspose: _conv,
@@ -450,4 +479,5 @@ _RULES: Mapping[type[Any], Callable[[Any, Operands], None]] = {
     Resize: _resize,
     Transpose: _transpose,
     Convert: _convert,
+    Custom: _custom,
 }

@@ -30,14 +30,17 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .tensor import TensorSpec
+from .tensor import DType, Layout, TensorSpec
 
 __all__ = [
+    "AttributeValue",
     "Binary",
     "Concat",
     "Conv",
     "ConvTranspose",
     "Convert",
+    "Custom",
+    "CustomConstant",
     "Dense",
     "Epilogue",
     "Float",
@@ -271,7 +274,57 @@ class Float:
     island: int
 
 
-Op = Conv | ConvTranspose | Dense | MatMul | Binary | Table | Concat | Slice | Pad | Pool | Resize | Transpose | Convert | Float
+AttributeValue = Array | str | tuple[str, ...]
+"""An attribute of a custom operator: int64 for whole numbers, float32 for others (a single one has no axes), text, or several texts."""
+
+
+@dataclass(frozen=True, eq=False)
+class CustomConstant:
+    """An input of a custom operator that never changes. It lies with the weights, row-major.
+
+    :ivar position: its place among all inputs of the operator
+    """
+
+    position: int
+    name: str
+    value: Array
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The constant as a tensor."""
+        return TensorSpec(self.name, self.value.shape, DType(self.value.dtype.name), Layout.row_major(self.value.ndim))
+
+
+@dataclass(frozen=True, eq=False)
+class Custom:
+    """An operator that the program's user computes, on the CPU. Its tensors are row-major; those of real numbers are float32.
+
+    :ivar op_type: the name under which the function that computes it is registered
+    :ivar constants: inputs that are constants; the inputs of the layer are the others, in order
+    """
+
+    op_type: str
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    constants: tuple[CustomConstant, ...] = ()
+
+
+Op = (
+    Conv
+    | ConvTranspose
+    | Dense
+    | MatMul
+    | Binary
+    | Table
+    | Concat
+    | Slice
+    | Pad
+    | Pool
+    | Resize
+    | Transpose
+    | Convert
+    | Custom
+    | Float
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -351,6 +404,11 @@ class Program:
         """The layers that one processor executes."""
         return (layer for layer in self.layers if layer.placement is placement)
 
+    @property
+    def custom_operators(self) -> tuple[str, ...]:
+        """The types of the custom operators that it needs, in the order of execution, each once."""
+        return tuple(dict.fromkeys(layer.op.op_type for layer in self.layers if isinstance(layer.op, Custom)))
+
 
 @dataclass(frozen=True)
 class Preprocess:
@@ -392,6 +450,11 @@ class Model:
     def outputs(self) -> tuple[TensorSpec, ...]:
         """The outputs of the first shape set."""
         return self.programs[0].output_specs
+
+    @property
+    def custom_operators(self) -> tuple[str, ...]:
+        """The types of the custom operators that any shape set needs, each once."""
+        return tuple(dict.fromkeys(name for program in self.programs for name in program.custom_operators))
 
     def save(self, path: str | Path, *, remove_weight: bool = False) -> Path:
         """Write the model file and return its path."""

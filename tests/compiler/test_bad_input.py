@@ -79,12 +79,12 @@ WRONG_MODELS: dict[str, tuple[Callable[[], Any], type[AnynpuError], tuple[str, .
     "unknown operator": (
         lambda: changed(lambda proto: setattr(proto.graph.node[1], "op_type", "Frobnicate")),
         CompileError,
-        ("Frobnicate",),
+        ("Frobnicate", "custom_ops", "--custom-op"),
     ),
     "custom domain": (
         lambda: with_domain("com.example"),
-        UnsupportedOperatorError,
-        ("com.example", "custom operator"),
+        CompileError,
+        ("custom operator", "'Relu'", "shape", "custom_ops", "value_info"),
     ),
     "shape from data": (
         lambda: with_node("NonZero"),
@@ -133,6 +133,7 @@ def with_domain(domain: str) -> onnx.ModelProto:
     proto = tiny()
     proto.graph.node[1].domain = domain
     proto.opset_import.append(helper.make_opsetid(domain, 1))
+    proto.graph.output[0].type.tensor_type.ClearField("shape")
     return proto
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anynpu.npu.control import RunControl
-from anynpu.npu.engines.base import BoundProgram, Step
+from anynpu.npu.engines.base import BoundProgram, CustomSteps, Step, no_custom_steps
 from anynpu.program import (
     Conv,
     Dense,
@@ -174,7 +174,7 @@ class GatedExecutable:
         self._engine = engine
         self._program = program
 
-    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+    def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:
         return BoundProgram([(index, self._step(index, arrays["x"].ctypes.data)) for index in range(len(self._program.layers))])
 
     def _step(self, index: int, key: int) -> Step:

@@ -14,6 +14,7 @@ from .console import numbers, plain_table, print_json, results, size_text
 from .options import (
     ALL_CHIPS,
     BatchOption,
+    CustomOpOption,
     DTypeOption,
     JsonOption,
     LayersOption,
@@ -34,6 +35,7 @@ def command(
     dtype: DTypeOption = Precision.W8A8,
     shape: ShapeOption = None,
     batch: BatchOption = None,
+    custom_op: CustomOpOption = None,
     layers: LayersOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -52,7 +54,7 @@ def command(
 
     from ..compiler import ModelCheck
 
-    subject = ModelCheck(model, shapes=shapes, batch=batch)
+    subject = ModelCheck(model, shapes=shapes, batch=batch, custom_ops=tuple(custom_op or ()))
 
     def checked(chip: str) -> Report:
         return subject.report(chip, dtype=dtype.value)

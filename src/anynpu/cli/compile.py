@@ -16,6 +16,7 @@ from .onnxfile import input_names
 from .options import (
     BatchOption,
     ChannelOrder,
+    CustomOpOption,
     DTypeOption,
     OnnxArgument,
     Precision,
@@ -66,6 +67,7 @@ def command(
     hybrid: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep this tensor in float16. Repeat for more.")
     ] = None,
+    custom_op: CustomOpOption = None,
     remove_weight: Annotated[bool, typer.Option("--remove-weight", help="Leave the weights out of the file.")] = False,
     custom_string: Annotated[str, typer.Option(metavar="TEXT", help="Text that the program can query.")] = "",
     name: Annotated[str, typer.Option(metavar="TEXT", help="Name of the model. That of the ONNX file by default.")] = "",
@@ -99,6 +101,7 @@ def command(
             custom_string=custom_string,
             name=name,
             calibration_limit=limit,
+            custom_ops=tuple(custom_op or ()),
             progress=progress,
         )
     path = compiled.save(output, remove_weight=remove_weight)

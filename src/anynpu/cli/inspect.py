@@ -65,6 +65,7 @@ def _model_json(model: Model) -> dict[str, Any]:
         "dtype": model.dtype,
         "custom_string": model.custom_string,
         "weightless": model.weightless,
+        "custom_operators": model.custom_operators,
         "inputs": [_spec_json(spec) for spec in model.inputs],
         "outputs": [_spec_json(spec) for spec in model.outputs],
         "preprocess": {name: asdict(preprocess) for name, preprocess in model.preprocess.items()},
@@ -104,6 +105,8 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
     for label, text in (("name", model.name), ("text", model.custom_string)):
         if text:
             console.print(f"  {label:12} {text}")
+    if model.custom_operators:
+        console.print(f"  custom       {', '.join(model.custom_operators)}: the program registers functions for these operators")
     for label in ("source", "calibration"):
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")

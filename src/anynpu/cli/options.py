@@ -84,6 +84,14 @@ ShapeOption = Annotated[
     ),
 ]
 BatchOption = Annotated[int | None, typer.Option("--batch", min=1, help="Batch size.")]
+CustomOpOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--custom-op",
+        metavar="NAME",
+        help="Compile operators of this type as custom ones, which your program computes. Repeat for more.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LayersOption = Annotated[bool, typer.Option("--layers", help="List all layers.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random inputs.")]

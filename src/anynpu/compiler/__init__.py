@@ -1,5 +1,6 @@
 """ONNX in, layer program out: import, simplify, fuse, quantise, place on NPU or CPU, plan memory."""
 
+from .custom import CustomOperator
 from .driver import ModelCheck, check, compile
 
-__all__ = ["ModelCheck", "check", "compile"]
+__all__ = ["CustomOperator", "ModelCheck", "check", "compile"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,10 @@ import numpy.typing as npt
 from .._native import ffi, lib
 from .._optional import MISTAKEN_OPTIMIZERS, onnx, onnxruntime
 from ..errors import CalibrationError, CompileError
-from .graph import Graph, external_tensor, to_onnx
+from .custom import CustomOperator, CustomTable, compute_custom
+from .graph import Graph, Node, external_tensor, to_onnx
 from .ranges import ALGORITHMS, Observer
+from .stages import Stage, needed_nodes, stages
 
 __all__ = ["CalibratedRanges", "Calibration", "UnknownRanges", "calibrate"]
 
@@ -65,23 +67,26 @@ def calibrate(
     samples: Iterable[Mapping[str, npt.NDArray[Any]]],
     total: int | None,
     progress: Progress | None,
+    custom: CustomTable | None = None,
 ) -> Calibration:
     """Statistics of the tensors *names* of a simplified graph over *samples*."""
     inputs = set(graph.inputs)
     channels = {name: _empty_range(graph, name) for name in by_channel}
     wanted = [name for name in dict.fromkeys((*names, *channels)) if name not in inputs and graph.is_float(name)]
-    extra = [name for name in wanted if name not in graph.outputs]
-    session = _session(graph, extra)
+    model = _FloatModel(graph, wanted, custom or {})
     observer = Observer()
     seen = 0
     for sample in samples:
         try:
-            results = session.run(wanted, dict(sample))
+            results = model.run(sample)
+        except CalibrationError:
+            raise
         except Exception as error:  # onnxruntime's exception classes are private
             raise CalibrationError(
                 f"the model failed on calibration sample {seen + 1}: {error}", hint="check that sample"
             ) from error
-        for name, value in zip(wanted, results, strict=True):
+        for name in wanted:
+            value = results[name]
             observer.observe(name, value)
             if name in channels:
                 widen(channels[name], value)
@@ -115,7 +120,45 @@ def widen(ranges: tuple[Floats, Floats], values: npt.NDArray[Any]) -> None:
     np.maximum(ranges[1], high, out=ranges[1])
 
 
-def _session(graph: Graph, extra: list[str]) -> Any:
+class _FloatModel:
+    """The part of a graph that *wanted* tensors depend on: sessions of onnxruntime, and custom operators in between."""
+
+    def __init__(self, graph: Graph, wanted: list[str], custom: CustomTable) -> None:
+        self._graph = graph
+        self._custom = custom
+        nodes = needed_nodes(graph, set(wanted))
+        for node in nodes:
+            if node.custom and custom.get(node.custom, CustomOperator()).compute is None:
+                raise _not_computed(node)
+        self._parts: list[tuple[Stage, list[str], list[str], Any]] = []
+        for stage in stages(nodes):
+            inputs, outputs = stage.entering(graph), stage.leaving(nodes, set(wanted))
+            session = _session(graph, stage.nodes, inputs, outputs) if outputs else None
+            self._parts.append((stage, inputs, outputs, session))
+
+    def run(self, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
+        """The values of the wanted tensors, and of some others."""
+        values = {**self._graph.constants, **sample}
+        for stage, inputs, outputs, session in self._parts:
+            if session is not None:
+                values.update(zip(outputs, session.run(outputs, {name: values[name] for name in inputs}), strict=True))
+            for node in stage.customs:
+                results = compute_custom(self._graph, node, self._custom, [values[name] for name in node.inputs])
+                values.update(zip(node.outputs, results, strict=True))
+        return values
+
+
+def _not_computed(node: Node) -> CalibrationError:
+    return CalibrationError(
+        "integer layers come after a custom operator, and calibration cannot compute it",
+        node=node.label,
+        operator=node.custom,
+        hint=f"give custom_ops={{'{node.custom}': anynpu.compiler.CustomOperator(compute=...)}}; or keep what follows in float: "
+        "hybrid=[...] with its tensors, or dtype='fp16'",
+    )
+
+
+def _session(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Any:
     runtime = onnxruntime()
     large: dict[str, npt.NDArray[Any]] = {}
 
@@ -125,7 +168,7 @@ def _session(graph: Graph, extra: list[str]) -> Any:
         large[name] = np.ascontiguousarray(value)
         return external_tensor(name, value)
 
-    model = to_onnx(graph, graph.nodes, graph.inputs, [*graph.outputs, *extra], initializer=initializer)
+    model = to_onnx(graph, nodes, inputs, outputs, initializer=initializer)
     options = runtime.SessionOptions()
     options.log_severity_level = 4
     if large:

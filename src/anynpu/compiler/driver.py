@@ -13,6 +13,7 @@ from ..program import Model, Program
 from ..reports import Report, report
 from ..tensor import DType
 from .calibrate import CalibratedRanges, UnknownRanges, calibrate
+from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import InputInfo, open_dataset
 from .forms import forms_of
 from .graph import Graph
@@ -47,6 +48,7 @@ def compile(
     custom_string: str = "",
     name: str = "",
     calibration_limit: int | None = None,
+    custom_ops: CustomOperators = (),
     progress: Progress | None = None,
 ) -> Model:
     """Compile an ONNX model for one chip.
@@ -65,6 +67,9 @@ def compile(
     :param batch: extent of the first axis of every input
     :param custom_string: any text, stored in the file
     :param calibration_limit: use at most this many samples
+    :param custom_ops: types of nodes to compile as custom operators, which the program that runs the model computes itself; besides those
+        of domains that ONNX does not know. A mapping says more: name -> function of (input_shapes, attributes) that gives the shapes of the
+        outputs, or name -> :class:`anynpu.compiler.CustomOperator`
     :param progress: called with (stage, done, total)
 
     >>> model = anynpu.compile("det.onnx", target="rk3588", dataset="pages/", std=(255, 255, 255))    # doctest: +SKIP
@@ -79,9 +84,10 @@ def compile(
             hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
         )
     _tell(progress, "importing", 0, 1)
-    proto = load_onnx(model)
+    proto = load_onnx(model, custom_ops)
+    custom = custom_table(custom_ops)
     sets = shape_sets(shapes)
-    prepared = [_prepare(proto, entry, batch, mean, std, channel_order) for entry in sets]
+    prepared = [_prepare(proto, entry, batch, mean, std, channel_order, custom) for entry in sets]
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
     plans = [_plan(entry.graph, dtype, hybrid) for entry in prepared]
@@ -106,7 +112,7 @@ def compile(
         known = {*first.graph.inputs, *first.graph.producers()}
         names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
         candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and grouped]
-        seen = calibrate(first.graph, names, candidates, data, data.length, progress)
+        seen = calibrate(first.graph, names, candidates, data, data.length, progress, custom)
         ranges, channels = CalibratedRanges(seen.observer, algorithm, percentile), seen.channels
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         calibration = f"{count}{algorithm}"
@@ -131,13 +137,19 @@ def compile(
 
 
 def check(
-    model: Any, target: str = "rk3588", *, dtype: str = "w8a8", shapes: Shapes | None = None, batch: int | None = None
+    model: Any,
+    target: str = "rk3588",
+    *,
+    dtype: str = "w8a8",
+    shapes: Shapes | None = None,
+    batch: int | None = None,
+    custom_ops: CustomOperators = (),
 ) -> Report:
     """What compiling *model* for *target* would give, layer by layer, without calibration data.
 
     >>> anynpu.check("det.onnx", "rk3588").on_cpu    # doctest: +SKIP
     """
-    return ModelCheck(model, shapes=shapes, batch=batch).report(target, dtype=dtype)
+    return ModelCheck(model, shapes=shapes, batch=batch, custom_ops=custom_ops).report(target, dtype=dtype)
 
 
 class ModelCheck:
@@ -146,9 +158,11 @@ class ModelCheck:
     >>> reports = [ModelCheck("det.onnx").report(chip) for chip in ("rk3588", "rk3566")]    # doctest: +SKIP
     """
 
-    def __init__(self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None) -> None:
-        proto = load_onnx(model)
-        self._graph = _prepare(proto, shape_sets(shapes)[0], batch, None, None, None).graph
+    def __init__(
+        self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
+    ) -> None:
+        proto = load_onnx(model, custom_ops)
+        self._graph = _prepare(proto, shape_sets(shapes)[0], batch, None, None, None, custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)
         self._provenance = _provenance(model, proto, self._graph, "")
 
@@ -170,9 +184,15 @@ class _Prepared:
 
 
 def _prepare(
-    proto: Any, shapes: Shapes, batch: int | None, mean: PerInput, std: PerInput, order: str | Mapping[str, str] | None
+    proto: Any,
+    shapes: Shapes,
+    batch: int | None,
+    mean: PerInput,
+    std: PerInput,
+    order: str | Mapping[str, str] | None,
+    custom: CustomTable,
 ) -> _Prepared:
-    graph = import_onnx(_copy(proto), shapes, batch)
+    graph = import_onnx(_copy(proto), shapes, batch, custom)
     normalisation = preprocessing(graph.inputs, graph.shapes, mean, std, order)
     simplify(graph)
     for name in normalisation.reversed_inputs:

@@ -11,14 +11,20 @@ import numpy.typing as npt
 
 from .._optional import onnx
 
-__all__ = ["Graph", "Node", "to_onnx"]
+__all__ = ["CUSTOM", "Graph", "Node", "to_onnx"]
 
 Array = npt.NDArray[Any]
+
+CUSTOM = "Custom"
+"""What stands in ``Node.op`` of every custom operator: no rule for an operator of ONNX is meant for it, even if it has that one's name."""
 
 
 @dataclass(eq=False)
 class Node:
-    """One ONNX operator. An absent optional input is the empty string."""
+    """One ONNX operator. An absent optional input is the empty string.
+
+    :ivar custom: the type of a custom operator, whose attributes are those of :class:`anynpu.program.Custom`; else empty
+    """
 
     op: str
     inputs: list[str]
@@ -26,6 +32,7 @@ class Node:
     attributes: dict[str, Any] = field(default_factory=dict)
     name: str = ""
     domain: str = ""
+    custom: str = ""
 
     @property
     def label(self) -> str:

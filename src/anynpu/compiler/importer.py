@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,10 @@ import numpy.typing as npt
 
 from .._optional import onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from .custom import DOMAIN as CUSTOM_DOMAIN
+from .custom import CustomOperators, CustomTable, Declarations, custom_node, infer_custom, mark_custom
 from .graph import Graph, Node, to_onnx
+from .stages import Stage, stages
 
 __all__ = ["Shapes", "import_onnx", "input_names", "load_onnx"]
 
@@ -34,8 +38,11 @@ _SHAPE_FROM_DATA = {"NonZero", "NonMaxSuppression", "Compress", "Unique", "Strin
 _SUBGRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
 
 
-def load_onnx(model: Any) -> Any:
-    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is)."""
+def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
+    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is).
+
+    :param custom_ops: operators that are custom ones, besides those of domains that are not known
+    """
     package = onnx()
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
@@ -48,6 +55,8 @@ def load_onnx(model: Any) -> Any:
         raise CompileError(
             f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
         )
+    _check_text(proto.graph)
+    mark_custom(proto, custom_ops)
     _check(proto)
     return proto
 
@@ -87,7 +96,6 @@ def _parse(data: bytes, what: str) -> Any:
 
 def _check(proto: Any) -> None:
     checker = onnx().checker
-    _check_text(proto.graph)
     names = [initializer.name for initializer in proto.graph.initializer]
     if proto.ir_version >= 4:
         # Initialisers that are also inputs are overridable; here they are constants, or nothing could be folded.
@@ -102,7 +110,12 @@ def _check(proto: Any) -> None:
     try:
         checker.check_model(proto)
     except Exception as error:  # the checker raises ValidationError, but also RuntimeError and TypeError from its C++ side
-        raise CompileError(f"the ONNX model is not valid: {_first_line(error)}", hint="export the model to ONNX again") from error
+        text = _first_line(error)
+        unknown = re.search(r"No Op registered for (\S+)", text)
+        hint = "export the model to ONNX again"
+        if unknown:
+            hint = f"if it is an operator of your own: custom_ops=['{unknown[1]}'], or --custom-op {unknown[1]}"
+        raise CompileError(f"the ONNX model is not valid: {text}", hint=hint) from error
     for value in incomplete:
         value.ClearField("type")
     versions = {entry.domain: entry.version for entry in proto.opset_import}
@@ -113,6 +126,8 @@ def _check(proto: Any) -> None:
             hint="export it again with opset 11 or later",
         )
     for node in proto.graph.node:
+        if node.domain == CUSTOM_DOMAIN:
+            continue
         if node.op_type in _SHAPE_FROM_DATA:
             raise UnsupportedOperatorError(
                 "the shape of its result depends on the data, which no NPU of the catalogue can run",
@@ -149,17 +164,19 @@ def input_names(proto: Any) -> list[str]:
     return [value.name for value in proto.graph.input if value.name not in constants]
 
 
-def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = None) -> Graph:
+def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = None, custom: CustomTable | None = None) -> Graph:
     """The graph of a checked model with the input shapes of *shapes*."""
     constants = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+    declared = Declarations(proto)
     fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
+    declared.fix(fixed)
     _refuse_huge(proto, fixed)
     nodes = [_node(node) for node in proto.graph.node]
     for node in nodes:
         if node.op == "Constant":
             constants[node.outputs[0]] = _constant_value(node)
     nodes = _sorted([node for node in nodes if node.op != "Constant"], {*constants, *fixed})
-    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import}
+    opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import if entry.domain != CUSTOM_DOMAIN}
     input_types = {value.name: _input_type(value) for value in proto.graph.input}
     graph = Graph(
         nodes=nodes,
@@ -174,7 +191,7 @@ def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = No
     )
     _check_outputs(graph)
     graph.remove_unused()
-    _trace(graph)
+    _trace(graph, custom or {}, declared)
     graph.remove_unused()
     for name in graph.outputs:
         if name in graph.constants:
@@ -206,6 +223,8 @@ def _array(tensor: Any) -> npt.NDArray[Any]:
 
 
 def _node(proto: Any) -> Node:
+    if proto.domain == CUSTOM_DOMAIN:
+        return custom_node(proto, _array)
     helper = onnx().helper
     try:
         attributes = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
@@ -375,35 +394,14 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
             )
 
 
-def _trace(graph: Graph) -> None:
+def _trace(graph: Graph, custom: CustomTable, declared: Declarations) -> None:
     """Run the model once on zeros to learn every shape and type, and the value of all that does not depend on the inputs."""
-    package, runtime = onnx(), onnxruntime()
     static = _static_nodes(graph)
-    frontier = _frontier(graph, static)
-    produced = [output for node in graph.nodes for output in node.outputs if output]
-    helper = package.helper
-    model = _whole(graph)
-    probes = []
-    for index, name in enumerate(produced):
-        model.graph.node.append(helper.make_node("Shape", [name], [f"anynpu.shape.{index}"]))
-        model.graph.output.append(helper.make_tensor_value_info(f"anynpu.shape.{index}", package.TensorProto.INT64, None))
-        model.graph.output.append(helper.make_empty_tensor_value_info(name))
-        probes.append(f"anynpu.shape.{index}")
-    session = _session(model, runtime, graph)
-    try:
-        feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in graph.inputs}
-        values = session.run([*probes, *frontier], feeds)
-    except MemoryError as error:
-        raise CompileError("there is not enough memory to run the model", hint="choose smaller input shapes") from error
-    except Exception as error:  # onnxruntime's exception classes are private
-        raise _explain(error, graph) from error
-    for entry in session.get_outputs():
-        if not entry.name.startswith("anynpu.shape."):
-            graph.dtypes[entry.name] = _numpy_type(entry.type)
-    for name, shape in zip(produced, values[: len(produced)], strict=True):
-        graph.shapes[name] = tuple(int(extent) for extent in shape)
-    for name, value in zip(frontier, values[len(produced) :], strict=True):
-        graph.constants[name] = np.asarray(value)
+    for stage in stages(graph.nodes):
+        if stage.nodes:
+            _trace_stage(graph, stage, static)
+        for node in stage.customs:
+            infer_custom(graph, node, custom, declared)
     graph.nodes = [node for node in graph.nodes if id(node) not in static]
     for name, extents in graph.shapes.items():
         if len(extents) > MOST_AXES:
@@ -418,9 +416,39 @@ def _trace(graph: Graph) -> None:
                 )
 
 
-def _whole(graph: Graph) -> Any:
-    """The whole graph as ONNX, before the types of its tensors are known."""
-    model = to_onnx(graph, graph.nodes, graph.inputs, ())
+def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:
+    package, runtime = onnx(), onnxruntime()
+    frontier = _frontier(graph, stage, static)
+    produced = [output for node in stage.nodes for output in node.outputs if output]
+    helper = package.helper
+    inputs = stage.entering(graph)
+    model = _whole(graph, stage.nodes, inputs)
+    probes = []
+    for index, name in enumerate(produced):
+        model.graph.node.append(helper.make_node("Shape", [name], [f"anynpu.shape.{index}"]))
+        model.graph.output.append(helper.make_tensor_value_info(f"anynpu.shape.{index}", package.TensorProto.INT64, None))
+        model.graph.output.append(helper.make_empty_tensor_value_info(name))
+        probes.append(f"anynpu.shape.{index}")
+    session = _session(model, runtime, graph)
+    try:
+        feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in inputs}
+        values = session.run([*probes, *frontier], feeds)
+    except MemoryError as error:
+        raise CompileError("there is not enough memory to run the model", hint="choose smaller input shapes") from error
+    except Exception as error:  # onnxruntime's exception classes are private
+        raise _explain(error, graph) from error
+    for entry in session.get_outputs():
+        if not entry.name.startswith("anynpu.shape."):
+            graph.dtypes[entry.name] = _numpy_type(entry.type)
+    for name, shape in zip(produced, values[: len(produced)], strict=True):
+        graph.shapes[name] = tuple(int(extent) for extent in shape)
+    for name, value in zip(frontier, values[len(produced) :], strict=True):
+        graph.constants[name] = np.asarray(value)
+
+
+def _whole(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str]) -> Any:
+    """Nodes as an ONNX model, before the types of their results are known."""
+    model = to_onnx(graph, nodes, inputs, ())
     if model.ByteSize() > LARGEST_MODEL:
         raise CompileError("the model is larger than 2 GiB, which no chip of the catalogue can hold", hint="use a smaller model")
     return model
@@ -446,7 +474,7 @@ def _explain(error: Exception, graph: Graph) -> CompileError:
     missing = "NOT_IMPLEMENTED" in text or "not a registered function" in text or "No Op registered" in text
     kind = UnsupportedOperatorError if missing else CompileError
     hint = (
-        "an operator outside ONNX has to be registered as a custom operator; cut it out or replace it"
+        "compile it as a custom operator: custom_ops=['NAME'], or --custom-op NAME"
         if missing
         else "run the model in onnxruntime with the same input shapes: it fails there too"
     )
@@ -460,7 +488,7 @@ def _static_nodes(graph: Graph) -> set[int]:
     static = set(graph.constants)
     found: set[int] = set()
     for node in graph.nodes:
-        if node.op in _RANDOM:
+        if node.op in _RANDOM or node.custom:
             continue
         if node.op in ("Shape", "Size") or all(not name or name in static for name in node.inputs):
             found.add(id(node))
@@ -468,14 +496,15 @@ def _static_nodes(graph: Graph) -> set[int]:
     return found
 
 
-def _frontier(graph: Graph, static: set[int]) -> list[str]:
-    """Results of static nodes that the rest of the graph reads."""
+def _frontier(graph: Graph, stage: Stage, static: set[int]) -> list[str]:
+    """Results of static nodes of a stage that the rest of the graph reads."""
     readers = graph.consumers()
+    inside = static & {id(node) for node in stage.nodes}
     names = []
-    for node in graph.nodes:
+    for node in stage.nodes:
         if id(node) in static:
             for name in node.outputs:
-                if name in graph.outputs or any(id(reader) not in static for reader in readers.get(name, ())):
+                if name in graph.outputs or any(id(reader) not in inside for reader in readers.get(name, ())):
                     names.append(name)
     return names
 

@@ -110,6 +110,21 @@ class Tensors:
             self.layers.append(Layer(f"{name}:dequantize", "Dequantize", Convert(), (name,), (wanted.name,)))
         return wanted.name
 
+    def floats32(self, name: str) -> str:
+        """The graph tensor *name* for a custom operator: real numbers as float32, anything else as it is."""
+        home = self.specs[name]
+        if home.quantization is None and home.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+            return name
+        island = self.specs.get(f"{name}@float")
+        if island is not None and island.dtype is DType.FLOAT32:
+            return island.name
+        wanted = TensorSpec(f"{name}@float32", home.shape, DType.FLOAT32, Layout.row_major(len(home.shape)))
+        if wanted.name not in self.specs:
+            self.add(wanted)
+            step, kind = ("cast", "Cast") if home.quantization is None else ("dequantize", "Dequantize")
+            self.layers.append(Layer(f"{name}:{step}", kind, Convert(), (name,), (wanted.name,)))
+        return wanted.name
+
     def padded_rank(self, name: str, rank: int) -> str:
         """A row-major view of *name* with leading axes of extent 1, as broadcasting has it."""
         spec = self.specs[name]

@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..chips import Chip
 from ..errors import CompileError
 from ..program import (
     Conv,
     ConvTranspose,
+    Custom,
+    CustomConstant,
     Dense,
     Float,
     Island,
@@ -78,12 +82,15 @@ class _Lowering:
             self._add_input(name)
         waiting: list[_Placed] = []
         for placed in self._steps:
-            if placed.step.is_float:
+            if placed.step.is_float and not placed.step.node.custom:
                 waiting.append(placed)
                 continue
             self._finish_island(waiting)
             waiting = []
-            self._integer_step(placed)
+            if placed.step.node.custom:
+                self._custom_step(placed)
+            else:
+                self._integer_step(placed)
         self._finish_island(waiting)
         inputs, outputs = tuple(self._graph.inputs), tuple(self._graph.outputs)
         for name in outputs:
@@ -112,7 +119,8 @@ class _Lowering:
             layout = Layout.NHWC if len(shape) == 4 or (spatial and len(shape) == 3) else Layout.row_major(len(shape))
             self._tensors.add_codes(name, shape, layout)
         else:
-            self._tensors.add(TensorSpec(name, shape, self._float_type(name, half=True), Layout.row_major(len(shape))))
+            half = any(not placed.step.node.custom for placed in self._readers.get(name, ()))
+            self._tensors.add(TensorSpec(name, shape, self._float_type(name, half=half), Layout.row_major(len(shape))))
 
     def _float_type(self, name: str, *, half: bool) -> DType:
         """The program's type of a graph tensor outside integers: float32 may be halved, other types stay."""
@@ -125,6 +133,28 @@ class _Lowering:
             raise CompileError(
                 f"a tensor has the type {dtype.name}", tensor=name, hint="only numeric and boolean tensors can run on an NPU"
             ) from None
+
+    # custom steps
+
+    def _custom_step(self, placed: _Placed) -> None:
+        """Its tensors are row-major, those of real numbers in float32, whatever the model's type."""
+        step, node = placed.step, placed.step.node
+        constants = tuple(
+            CustomConstant(position, name, self._custom_constant(name))
+            for position, name in enumerate(node.inputs)
+            if name in self._graph.constants
+        )
+        inputs = [self._tensors.floats32(name) for name in node.inputs if name not in self._graph.constants]
+        for name in step.outputs:
+            shape = self._graph.shapes[name]
+            dtype = DType.FLOAT32 if self._graph.dtypes[name].kind == "f" else self._float_type(name, half=False)
+            self._tensors.add(TensorSpec(name, shape, dtype, Layout.row_major(len(shape))))
+        self._append(placed, Custom(node.custom, node.attributes, constants), inputs, step.outputs)
+
+    def _custom_constant(self, name: str) -> npt.NDArray[Any]:
+        value = self._graph.constants[name]
+        dtype = np.dtype(np.float32) if value.dtype.kind == "f" else self._float_type(name, half=False).storage
+        return np.ascontiguousarray(value, dtype).reshape(value.shape)
 
     # float steps
 

@@ -21,6 +21,8 @@ def place(graph: Graph, step: Step, chip: Chip) -> tuple[Placement, str]:
 
 def _reason(graph: Graph, step: Step, chip: Chip) -> str:
     node, limits = step.node, chip.limits
+    if node.custom:
+        return f"custom operator '{node.custom}'"
     if step.is_float and not chip.float16:
         return f"{chip.name} has no float16 on its NPU"
     operators = {entry.op for entry in step.nodes}

@@ -1,4 +1,4 @@
-"""The order of execution: float steps together, so that there are few islands and few conversions."""
+"""The order of execution: float steps together, so that there are few islands and few conversions; custom operators between them."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ __all__ = ["schedule"]
 
 
 def schedule(graph: Graph, steps: list[Step]) -> list[Step]:
-    """A topological order that alternates between all integer steps that can run and all float steps that can run."""
+    """A topological order of turns: all integer steps that can run, all float steps that can run, all custom ones, and again."""
     known = {*graph.inputs, *graph.constants}
     waiting = list(steps)
     ordered: list[Step] = []
-    floats = False
+    turn = 0
     idle = 0
-    while waiting and idle < 2:
+    while waiting and idle < _TURNS:
         progressed = False
         later: list[Step] = []
         for step in waiting:
-            if step.is_float is floats and all(name in known for name in _needs(graph, step)):
+            if _turn(step) == turn and all(name in known for name in _needs(graph, step)):
                 ordered.append(step)
                 known.update(step.outputs)
                 progressed = True
@@ -27,9 +27,16 @@ def schedule(graph: Graph, steps: list[Step]) -> list[Step]:
                 later.append(step)
         waiting = later
         idle = 0 if progressed else idle + 1
-        floats = not floats if not progressed else floats
+        turn = turn if progressed else (turn + 1) % _TURNS
     assert not waiting, "steps form a cycle"
     return ordered
+
+
+_TURNS = 3
+
+
+def _turn(step: Step) -> int:
+    return 2 if step.node.custom else int(step.is_float)
 
 
 def _needs(graph: Graph, step: Step) -> set[str]:

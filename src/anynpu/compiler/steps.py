@@ -72,7 +72,7 @@ class Step:
     @property
     def kind(self) -> str:
         """What perf tables print."""
-        base = "" if self.form is Form.FUNCTION else self.node.op
+        base = "" if self.form is Form.FUNCTION else self.node.custom or self.node.op
         return base + ("Add" if self.residual else "") + (self.activation.label if self.activation else "")
 
 

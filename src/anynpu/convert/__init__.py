@@ -22,7 +22,7 @@ from .layouts import (
     nhwc_to_nc1hwc2,
     nhwc_to_nchw,
 )
-from .tensors import convert, image_to_codes
+from .tensors import Conversion, convert, image_to_codes
 from .values import (
     bfloat16_to_float32,
     dequantize_affine,
@@ -37,6 +37,7 @@ from .values import (
 )
 
 __all__ = [
+    "Conversion",
     "bfloat16_to_float32",
     "convert",
     "dequantize_affine",

@@ -100,6 +100,13 @@ class Geometry:
         return -(-self.c // block) * block
 
 
+_POINTER = ffi.typeof("void *")
+
+
+def _void(address: int) -> Any:
+    return ffi.cast(_POINTER, address)
+
+
 class Job:
     """A descriptor for the kernel, ready to run on any two buffers of the right size. Immutable once built, so threads may share it.
 
@@ -153,6 +160,10 @@ class Job:
         """Convert the contiguous *source* into *target*."""
         if target.size:
             lib.anynpu_convert(self._struct, ffi.from_buffer(source), ffi.from_buffer(target))
+
+    def run_at(self, source: int, target: int) -> None:
+        """Convert from one address to another; both have the bytes that the descriptor says."""
+        lib.anynpu_convert(self._struct, _void(source), _void(target))
 
 
 _REAL = frozenset({"source_scale", "target_scale", "mean", "std"})

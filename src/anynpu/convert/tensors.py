@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,40 @@ def convert(
         result, values = check_out(given, plan.target.shape, plan.target.storage, values)
         plan.job.run(values, result)
     return result if out is None else out
+
+
+class Conversion:
+    """A conversion that is done often: from memory that holds *source* to memory that holds *target*, by address.
+
+    Nothing is checked: both addresses must have ``nbytes`` of their tensor, and the two must not overlap.
+
+    >>> source = TensorSpec("x", (1, 2, 1, 2), DType.UINT8, Layout.NCHW)
+    >>> target = TensorSpec("x", (1, 2, 1, 2), DType.FLOAT32, Layout.NHWC)
+    >>> values, result = np.arange(4, dtype=np.uint8), np.empty(4, np.float32)
+    >>> Conversion(source, target).run(values.ctypes.data, result.ctypes.data)
+    >>> result.tolist()
+    [0.0, 2.0, 1.0, 3.0]
+    """
+
+    def __init__(self, source: TensorSpec, target: TensorSpec, preprocess: Preprocess | None = None) -> None:
+        self.source = source
+        self.target = target
+        self.preprocess = preprocess
+        plan = plan_conversion(source, target, preprocess)
+        direct = plan.middle is None and not plan.source.packed and not plan.target.packed
+        self._job = plan.job if direct else None
+
+    def run(self, source: int, target: int) -> None:
+        """Convert what lies at the address *source* to the address *target*."""
+        if self._job is not None:
+            self._job.run_at(source, target)
+        else:
+            convert(bytes_at(source, self.source), self.source, self.target, bytes_at(target, self.target), self.preprocess)
+
+
+def bytes_at(address: int, spec: TensorSpec) -> Array:
+    """The memory of a tensor at an address, as flat bytes."""
+    return np.ctypeslib.as_array((ctypes.c_ubyte * spec.nbytes).from_address(address))
 
 
 def image_to_codes(

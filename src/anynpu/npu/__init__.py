@@ -12,6 +12,7 @@ from __future__ import annotations
 from .context import Context
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
+from .custom import CustomCall, CustomFunction, CustomTensor
 from .device import Device, Job
 from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
 from .engines.native import NativeEngine
@@ -24,6 +25,9 @@ __all__ = [
     "CoreMask",
     "CoreScheduler",
     "CoreStatistics",
+    "CustomCall",
+    "CustomFunction",
+    "CustomTensor",
     "Device",
     "Engine",
     "Executable",

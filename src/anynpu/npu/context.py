@@ -1,7 +1,7 @@
 """One user of a loaded model, with its own inputs, outputs and internal memory.
 
 Who owns what: the context owns its I/O buffers and its internal memory, unless the caller supplied them, and the program bound to them.
-Weights and prepared programs belong to the loaded model.
+Weights and prepared programs belong to the loaded model. Functions of custom operators are registered with one context and serve it alone.
 
 Exclusion: a context does one thing at a time. There is no lock in it: it is an exclusive thing in the device's scheduler, which a call
 that reads or writes the context's state holds, and so is its internal memory, which a run holds together with its cores. Two threads may
@@ -20,11 +20,12 @@ import numpy.typing as npt
 
 from .. import convert
 from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNameError
-from ..program import Float, Program
+from ..program import Custom, Float, Layer, Program
 from ..tensor import DType, Layout, TensorSpec
 from .control import RunControl
 from .cores import CoreMask, Lease, host_threads
-from .engines.base import BoundProgram, LayerTime
+from .custom import CustomCall, CustomFunction, CustomTensor, custom_step, require_registered
+from .engines.base import BoundProgram, LayerTime, Step
 from .inputs import interpret
 from .loaded import Resident, internal_size, shape_set
 from .memory import Buffer, Purpose
@@ -72,6 +73,8 @@ class Context:
         self._supplied: set[str] = set()  # inputs in buffers of the caller
         self._bound: BoundProgram | None = None
         self._copies: list[tuple[Array, Array]] = []
+        self._custom: dict[str, CustomFunction] = {}
+        self._calls: dict[int, CustomCall] = {}  # of the bound program, by layer
         self._device.adopt(self)
 
     @property
@@ -97,6 +100,29 @@ class Context:
     @property
     def closed(self) -> bool:
         return self._resident is None
+
+    @property
+    def custom_operators(self) -> Mapping[str, CustomFunction | None]:
+        """The types of the custom operators that the model needs, each with its function, or None where that is still missing."""
+        return {name: self._custom.get(name) for name in self._require().model.custom_operators}
+
+    def register_custom_operator(self, op_type: str, compute: CustomFunction) -> None:
+        """Let *compute* execute all layers of a custom operator in this context; it takes the place of an earlier function.
+
+        Waits for a run that is in progress. The operator need not be in the model.
+
+        >>> def double(call):
+        ...     np.multiply(call.inputs[0].array, 2, out=call.outputs[0].array)
+        >>> context.register_custom_operator("Double", double)                                    # doctest: +SKIP
+        """
+        with self._turn():
+            self._custom[op_type] = compute
+
+    def custom_calls(self) -> tuple[CustomCall, ...]:
+        """What a run calls functions of custom operators with, layer by layer, in memory as it is bound now."""
+        with self._turn():
+            self._arrange()
+            return tuple(self._calls.values())
 
     def select_shapes(self, shapes: int | Mapping[str, Sequence[int]]) -> None:
         """Change to another shape set, by index or by the shape of each input. Buffers that were bound are let go."""
@@ -210,6 +236,7 @@ class Context:
         self._unbind()
         self._internal = None
         self._copies = []
+        self._custom, self._calls = {}, {}
         self._inputs, self._outputs = {}, {}
 
     # What follows expects that the context is held, except `_turn` and `_cores`, which take hold of it.
@@ -293,8 +320,33 @@ class Context:
                 for name in program.outputs
                 if owners[name] != name or name in program.inputs
             ]
-            self._bound = self._require().executable(self._index).bind(arrays)
+            self._calls = {
+                index: self._call(program, layer, layer.op)
+                for index, layer in enumerate(program.layers)
+                if isinstance(layer.op, Custom)
+            }
+            self._bound = self._require().executable(self._index).bind(arrays, self._custom_step)
         return self._bound
+
+    def _custom_step(self, index: int, arrays: Mapping[str, Array]) -> Step:
+        return custom_step(self._calls[index], self._custom, arrays)
+
+    def _call(self, program: Program, layer: Layer, op: Custom) -> CustomCall:
+        def tensor(name: str, *, writable: bool) -> CustomTensor:
+            spec = program.tensors[name]
+            buffer, offset = self._location(program, self._owner(program, name))
+            array = buffer.tensor(spec, offset)
+            array.flags.writeable = writable
+            return CustomTensor(spec, array, buffer, offset)
+
+        weights = self._require().weights
+        inputs = [tensor(name, writable=False) for name in layer.inputs]
+        for constant in sorted(op.constants, key=lambda entry: entry.position):
+            array = constant.value.view()
+            array.flags.writeable = False
+            inputs.insert(constant.position, CustomTensor(constant.spec, array, weights, array.ctypes.data - weights.address))
+        outputs = tuple(tensor(name, writable=True) for name in layer.outputs)
+        return CustomCall(layer.name, op.op_type, op.attributes, tuple(inputs), outputs)
 
     @staticmethod
     def _owner(program: Program, name: str) -> str:
@@ -303,16 +355,22 @@ class Context:
         return name
 
     def _place(self, program: Program, name: str, owner: str) -> Array:
-        if owner in self._inputs:
-            return self._inputs[owner].tensor(program.tensors[name])
-        if owner in self._outputs:
-            return self._outputs[owner].tensor(program.tensors[name])
+        buffer, offset = self._location(program, owner)
+        return buffer.tensor(program.tensors[name], offset)
+
+    def _location(self, program: Program, owner: str) -> tuple[Buffer, int]:
+        """The buffer and the byte in it where a tensor that owns memory begins."""
+        for buffers in (self._inputs, self._outputs):
+            if owner in buffers:
+                return buffers[owner], 0
         if owner not in program.memory.offsets:
-            raise ModelFormatError(f"the program has no memory for tensor '{name}'", hint="compile the model again")
-        return self.internal_memory.tensor(program.tensors[name], program.memory.offsets[owner])
+            raise ModelFormatError(f"the program has no memory for tensor '{owner}'", hint="compile the model again")
+        return self.internal_memory, program.memory.offsets[owner]
 
     def _execute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:
-        self._arrange().run(lease.control, between=between, clock=clock, threads=host_threads(len(lease.cores)))
+        bound = self._arrange()
+        require_registered(self._calls.values(), self._custom)
+        bound.run(lease.control, between=between, clock=clock, threads=host_threads(len(lease.cores)))
         for target, source in self._copies:
             target[: source.size] = source
 

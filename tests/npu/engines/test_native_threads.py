@@ -22,7 +22,7 @@ from anynpu._native import ffi
 from anynpu.errors import DeviceTimeout, JobCancelled
 from anynpu.npu import CoreMask, Device, NativeEngine, RunControl
 from anynpu.npu.engines import native_workers
-from anynpu.npu.engines.base import BoundProgram
+from anynpu.npu.engines.base import BoundProgram, CustomSteps, no_custom_steps
 from anynpu.npu.engines.native_levels import available
 from anynpu.npu.engines.native_workers import WorkerThreads
 from anynpu.program import Model, Program
@@ -330,7 +330,7 @@ class RecordingEngine:
     def prepare(self, program: Program) -> RecordingEngine:
         return self
 
-    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+    def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:
         seen = self.threads
 
         class Bound(BoundProgram):

@@ -16,16 +16,24 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy.typing as npt
 
-from ...errors import ModelFormatError
-from ...program import Float, Layer, Program
+from ...errors import DeviceError, ModelFormatError
+from ...program import Custom, Float, Layer, Program
 from ..control import RunControl
 from . import islands, reference
 
-__all__ = ["BoundProgram", "Engine", "Executable", "LayerTime", "ReferenceEngine", "Step"]
+__all__ = ["BoundProgram", "CustomSteps", "Engine", "Executable", "LayerTime", "ReferenceEngine", "Step", "no_custom_steps"]
 
 Array = npt.NDArray[Any]
 Step = Callable[[RunControl], None]
 """Executes one layer on arrays that it already knows."""
+
+CustomSteps = Callable[[int, Mapping[str, Array]], Step]
+"""Gives what executes a custom operator: called with the index of its layer, and with the arrays of all tensors as the engine has them."""
+
+
+def no_custom_steps(index: int, arrays: Mapping[str, Array]) -> Step:
+    """For a program without custom operators: refuses every layer."""
+    raise DeviceError(f"layer {index} is a custom operator, and nothing was given to compute it", hint="run it in a context")
 
 
 class LayerTime(NamedTuple):
@@ -75,10 +83,11 @@ class BoundProgram:
 class Executable(Protocol):
     """A prepared program; may be used by several threads at a time."""
 
-    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+    def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:
         """Tie it to memory.
 
         :param arrays: every tensor of the program by name, each with the ``memory_shape`` and storage type of its TensorSpec
+        :param custom: executes the custom operators
         """
         ...
 
@@ -118,11 +127,13 @@ class _ReferenceExecutable:
         self._program = program
         self._sessions = sessions
 
-    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+    def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:
         steps: list[tuple[int, Step]] = []
         begun: set[int] = set()
         for index, layer in enumerate(self._program.layers):
-            if not isinstance(layer.op, Float):
+            if isinstance(layer.op, Custom):
+                steps.append((index, custom(index, arrays)))
+            elif not isinstance(layer.op, Float):
                 steps.append((index, self._integer_step(layer, arrays)))
             elif layer.op.island not in begun:
                 begun.add(layer.op.island)

@@ -2,8 +2,8 @@
 
 A program is prepared once: every layer becomes a descriptor, gets the best kernel that the processor has for it, and its weights are packed
 the way that kernel wants them. All contexts share that. A context adds a table of pointers to its tensors and some scratch memory; a run
-hands C one stretch of layers after the other, without the GIL, and executes in between what is not C: float islands, and the few layers
-that C has nothing for, which run in the reference engine.
+hands C one stretch of layers after the other, without the GIL, and executes in between what is not C: float islands, custom operators, and
+the few layers that C has nothing for, which run in the reference engine.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from ..._native import ffi, lib
 from ...errors import ModelFormatError
-from ...program import Float, Island, Program
+from ...program import Custom, Float, Island, Program
 from ..control import RunControl
 from . import islands, native_arrays, native_islands, reference
-from .base import BoundProgram, Executable, LayerTime, Step
+from .base import BoundProgram, CustomSteps, Executable, LayerTime, Step, no_custom_steps
 from .native_levels import choose_level, level_names
 from .native_lowering import Lowering, NativeLayer
 from .native_memory import check_array, with_room
@@ -140,17 +140,19 @@ class NativeExecutable:
             lib.anynpu_pack(address, place.packed)
         self.scratch_size = max(self.scratch_size, lib.anynpu_scratch_size(address))
 
-    def bind(self, arrays: Mapping[str, Array]) -> BoundProgram:
+    def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:
         """Tie the program to the memory of one context."""
         for name in self._lowering.places:
             check_array(arrays[name], self._program.tensors[name])
         held, before, after = with_room(self._program, arrays, self._lowering.places.keys())
-        parts = [part if isinstance(part, _Stretch) else (part, self._python_step(part, held)) for part in self._parts]
+        parts = [part if isinstance(part, _Stretch) else (part, self._python_step(part, held, custom)) for part in self._parts]
         pointers = [held[name] for name in self._lowering.places]
         return _NativeBound(self, parts, pointers, before, after, self._threads)
 
-    def _python_step(self, index: int, arrays: Mapping[str, Array]) -> Step:
+    def _python_step(self, index: int, arrays: Mapping[str, Array], custom: CustomSteps) -> Step:
         layer = self._program.layers[index]
+        if isinstance(layer.op, Custom):
+            return custom(index, arrays)
         if not isinstance(layer.op, Float):
             program = self._program
 

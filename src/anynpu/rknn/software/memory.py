@@ -19,6 +19,7 @@ from ..._rknn import ffi
 from ...npu import Buffer
 from ..constants import Code, rknn_tensor_mem_flags
 from .refusal import Refusal
+from .sram import SramShare
 
 __all__ = ["MemoryTable", "TensorMemory"]
 
@@ -29,12 +30,14 @@ class TensorMemory:
 
     :ivar buffer: the bytes, from the address that counts (``virt_addr`` plus ``offset``) on
     :ivar struct: the ``rknn_tensor_mem`` that the caller points to
-    :ivar sram: bytes of SRAM that it occupies
+    :ivar owner: the handle of the context that it was made with; 0 for none
+    :ivar sram: what it occupies of the SRAM
     """
 
     buffer: Buffer
     struct: Any
-    sram: int = 0
+    owner: int = 0
+    sram: SramShare | None = None
 
     @property
     def size(self) -> int:
@@ -60,7 +63,8 @@ class MemoryTable:
         physical: int,
         fd: int,
         offset: int = 0,
-        sram: int = 0,
+        owner: int = 0,
+        sram: SramShare | None = None,
     ) -> Any:
         """Make the struct for *buffer* and return the pointer that the caller gets.
 
@@ -73,7 +77,7 @@ class MemoryTable:
         struct.offset = offset
         struct.size = buffer.size
         struct.flags = int(flags)
-        self._entries[_address(struct)] = TensorMemory(buffer, struct, sram)
+        self._entries[_address(struct)] = TensorMemory(buffer, struct, owner, sram)
         return struct
 
     def find(self, pointer: Any) -> TensorMemory:
@@ -89,6 +93,14 @@ class MemoryTable:
         if entry is None:
             raise _unknown(pointer)
         return entry
+
+    def at_physical(self, address: int, size: int) -> TensorMemory | None:
+        """The memory that has all of *size* bytes from a physical address on, if there is one."""
+        for entry in list(self._entries.values()):
+            first = entry.buffer.physical_address
+            if not entry.buffer.closed and first <= address and address + size <= first + entry.size:
+                return entry
+        return None
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -1,0 +1,413 @@
+"""One ``rknn_context``: a model, its inputs and outputs, and what the caller has set.
+
+Who owns what: the context owns its ports, the output buffers it has given out, its share of the SRAM and its engine context; the loaded
+model (with the weights) is shared with the contexts that were duplicated from it or take their weights from it.
+
+Locks: ``lock`` is held by every call that changes the context or moves data, a run included. Queries read what was set once, or single
+values, and hold nothing. ``close`` must end a run that holds the lock, so it closes the engine context first, which stops the run between
+two layers, and only then takes the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any
+
+from ..._rknn import ffi
+from ...npu import Buffer, Context, Device, LoadedModel, RunControl
+from ...npu.loaded import internal_size
+from ...program import Model
+from ..constants import Code, Flag
+from .frames import Frames
+from .memory import TensorMemory
+from .ports import InputPort, OutputPort, attr_key
+from .refusal import Refusal
+from .sram import Sram, SramShare
+
+__all__ = ["ModelContext", "Ports"]
+
+_ALL_OUTSIDE = Flag.RKNN_FLAG_MEM_ALLOC_OUTSIDE
+_INTERNAL_OUTSIDE = _ALL_OUTSIDE | Flag.RKNN_FLAG_INTERNAL_ALLOC_OUTSIDE
+_PRIORITIES = Flag.RKNN_FLAG_PRIOR_MEDIUM | Flag.RKNN_FLAG_PRIOR_LOW
+
+
+class Ports:
+    """The inputs and outputs of one set of shapes."""
+
+    def __init__(self, device: Device, model: Model, index: int) -> None:
+        program = model.programs[index]
+        chip = device.chip
+        self.inputs = [
+            InputPort(spec, chip, position, model.preprocess.get(spec.name)) for position, spec in enumerate(program.input_specs)
+        ]
+        self.outputs = [OutputPort(spec, chip, position) for position, spec in enumerate(program.output_specs)]
+
+
+class ModelContext:
+    """The state behind the handle of a model.
+
+    :param sram_from: a context whose SRAM serves this one as well
+    :param weights_from: a context whose weights serve this one as well
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        sram: Sram,
+        model: Model,
+        flags: Flag,
+        *,
+        weights_from: ModelContext | None = None,
+        sram_from: ModelContext | None = None,
+    ) -> None:
+        self.device = device
+        self.sram = sram
+        self.model = model
+        self.flags = flags
+        self.lock = threading.RLock()
+        self.mask = 0
+        self.batch_cores = 0
+        self.closed = False
+        self.runs = 0
+        self.last_control: RunControl | None = None
+        self.perf_text: Any = None
+        self.frames: Frames | None = None
+        self.custom: Any = None
+        self.loaded: LoadedModel | None = None
+        self.npu: Context | None = None
+        self.dynamic = len(model.programs) > 1
+        self.shapes = 0
+        self.shapes_chosen = not self.dynamic
+        self._ports: dict[int, Ports] = {}
+        self._given: dict[int, Any] = {}
+        self._weight_source = weights_from
+        self._share: SramShare | None = None
+        self._pending_internal: Buffer | None = None
+        if self.info_only:
+            return
+        if not flags & _ALL_OUTSIDE or weights_from is not None:
+            self._load()
+        if self.loaded is not None and not flags & _INTERNAL_OUTSIDE:
+            self.npu = self.loaded.context()
+        if flags & Flag.RKNN_FLAG_ENABLE_SRAM:
+            share = sram_from._share if sram_from is not None else None
+            self._share = share or sram.take(self.internal_size)
+
+    @property
+    def info_only(self) -> bool:
+        return bool(self.flags & Flag.RKNN_FLAG_COLLECT_MODEL_INFO_ONLY)
+
+    @property
+    def priority(self) -> int:
+        """0 is high, 2 low."""
+        return min(int(self.flags & _PRIORITIES), 2)
+
+    @property
+    def internal_size(self) -> int:
+        return internal_size(self.model)
+
+    @property
+    def ports(self) -> Ports:
+        """The inputs and outputs of the shapes that are set."""
+        index = self.shapes
+        ports = self._ports.get(index)
+        if ports is None:
+            ports = self._ports.setdefault(index, Ports(self.device, self.model, index))
+        return ports
+
+    @property
+    def batch(self) -> int:
+        shape = self.model.programs[self.shapes].input_specs[0].shape
+        return shape[0] if shape else 1
+
+    @property
+    def dma_size(self) -> int:
+        """Bytes of device memory that were allocated for this context alone."""
+        total = 0
+        if self.loaded is not None and self._weight_source is None and not self.flags & _ALL_OUTSIDE:
+            total += self.loaded.weights.size
+        if self.npu is not None and not self.flags & _INTERNAL_OUTSIDE:
+            total += self.npu.internal_memory.size
+        return total + sum(port.spec.nbytes for port in (*self.ports.inputs, *self.ports.outputs) if port.binding is None)
+
+    def duplicate(self) -> ModelContext:
+        """A context of the same model with the same weights, and inputs and outputs of its own."""
+        if self.dynamic:
+            raise Refusal(
+                Code.RKNN_ERR_MODEL_INVALID,
+                f"'{self.model.name}' has dynamic shapes, and such a context cannot be duplicated",
+                "call rknn_init again",
+            )
+        self.require_runnable_kind()
+        with self.lock:
+            flags = self.flags & ~(Flag.RKNN_FLAG_SHARE_WEIGHT_MEM | Flag.RKNN_FLAG_SHARE_SRAM)
+            if self.loaded is None:
+                raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the context has no weights yet", "call rknn_set_weight_mem before")
+            twin = ModelContext(self.device, self.sram, self.model, flags, weights_from=self)
+            twin.mask, twin.batch_cores = self.mask, self.batch_cores
+        return twin
+
+    def require_runnable_kind(self) -> None:
+        """Refuse what a context that only tells about its model cannot do."""
+        if self.closed:
+            raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed")
+        if self.info_only:
+            raise Refusal(
+                Code.RKNN_ERR_CTX_INVALID,
+                "the context was made with RKNN_FLAG_COLLECT_MODEL_INFO_ONLY and answers queries only",
+                "call rknn_init without that flag",
+            )
+
+    def set_weights(self, memory: TensorMemory) -> None:
+        """Put the weights into memory of the caller, and use them there."""
+        self.require_runnable_kind()
+        if not self.flags & _ALL_OUTSIDE:
+            raise Refusal(
+                Code.RKNN_ERR_PARAM_INVALID,
+                "the context has its weights in memory of its own",
+                "call rknn_init with RKNN_FLAG_MEM_ALLOC_OUTSIDE",
+            )
+        with self.lock:
+            internal = self.npu.internal_memory if self.npu is not None else None
+            self._drop_engine()
+            self.loaded = self.device.load(self.model, weights=memory.buffer)
+            if internal is not None:
+                self._use_internal(internal)
+
+    def set_internal(self, memory: TensorMemory) -> None:
+        """Use memory of the caller for intermediate tensors."""
+        self.require_runnable_kind()
+        if not self.flags & _INTERNAL_OUTSIDE:
+            raise Refusal(
+                Code.RKNN_ERR_PARAM_INVALID,
+                "the context has its internal memory itself",
+                "call rknn_init with RKNN_FLAG_MEM_ALLOC_OUTSIDE or RKNN_FLAG_INTERNAL_ALLOC_OUTSIDE",
+            )
+        if memory.size < self.internal_size:
+            raise Refusal(
+                Code.RKNN_ERR_PARAM_INVALID,
+                f"'{self.model.name}' takes {self.internal_size} bytes of internal memory, the memory has {memory.size}",
+                "RKNN_QUERY_MEM_SIZE tells total_internal_size",
+            )
+        with self.lock:
+            if self.loaded is None:
+                self._pending_internal = memory.buffer
+            else:
+                self._use_internal(memory.buffer)
+
+    def set_shapes(self, index: int) -> None:
+        """Change to another set of shapes; what was bound to the inputs and outputs of the old one is let go."""
+        self.require_runnable_kind()
+        with self.lock:
+            if index != self.shapes or not self.shapes_chosen:
+                for port in (*self.ports.inputs, *self.ports.outputs):
+                    port.binding = None
+                self.shapes = index
+                self.shapes_chosen = True
+                self.runs = 0
+                for source in self.ports.inputs:
+                    source.given = False
+                if self.npu is not None:
+                    self.npu.select_shapes(index)
+
+    def set_inputs(self, given: Iterable[tuple[InputPort, int, int, int, int, int]]) -> None:
+        """Convert what the caller has into the engine's inputs: for each the port, address, bytes, type, format, pass_through."""
+        with self.lock:
+            npu = self._engine()
+            for port, address, nbytes, kind, fmt, pass_through in given:
+                if port.binding is not None:
+                    raise Refusal(
+                        Code.RKNN_ERR_PARAM_INVALID,
+                        f"input '{port.name}' is bound to memory",
+                        "write into that memory; rknn_inputs_set and rknn_set_io_mem exclude each other",
+                    )
+                transfer = port.transfer(kind, fmt, pass_through)
+                if nbytes < transfer.nbytes:
+                    raise Refusal(
+                        Code.RKNN_ERR_PARAM_INVALID,
+                        f"input '{port.name}' takes {transfer.nbytes} bytes, got {nbytes}",
+                        "size is in bytes: elements times the size of the type",
+                    )
+                transfer.conversion.run(address, npu.input_buffer(port.name).address)
+                port.given = True
+
+    def bind(self, memory: TensorMemory, attr: Any) -> None:
+        """Bind memory to the input or output that the attributes name."""
+        self.require_runnable_kind()
+        with self.lock:
+            port = self._named(attr)
+            key = attr_key(attr)
+            bound = port.binding
+            if bound is not None and bound.memory is memory and bound.key == key:
+                return
+            binding = port.bind(memory, attr, key)
+            direct = memory.buffer if binding.conversion is None else None
+            npu = self._engine()
+            if isinstance(port, InputPort):
+                npu.bind_input(port.name, direct)
+            else:
+                npu.bind_output(port.name, direct)
+            port.binding = binding
+
+    def run(self, control: RunControl) -> None:
+        """Execute on what the inputs hold."""
+        self.require_runnable_kind()
+        with self.lock:
+            npu = self._engine()
+            self._check_bound()
+            for source in self.ports.inputs:
+                bound = source.binding
+                if bound is not None and bound.conversion is not None:
+                    bound.conversion.run(bound.address, npu.input_buffer(source.name).address)
+            self.last_control = control
+            npu.execute(mask=self._cores(), priority=self.priority, control=control)
+            for target in self.ports.outputs:
+                bound = target.binding
+                if bound is not None and bound.conversion is not None:
+                    bound.conversion.run(npu.output_buffer(target.name).address, bound.address)
+            self.runs += 1
+
+    def read(self, port: OutputPort, want_float: bool, address: int) -> None:
+        """Convert an output to the caller's memory."""
+        npu = self._engine()
+        buffer = npu.output_buffer(port.name)
+        port.transfer(want_float).conversion.run(buffer.address, address)
+
+    def give_output(self, nbytes: int) -> Any:
+        """Memory for an output that stays until the caller releases it."""
+        memory = ffi.new("char[]", max(nbytes, 1))
+        self._given[int(ffi.cast("uintptr_t", memory))] = memory
+        return memory
+
+    def take_output(self, pointer: Any) -> bool:
+        """Free memory of :meth:`give_output`; False for any other."""
+        return self._given.pop(int(ffi.cast("uintptr_t", pointer)), None) is not None
+
+    def close(self) -> None:
+        """End what runs, then give everything back."""
+        self.closed = True
+        npu, frames, custom = self.npu, self.frames, self.custom
+        if npu is not None:
+            npu.close()
+        if frames is not None:
+            frames.close()
+        with self.lock:
+            if custom is not None:
+                custom.close()
+            self._given.clear()
+            self._ports.clear()
+            self.npu = None
+            self.loaded = None
+            self._weight_source = None
+            self._pending_internal = None
+            self._share = None
+
+    def _load(self) -> None:
+        source = self._weight_source
+        if source is None:
+            self.loaded = self.device.load(self.model)
+        elif source.loaded is not None and source.model is self.model:
+            self.loaded = source.loaded
+        elif source.loaded is not None:
+            self.loaded = self.device.load(self.model, weights_from=source.loaded)
+        else:
+            raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the context to take weights from has none", "set its weight memory before")
+
+    def _use_internal(self, internal: Buffer) -> None:
+        assert self.loaded is not None
+        previous, self.npu = self.npu, self.loaded.context(internal=internal, shapes=self.shapes)
+        if previous is not None:
+            previous.close()
+        self._forget_bindings()
+        if self.custom is not None:
+            self.custom.attach(self.npu)
+
+    def _forget_bindings(self) -> None:
+        """An engine context that is new has nothing bound; what the caller bound is bound again."""
+        for ports in self._ports.values():
+            for source in ports.inputs:
+                source.given = False
+                if source.binding is not None and source.binding.conversion is None and self.npu is not None:
+                    self.npu.bind_input(source.name, source.binding.memory.buffer)
+            for target in ports.outputs:
+                if target.binding is not None and target.binding.conversion is None and self.npu is not None:
+                    self.npu.bind_output(target.name, target.binding.memory.buffer)
+
+    def _drop_engine(self) -> None:
+        if self.npu is not None:
+            self.npu.close()
+            self.npu = None
+        self.loaded = None
+
+    def _engine(self) -> Context:
+        """The engine's context; made now where the caller's memory has come in the meantime."""
+        self.require_runnable_kind()
+        if self.npu is None:
+            if self.loaded is None:
+                raise Refusal(
+                    Code.RKNN_ERR_MALLOC_FAIL,
+                    "the context has no memory for its weights",
+                    "RKNN_FLAG_MEM_ALLOC_OUTSIDE asks for rknn_set_weight_mem",
+                )
+            pending, self._pending_internal = self._pending_internal, None
+            if pending is None:
+                raise Refusal(
+                    Code.RKNN_ERR_MALLOC_FAIL,
+                    "the context has no internal memory",
+                    "call rknn_set_internal_mem with total_internal_size bytes",
+                )
+            self._use_internal(pending)
+        assert self.npu is not None
+        return self.npu
+
+    def _check_bound(self) -> None:
+        if not self.shapes_chosen:
+            raise Refusal(
+                Code.RKNN_ERR_INPUT_INVALID, f"'{self.model.name}' has dynamic shapes and none is set", "call rknn_set_input_shapes"
+            )
+        for source in self.ports.inputs:
+            if source.binding is None and not source.given:
+                raise Refusal(
+                    Code.RKNN_ERR_INPUT_INVALID,
+                    f"input '{source.name}' has no data",
+                    "call rknn_inputs_set, or bind memory with rknn_set_io_mem",
+                )
+        must_bind = self.device.chip.library == "librknnmrt"
+        for target in self.ports.outputs:
+            if target.binding is None and must_bind:
+                raise Refusal(
+                    Code.RKNN_ERR_OUTPUT_INVALID, f"output '{target.name}' has no memory", "bind some with rknn_set_io_mem"
+                )
+        for port, code in (
+            *((port, Code.RKNN_ERR_INPUT_INVALID) for port in self.ports.inputs),
+            *((port, Code.RKNN_ERR_OUTPUT_INVALID) for port in self.ports.outputs),
+        ):
+            if port.binding is not None and port.binding.memory.buffer.closed:
+                raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
+
+    def _cores(self) -> int:
+        """The mask of a run: what was set; for a model of several batches, as many cores as were asked for."""
+        if self.mask:
+            return self.mask & ((1 << self.device.cores) - 1)
+        if self.batch_cores > 1 and self.batch > 1:
+            return (1 << self.batch_cores) - 1
+        return 0
+
+    def _named(self, attr: Any) -> InputPort | OutputPort:
+        name = ffi.string(attr.name, len(attr.name)).decode("utf-8", "replace")
+        ports: list[InputPort | OutputPort] = [*self.ports.inputs, *self.ports.outputs]
+        for port in ports:
+            if cut_name(port.name) == name:
+                return port
+        known = ", ".join(port.name for port in ports)
+        raise Refusal(
+            Code.RKNN_ERR_PARAM_INVALID,
+            f"the attributes name '{name}', which is neither an input nor an output",
+            f"begin with attributes that rknn_query gave; the model has: {known}",
+        )
+
+
+def cut_name(name: str) -> str:
+    """A name as the interface can show it."""
+    return name.encode()[:255].decode("utf-8", "replace")
