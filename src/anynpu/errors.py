@@ -17,6 +17,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- ShapeError              (ValueError)
     |   |-- TensorTypeError         (TypeError)
     |   |-- TensorNameError         (KeyError)
+    |   |-- ParameterError          a call's parameters do not fit                   (ValueError)
     |   `-- ImageError              a picture cannot be read                         (ValueError)
     |-- DeviceError                 the device refuses or fails
     |   |-- UnknownChipError        (ValueError)
@@ -24,7 +25,9 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- DeviceMemoryError       a buffer is missing, too small or not to be had  (MemoryError)
     |   |-- DeviceTimeout           (TimeoutError)
     |   |-- JobCancelled            (RuntimeError)
-    |   `-- DeviceClosed            (RuntimeError)
+    |   |-- DeviceClosed            (RuntimeError)
+    |   |-- DeviceUnavailable       no NPU, no driver or no vendor's library         (RuntimeError)
+    |   `-- CallFailed              a vendor's call failed without saying why        (RuntimeError)
     `-- MissingDependencyError      an optional package is not installed             (ImportError)
 
 >>> error = ShapeError("input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]", hint="pass layout='nhwc'")
@@ -38,11 +41,13 @@ from __future__ import annotations
 __all__ = [
     "AnynpuError",
     "CalibrationError",
+    "CallFailed",
     "CompileError",
     "DeviceClosed",
     "DeviceError",
     "DeviceMemoryError",
     "DeviceTimeout",
+    "DeviceUnavailable",
     "ImageError",
     "InputError",
     "JobCancelled",
@@ -50,6 +55,7 @@ __all__ = [
     "ModelError",
     "ModelFormatError",
     "ModelVersionError",
+    "ParameterError",
     "ShapeError",
     "TensorNameError",
     "TensorTypeError",
@@ -67,17 +73,20 @@ class AnynpuError(Exception):
     :param hint: what the caller can do about it
     :param code: the vendor's error number, where a vendor's call is involved
     :param call: the call that failed
+    :param code_name: the vendor's name for the number
     """
 
-    def __init__(self, message: str, *, hint: str = "", code: int | None = None, call: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", code: int | None = None, call: str = "", code_name: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.code = code
         self.call = call
+        self.code_name = code_name
 
     def __str__(self) -> str:
-        where = ", ".join(filter(None, (self.call, "" if self.code is None else str(self.code))))
+        call = "" if self.call and self.call in self.message else self.call
+        where = ", ".join(filter(None, (call, self.code_name, "" if self.code is None else str(self.code))))
         text = f"{self.message} ({where})" if where else self.message
         return f"{text}\n  hint: {self.hint}" if self.hint else text
 
@@ -148,6 +157,10 @@ class TensorNameError(InputError, KeyError):
     __str__ = AnynpuError.__str__  # KeyError would print the repr
 
 
+class ParameterError(InputError, ValueError):
+    """The parameters of a call do not fit the call, the model or each other."""
+
+
 class ImageError(InputError, ValueError):
     """A picture cannot be read."""
 
@@ -178,6 +191,14 @@ class JobCancelled(DeviceError, RuntimeError):
 
 class DeviceClosed(DeviceError, RuntimeError):
     """The device, model or context was closed."""
+
+
+class DeviceUnavailable(DeviceError, RuntimeError):
+    """There is no NPU, its driver does not answer, or the vendor's library cannot be loaded."""
+
+
+class CallFailed(DeviceError, RuntimeError):
+    """A vendor's call failed and gave no reason that another class stands for."""
 
 
 class MissingDependencyError(AnynpuError, ImportError):

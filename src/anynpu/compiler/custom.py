@@ -179,10 +179,16 @@ class Declarations:
     """Shapes and types that an ONNX file states for its tensors. Axes by name have the extent of the input axis of that name."""
 
     def __init__(self, proto: Any) -> None:
-        values = (*proto.graph.value_info, *proto.graph.output, *proto.graph.input)  # the last word on an input has the input itself
+        values = (
+            *proto.graph.value_info,
+            *proto.graph.output,
+            *proto.graph.input,
+        )  # the last word on an input has the input itself
         types = {str(value.name): value.type.tensor_type for value in values if value.type.HasField("tensor_type")}
         self._kinds = {name: int(kind.elem_type) for name, kind in types.items()}
-        self._shapes = {name: [_extent(axis) for axis in kind.shape.dim] for name, kind in types.items() if kind.HasField("shape")}
+        self._shapes = {
+            name: [_extent(axis) for axis in kind.shape.dim] for name, kind in types.items() if kind.HasField("shape")
+        }
         self._named: dict[str, int] = {}
         self._holds = True
 

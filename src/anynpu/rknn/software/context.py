@@ -364,7 +364,9 @@ class ModelContext:
     def _check_bound(self) -> None:
         if not self.shapes_chosen:
             raise Refusal(
-                Code.RKNN_ERR_INPUT_INVALID, f"'{self.model.name}' has dynamic shapes and none is set", "call rknn_set_input_shapes"
+                Code.RKNN_ERR_INPUT_INVALID,
+                f"'{self.model.name}' has dynamic shapes and none is set",
+                "call rknn_set_input_shapes",
             )
         for source in self.ports.inputs:
             if source.binding is None and not source.given:

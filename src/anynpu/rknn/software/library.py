@@ -126,7 +126,11 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
         elif isinstance(error, MemoryError):
             code, text, hint = int(Code.RKNN_ERR_MALLOC_FAIL), f"out of memory: {error}", "close contexts that are not used"
         else:
-            code, text, hint = int(Code.RKNN_ERR_FAIL), f"{type(error).__name__}: {error}", "this is a fault of anynpu; please report it"
+            code, text, hint = (
+                int(Code.RKNN_ERR_FAIL),
+                f"{type(error).__name__}: {error}",
+                "this is a fault of anynpu; please report it",
+            )
             log.error("%s failed in an unexpected way", call, exc_info=error)
         self._failures.last = CallFailure(call, code, text, hint)
         log.debug("%s: %s (%s, %d)", call, text, Code(code).name, code)
@@ -224,7 +228,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
         entry.require_runnable_kind()
         if not 1 <= core_num <= entry.device.cores:
             raise Refusal(
-                Code.RKNN_ERR_PARAM_INVALID, f"{core_num} cores are not possible", f"{entry.device.chip.name} has {entry.device.cores}"
+                Code.RKNN_ERR_PARAM_INVALID,
+                f"{core_num} cores are not possible",
+                f"{entry.device.chip.name} has {entry.device.cores}",
             )
         entry.batch_cores = core_num
         return 0
@@ -252,7 +258,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
         if inputs == ffi.NULL or n_inputs != len(ports):
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
         if not entry.shapes_chosen:
-            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes")
+            raise Refusal(
+                Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
+            )
         given: list[tuple[InputPort, int, int, int, int, int]] = []
         for position in range(n_inputs):
             one = inputs[position]
@@ -543,7 +551,5 @@ def _wanted(ports: list[OutputPort], one: Any) -> tuple[OutputPort, bool]:
         if one.buf == ffi.NULL:
             raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"the buffer for output '{port.name}' is a null pointer")
         if one.size < nbytes:
-            raise Refusal(
-                Code.RKNN_ERR_PARAM_INVALID, f"output '{port.name}' takes {nbytes} bytes, the buffer has {one.size}"
-            )
+            raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"output '{port.name}' takes {nbytes} bytes, the buffer has {one.size}")
     return port, want_float

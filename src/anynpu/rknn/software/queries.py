@@ -35,9 +35,7 @@ def answer(context: ModelContext, cmd: int, info: Any, size: int) -> int:
             f"the answer to {rknn_query_cmd(cmd).name} takes {smallest} bytes, {'none' if info == ffi.NULL else size} given",
         )
     if cmd in _missing(context.device.chip):
-        raise Refusal(
-            Code.RKNN_ERR_PARAM_INVALID, f"{rknn_query_cmd(cmd).name} is not available on {context.device.chip.name}"
-        )
+        raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{rknn_query_cmd(cmd).name} is not available on {context.device.chip.name}")
     function(context, ffi.cast(struct, info), size)
     return 0
 

@@ -1,0 +1,134 @@
+"""The vendor's own library behind the library object."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import mmap
+import os
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .._rknn import ffi, lib
+from ..errors import DeviceUnavailable, UnsupportedCall
+
+if TYPE_CHECKING:
+    from .software.library import CallFailure
+
+__all__ = ["VendorLibrary", "functions"]
+
+NAMES = ("librknnrt.so", "librknnmrt.so")
+FOLDERS = (
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/local/lib",
+    "/oem/usr/lib",
+    "/vendor/lib64",
+    "/vendor/lib",
+)
+OLDEST = (1, 3, 0)
+"""Before it the attributes of tensors had another layout."""
+
+_VERSION = re.compile(rb"librknnm?rt version: (\d+)\.(\d+)\.(\d+)")
+
+
+@functools.lru_cache(maxsize=1)
+def functions() -> tuple[str, ...]:
+    """The names of all functions of the interface."""
+    return tuple(name.removeprefix("anynpu_") for name in dir(lib) if name.startswith("anynpu_rknn_"))
+
+
+class VendorLibrary:
+    """A library that was loaded at run time. A function that it lacks raises :class:`UnsupportedCall` when it is called.
+
+    :param path: file, or a name that the system's loader finds
+
+    >>> library = VendorLibrary("/usr/lib/librknnrt.so")        # doctest: +SKIP
+    >>> library.version                                         # doctest: +SKIP
+    (2, 3, 2)
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        try:
+            self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise DeviceUnavailable(
+                f"{self.path} cannot be loaded: {error}",
+                hint="install the runtime of the board's SDK, or name it with ANYNPU_RKNN_LIBRARY; `anynpu doctor` tells more",
+            ) from error
+        self.version = read_version(self.path)
+        if self.version is not None and self.version < OLDEST:
+            raise DeviceUnavailable(
+                f"{self.path} is version {_dotted(self.version)}, at least {_dotted(OLDEST)} is needed",
+                hint="update the runtime of the board",
+            )
+        for name in functions():
+            setattr(self, name, self._function(name))
+
+    @classmethod
+    def find(cls, path: str = "", *, reason: str = "") -> VendorLibrary:
+        """The library at *path*, or the first that is found where such libraries are."""
+        if path:
+            return cls(path)
+        failures = []
+        candidates = [*NAMES, *(str(Path(folder, name)) for folder in FOLDERS for name in NAMES if Path(folder, name).exists())]
+        for candidate in candidates:
+            try:
+                return cls(candidate)
+            except DeviceUnavailable as error:
+                failures.append(error)
+        if len(candidates) > len(NAMES):
+            raise failures[-1]
+        why = f" ({reason})" if reason else ""
+        raise DeviceUnavailable(
+            f"there is an NPU{why}, but no {' or '.join(NAMES)}",
+            hint="install the runtime, name it with ANYNPU_RKNN_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim",
+        )
+
+    @property
+    def description(self) -> str:
+        """What a user is told that he runs on."""
+        version = "" if self.version is None else f" {_dotted(self.version)}"
+        return f"{Path(self.path).stem}{version}"
+
+    def last_error(self) -> CallFailure | None:
+        """The vendor's library gives codes and no words."""
+        return None
+
+    def close(self) -> None:
+        """Nothing: contexts end one by one, and the library stays loaded."""
+
+    def _function(self, name: str) -> Any:
+        try:
+            symbol = getattr(self._library, name)
+        except AttributeError:
+            return functools.partial(self._missing, name)
+        return ffi.cast(f"{name}_fn", ctypes.cast(symbol, ctypes.c_void_p).value)
+
+    def _missing(self, name: str, *arguments: Any) -> Any:
+        del arguments
+        raise UnsupportedCall(
+            f"{self.description} does not have {name}", hint="a later version of the runtime may have it", call=name
+        )
+
+
+def read_version(path: str) -> tuple[int, int, int] | None:
+    """The version that the file of a library states; None where it cannot be told."""
+    if "/" not in path:
+        found = next((folder for folder in FOLDERS if Path(folder, path).is_file()), None)
+        if found is None:
+            return None
+        path = str(Path(found, path))
+    try:
+        with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            match = _VERSION.search(content)
+    except (OSError, ValueError):
+        return None
+    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
