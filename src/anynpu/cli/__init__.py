@@ -1,4 +1,4 @@
-"""The command line: ``anynpu compile | check | inspect | run | demo``.
+"""The command line: ``anynpu compile | check | inspect | run | exec | lib | demo``.
 
 One file a command; options that recur are declared in :mod:`anynpu.cli.options`.
 """

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .observe import observed
+from .observe import Observer, observer_from
 
 __all__ = ["fill"]
 
@@ -28,11 +28,13 @@ class _Family:
     :ivar bindings: gives ``(ffi, lib)`` of the cffi module
     :ivar open: makes the library object for a chip; None: each model says for which chip it is
     :ivar failure: what a call returns that Python could not finish
+    :ivar code_name: the interface's name of a result
     """
 
     bindings: Callable[[], tuple[Any, Any]]
     open: Callable[[str | None], Any]
     failure: int
+    code_name: Callable[[int], str]
 
 
 @dataclass
@@ -40,7 +42,7 @@ class _Installed:
     family: _Family
     chip: str | None
     names: list[str]
-    library: Any
+    observer: Observer
 
 
 def _rknn_bindings() -> tuple[Any, Any]:
@@ -50,12 +52,18 @@ def _rknn_bindings() -> tuple[Any, Any]:
 
 
 def _rknn_library(chip: str | None) -> Any:
-    from ..rknn.software import SoftwareLibrary
+    from ..rknn.software.library import SoftwareLibrary
 
     return SoftwareLibrary(chip)
 
 
-_RKNN = _Family(_rknn_bindings, _rknn_library, failure=-1)
+def _rknn_code_name(code: int) -> str:
+    from ..rknn.constants import Code
+
+    return Code(code).name if code in iter(Code) else "a number"
+
+
+_RKNN = _Family(_rknn_bindings, _rknn_library, failure=-1, code_name=_rknn_code_name)
 _LIBRARIES: dict[str, tuple[_Family, str | None]] = {"librknnrt": (_RKNN, None), "librknnmrt": (_RKNN, "rv1106")}
 """The family of each library, and the chip that it stands for unless something else is said."""
 
@@ -71,7 +79,8 @@ def fill(library: str, address: int) -> None:
     names = [ffi.string(start.names[index]).decode() for index in range(start.count)]
     if id(family) not in _installed:
         chip = chosen_chip(os.environ) or chip
-        _installed[id(family)] = _Installed(family, chip, names, None)
+        observer = observer_from(os.environ, library, family.code_name)
+        _installed[id(family)] = _Installed(family, chip, names, observer)
         if len(_installed) == 1:
             os.register_at_fork(after_in_child=_renew)
         _connect(_installed[id(family)])
@@ -96,12 +105,11 @@ def _connect(installed: _Installed) -> None:
     """Make a library object and let the C functions call its methods."""
     ffi, _ = installed.family.bindings()
     library = installed.family.open(installed.chip)
-    installed.library = library
     for name in installed.names:
         pointer = "*" in ffi.typeof(f"{name}_fn").result.cname
         void = ffi.typeof(f"{name}_fn").result.kind == "void"
         error = {} if void else {"error": ffi.NULL if pointer else installed.family.failure}
-        ffi.def_extern(name=f"anynpu_{name}", **error)(observed(library, name))
+        ffi.def_extern(name=f"anynpu_{name}", **error)(installed.observer.around(ffi, library, name))
     ffi.def_extern(name="anynpu_shutdown")(library.close)
 
 
