@@ -200,7 +200,12 @@ def every_operator(side: int = 8, seed: int = 0) -> Program:
     picked = b.tensor("picked", (1, CLASSES), DType.FLOAT32)
     place = b.tensor("place", (1, 1), DType.INT64)
     b.tensors[place] = replace(b.tensors[place], quantization=None)
-    attributes = {"axis": np.array(-1, np.int64), "sizes": np.arange(3.0, dtype=np.float32), "mode": "schnell", "names": ("a", "ä")}
+    attributes = {
+        "axis": np.array(-1, np.int64),
+        "sizes": np.arange(3.0, dtype=np.float32),
+        "mode": "schnell",
+        "names": ("a", "ä"),
+    }
     constants = (CustomConstant(0, "limits", np.array([[-1.0, 1.0]], np.float32)),)
     fields = {"placement": Placement.CPU, "reason": "custom operator 'Pick'"}
     b.layer(Custom("Pick", attributes, constants), [values], [picked, place], **fields)

@@ -459,9 +459,7 @@ def _custom(op: Custom, operands: Operands) -> None:
     for constant in op.constants:
         require(0 < len(constant.name) <= LONGEST_OPERATOR, "a constant without a name, or with an absurd one")
         require(constant.value.dtype.name in _CUSTOM_NAMES, f"constant '{constant.name[:64]}' is {constant.value.dtype.name}")
-        require(
-            constant.value.size and constant.value.ndim <= MOST_DIMENSIONS, f"constant '{constant.name[:64]}' has no elements"
-        )
+        require(constant.value.ndim <= MOST_DIMENSIONS, f"constant '{constant.name[:64]}' has {constant.value.ndim} axes")
     require(len(op.attributes) <= MOST_ATTRIBUTES, f"{len(op.attributes)} attributes; at most {MOST_ATTRIBUTES} are possible")
 
 

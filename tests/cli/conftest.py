@@ -102,3 +102,18 @@ def compiled_path(model_path: Path, pictures: Path) -> Path:
 
     path = model_path.with_suffix(".rknn")
     return anynpu.compile(model_path, "rk3588", dataset=pictures, std=(255, 255, 255)).save(path)
+
+
+@pytest.fixture
+def custom_path(tmp_path: Path) -> Path:
+    """A model with an operator that ONNX does not know, and a Softmax."""
+    nodes = [
+        helper.make_node("Stretch", ["x"], ["stretched"], "stretch", factor=2.0),
+        helper.make_node("Softmax", ["stretched"], ["y"], "softmax"),
+    ]
+    shape = [1, 4]
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "stretched", "y")}
+    graph = helper.make_graph(nodes, "custom", [infos["x"]], [infos["y"]], value_info=[infos["stretched"]])
+    path = tmp_path / "custom.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path

@@ -129,3 +129,9 @@ def test_a_model_that_no_chip_takes_fails(invoke: Invoke, tmp_path: Path) -> Non
     assert outcome.code == 1
     assert outcome.out == ""
     assert "is not an ONNX model" in outcome.err
+
+
+def test_custom_operators(invoke: Invoke, custom_path: Path) -> None:
+    outcome = invoke("check", custom_path, "--target", "rk3588", "--custom-op", "Stretch")
+    assert outcome.code == 0, outcome.err
+    assert "custom operator 'Stretch'" in outcome.out

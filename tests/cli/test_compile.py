@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,3 +120,21 @@ def test_a_folder_that_is_not_there_fails(invoke: Invoke, model_path: Path, tmp_
 
 def test_the_algorithms_are_those_of_the_compiler() -> None:
     assert {algorithm.value for algorithm in Algorithm} == set(ALGORITHMS)
+
+
+def test_custom_operators(invoke: Invoke, custom_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "custom.rknn"
+    arguments = ["compile", custom_path, "-o", out, "-t", "rk3588", "--dtype", "fp16"]
+    refused = invoke(*arguments)
+    assert refused.code == 1
+    assert "--custom-op Stretch" in refused.err
+    outcome = invoke(*arguments, "--custom-op", "Stretch", "--custom-op", "Softmax")
+    assert outcome.code == 0, outcome.err
+    assert "custom operator 'Stretch'" in outcome.out
+    assert anynpu.load(out).custom_operators == ("Stretch", "Softmax")
+    shown = invoke("inspect", out)
+    assert "Stretch, Softmax: the program registers functions for these operators" in " ".join(shown.out.split())
+    assert json.loads(invoke("inspect", out, "--json").out)["custom_operators"] == ["Stretch", "Softmax"]
+    executed = invoke("run", out)
+    assert executed.code == 1
+    assert "'Stretch' of layer 'stretch' is not registered" in executed.err

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from .cases_elementwise import ELEMENTWISE
 from .cases_graphs import GRAPHS
 from .cases_movement import MOVEMENT
 from .cases_products import PRODUCTS
+from .onnx_builders import Net
 
 Random = np.random.Generator
 Mutation = Callable[[onnx.ModelProto, Random], None]
@@ -46,7 +47,7 @@ _BASES = (
 def malformed(bytes_cases: int, structure_rounds: int, seed: int = 7) -> Iterator[tuple[str, bytes]]:
     """Names and serialised models: so many with damaged bytes, then so many rounds through all structural mutations."""
     random = np.random.default_rng(seed)
-    protos = [case.proto() for case in _BASES]
+    protos = [*(case.proto() for case in _BASES), _with_custom_operator()]
     for index in range(bytes_cases):
         kind = ("flip", "truncate", "splice", "numbers")[index % 4]
         data = protos[int(random.integers(len(protos)))].SerializeToString()
@@ -57,6 +58,21 @@ def malformed(bytes_cases: int, structure_rounds: int, seed: int = 7) -> Iterato
             proto.CopyFrom(protos[int(random.integers(len(protos)))])
             mutation(proto, random)
             yield f"{mutation.__name__} {turn}", proto.SerializeToString()
+
+
+def _with_custom_operator() -> onnx.ModelProto:
+    """A custom operator with two outputs, a constant input and attributes of all kinds; the file states the shapes."""
+    net = Net()
+    net.opsets["acme"] = 1
+    attributes = {"a": 1, "b": [0.5], "c": "text", "d": ["x", "y"], "e": numpy_helper.from_array(np.eye(2))}
+    x = net.conv(net.input("x", (1, 3, 6, 6)), 4)
+    y, z = net.ops("Twin", x, net.weights(4), count=2, domain="acme", **attributes)
+    net.output(net.op("Softmax", y), z)
+    proto = net.proto()
+    stated = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 4, 4, 4]) for name in (y, z)]
+    proto.graph.value_info.append(stated[0])
+    proto.graph.output[1].CopyFrom(stated[1])
+    return proto
 
 
 def _damaged(data: bytes, kind: str, random: Random) -> bytes:

@@ -147,14 +147,24 @@ class _Lowering:
         inputs = [self._tensors.floats32(name) for name in node.inputs if name not in self._graph.constants]
         for name in step.outputs:
             shape = self._graph.shapes[name]
-            dtype = DType.FLOAT32 if self._graph.dtypes[name].kind == "f" else self._float_type(name, half=False)
-            self._tensors.add(TensorSpec(name, shape, dtype, Layout.row_major(len(shape))))
+            self._tensors.add(TensorSpec(name, shape, self._custom_type(name), Layout.row_major(len(shape))))
         self._append(placed, Custom(node.custom, node.attributes, constants), inputs, step.outputs)
 
     def _custom_constant(self, name: str) -> npt.NDArray[Any]:
         value = self._graph.constants[name]
-        dtype = np.dtype(np.float32) if value.dtype.kind == "f" else self._float_type(name, half=False).storage
-        return np.ascontiguousarray(value, dtype).reshape(value.shape)
+        return np.ascontiguousarray(value, self._custom_type(name).storage).reshape(value.shape)
+
+    def _custom_type(self, name: str) -> DType:
+        if self._graph.dtypes[name].kind == "f":
+            return DType.FLOAT32
+        dtype = self._float_type(name, half=False)
+        if dtype in (DType.BFLOAT16, DType.INT4, DType.UINT4):
+            raise CompileError(
+                f"a custom operator has a tensor of the type {dtype.value}",
+                tensor=name,
+                hint="use a type that numpy has, such as float32 or int8",
+            )
+        return dtype
 
     # float steps
 

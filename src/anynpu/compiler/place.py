@@ -22,7 +22,9 @@ def place(graph: Graph, step: Step, chip: Chip) -> tuple[Placement, str]:
 def _reason(graph: Graph, step: Step, chip: Chip) -> str:
     node, limits = step.node, chip.limits
     if node.custom:
-        return f"custom operator '{node.custom}'"
+        registers = chip.calls.get("rknn_register_custom_ops", False)
+        note = "" if registers else f"; the vendor's API of {chip.name} has no call to register one"
+        return f"custom operator '{node.custom}'{note}"
     if step.is_float and not chip.float16:
         return f"{chip.name} has no float16 on its NPU"
     operators = {entry.op for entry in step.nodes}

@@ -225,7 +225,10 @@ class Context:
         """
         control = control or RunControl(timeout)
         clock: list[LayerTime] | None = [] if profile else None
-        with self._turn(control, priority), self._cores(control, mask, priority) as lease:
+        self._device.require_open()
+        # nothing is read or written but by the run itself, so one claim takes the context and its cores
+        with self._scheduler.acquire(mask, priority=priority, control=control, exclusive=self._exclusive()) as lease:
+            self._require()
             self._execute(lease, between, clock)
         return clock or []
 
@@ -344,7 +347,8 @@ class Context:
         for constant in sorted(op.constants, key=lambda entry: entry.position):
             array = constant.value.view()
             array.flags.writeable = False
-            inputs.insert(constant.position, CustomTensor(constant.spec, array, weights, array.ctypes.data - weights.address))
+            offset = array.ctypes.data - weights.address if array.size else 0
+            inputs.insert(constant.position, CustomTensor(constant.spec, array, weights, offset))
         outputs = tuple(tensor(name, writable=True) for name in layer.outputs)
         return CustomCall(layer.name, op.op_type, op.attributes, tuple(inputs), outputs)
 

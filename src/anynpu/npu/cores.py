@@ -391,7 +391,7 @@ def host_threads(cores: int) -> int:
     >>> host_threads(1)
     1
     """
-    return max(1, min(cores, os.cpu_count() or 1))
+    return 1 if cores <= 1 else min(cores, os.cpu_count() or 1)
 
 
 def _cores_of(bits: int) -> frozenset[int]:

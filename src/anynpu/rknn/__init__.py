@@ -1,1 +1,54 @@
-"""The RKNN API."""
+"""The RKNN API, on Rockchip's own library or on the software NPU.
+
+* :class:`Context` and :class:`Matmul`: the calls for Python programs, with numpy arrays and exceptions.
+* :class:`RknnModel`: load, run, read.
+* :func:`open_library`: all ``rknn_*`` functions as a C program has them.
+* :mod:`anynpu.rknn.constants`: every constant under the vendor's name.
+
+>>> from anynpu.rknn import Context
+>>> with Context("det.rknn") as context:                       # doctest: +SKIP
+...     (heat,) = context.run([page])
+"""
+
+from .constants import (
+    Code,
+    Flag,
+    rknn_core_mask,
+    rknn_mem_alloc_flags,
+    rknn_mem_sync_mode,
+    rknn_query_cmd,
+    rknn_tensor_format,
+    rknn_tensor_qnt_type,
+    rknn_tensor_type,
+)
+from .context import Context
+from .info import MemorySizes, ShapeRange, TensorInfo, Version
+from .library import Library, check, open_library
+from .model import RknnModel
+from .software.library import SoftwareLibrary
+from .tensormemory import TensorMemory
+from .vendor import VendorLibrary
+
+__all__ = [
+    "Code",
+    "Context",
+    "Flag",
+    "Library",
+    "MemorySizes",
+    "RknnModel",
+    "ShapeRange",
+    "SoftwareLibrary",
+    "TensorInfo",
+    "TensorMemory",
+    "VendorLibrary",
+    "Version",
+    "check",
+    "open_library",
+    "rknn_core_mask",
+    "rknn_mem_alloc_flags",
+    "rknn_mem_sync_mode",
+    "rknn_query_cmd",
+    "rknn_tensor_format",
+    "rknn_tensor_qnt_type",
+    "rknn_tensor_type",
+]

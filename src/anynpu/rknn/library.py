@@ -85,7 +85,7 @@ class Library(Protocol):
     rknn_matmul_set_dynamic_shape: _Call
     rknn_matmul_run: _Call
     rknn_matmul_destroy: _Call
-    rknn_B_normal_layout_to_native_layout: _Call
+    rknn_B_normal_layout_to_native_layout: _Call  # noqa: N815
     rknn_register_custom_ops: _Call
     rknn_custom_op_get_op_attr: Callable[..., None]
 

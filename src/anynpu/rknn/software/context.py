@@ -65,6 +65,8 @@ class ModelContext:
         self.sram = sram
         self.model = model
         self.flags = flags
+        self.info_only = bool(flags & Flag.RKNN_FLAG_COLLECT_MODEL_INFO_ONLY)
+        self.priority = min(int(flags & _PRIORITIES), 2)  # 0 is high
         self.lock = threading.RLock()
         self.mask = 0
         self.batch_cores = 0
@@ -81,6 +83,7 @@ class ModelContext:
         self.shapes_chosen = not self.dynamic
         self._ports: dict[int, Ports] = {}
         self._given: dict[int, Any] = {}
+        self._addresses: dict[str, int] = {}  # of the engine's own inputs and outputs, until something is bound
         self._weight_source = weights_from
         self._share: SramShare | None = None
         self._pending_internal: Buffer | None = None
@@ -93,15 +96,6 @@ class ModelContext:
         if flags & Flag.RKNN_FLAG_ENABLE_SRAM:
             share = sram_from._share if sram_from is not None else None
             self._share = share or sram.take(self.internal_size)
-
-    @property
-    def info_only(self) -> bool:
-        return bool(self.flags & Flag.RKNN_FLAG_COLLECT_MODEL_INFO_ONLY)
-
-    @property
-    def priority(self) -> int:
-        """0 is high, 2 low."""
-        return min(int(self.flags & _PRIORITIES), 2)
 
     @property
     def internal_size(self) -> int:
@@ -208,6 +202,7 @@ class ModelContext:
                 self.runs = 0
                 for source in self.ports.inputs:
                     source.given = False
+                self._addresses.clear()
                 if self.npu is not None:
                     self.npu.select_shapes(index)
 
@@ -229,7 +224,7 @@ class ModelContext:
                         f"input '{port.name}' takes {transfer.nbytes} bytes, got {nbytes}",
                         "size is in bytes: elements times the size of the type",
                     )
-                transfer.conversion.run(address, npu.input_buffer(port.name).address)
+                transfer.conversion.run(address, self._address(npu, port))
                 port.given = True
 
     def bind(self, memory: TensorMemory, attr: Any) -> None:
@@ -244,10 +239,10 @@ class ModelContext:
             binding = port.bind(memory, attr, key)
             direct = memory.buffer if binding.conversion is None else None
             npu = self._engine()
-            if isinstance(port, InputPort):
-                npu.bind_input(port.name, direct)
-            else:
-                npu.bind_output(port.name, direct)
+            bind = npu.bind_input if isinstance(port, InputPort) else npu.bind_output
+            if direct is not None or bound is None or bound.conversion is None:
+                bind(port.name, direct)
+                self._addresses.clear()
             port.binding = binding
 
     def run(self, control: RunControl) -> None:
@@ -259,20 +254,18 @@ class ModelContext:
             for source in self.ports.inputs:
                 bound = source.binding
                 if bound is not None and bound.conversion is not None:
-                    bound.conversion.run(bound.address, npu.input_buffer(source.name).address)
+                    bound.conversion.run(bound.address, self._address(npu, source))
             self.last_control = control
             npu.execute(mask=self._cores(), priority=self.priority, control=control)
             for target in self.ports.outputs:
                 bound = target.binding
                 if bound is not None and bound.conversion is not None:
-                    bound.conversion.run(npu.output_buffer(target.name).address, bound.address)
+                    bound.conversion.run(self._address(npu, target), bound.address)
             self.runs += 1
 
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:
         """Convert an output to the caller's memory."""
-        npu = self._engine()
-        buffer = npu.output_buffer(port.name)
-        port.transfer(want_float).conversion.run(buffer.address, address)
+        port.transfer(want_float).conversion.run(self._address(self._engine(), port), address)
 
     def give_output(self, nbytes: int) -> Any:
         """Memory for an output that stays until the caller releases it."""
@@ -316,6 +309,7 @@ class ModelContext:
 
     def _use_internal(self, internal: Buffer) -> None:
         assert self.loaded is not None
+        self._addresses.clear()
         previous, self.npu = self.npu, self.loaded.context(internal=internal, shapes=self.shapes)
         if previous is not None:
             previous.close()
@@ -360,6 +354,14 @@ class ModelContext:
             self._use_internal(pending)
         assert self.npu is not None
         return self.npu
+
+    def _address(self, npu: Context, port: InputPort | OutputPort) -> int:
+        """Where the engine has an input or output."""
+        known = self._addresses.get(port.name)
+        if known is None:
+            buffer = npu.input_buffer(port.name) if isinstance(port, InputPort) else npu.output_buffer(port.name)
+            known = self._addresses[port.name] = buffer.address
+        return known
 
     def _check_bound(self) -> None:
         if not self.shapes_chosen:
@@ -412,4 +414,4 @@ class ModelContext:
 
 def cut_name(name: str) -> str:
     """A name as the interface can show it."""
-    return name.encode()[:255].decode("utf-8", "replace")
+    return name.encode()[:255].decode("utf-8", "ignore")

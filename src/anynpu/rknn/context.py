@@ -1,0 +1,502 @@
+"""The RKNN API for Python programs: one context, numpy in and out, errors as exceptions.
+
+>>> with Context("det.rknn") as context:                                        # doctest: +SKIP
+...     print(context.inputs[0].shape, context.version.api)
+...     (heat,) = context.run([page])
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from types import TracebackType
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import modelfile
+from .._rknn import ffi
+from ..devices import DeviceChoice
+from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, TensorTypeError
+from ..program import Model
+from .attributes import DTYPE_OF
+from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
+from .info import MemorySizes, ShapeRange, TensorInfo, Version, read_attr, write_attr
+from .library import Library, check, open_library
+from .tensormemory import TensorMemory
+
+__all__ = ["Context"]
+
+Array = npt.NDArray[Any]
+Layout = Literal["nchw", "nhwc"]
+
+_TYPES = {DTYPE_OF[kind].value: kind for kind in DTYPE_OF if DTYPE_OF[kind].bits >= 8}
+_FORMATS = {
+    "nchw": rknn_tensor_format.RKNN_TENSOR_NCHW,
+    "nhwc": rknn_tensor_format.RKNN_TENSOR_NHWC,
+    "nc1hwc2": rknn_tensor_format.RKNN_TENSOR_NC1HWC2,
+    "undefined": rknn_tensor_format.RKNN_TENSOR_UNDEFINED,
+}
+
+
+def _destroy(library: Library, handle: int) -> None:
+    library.rknn_destroy(handle)
+
+
+class Context:
+    """A model on an NPU, through the RKNN calls.
+
+    :param model: a file, its bytes, or a compiled model
+    :param device: see :mod:`anynpu.devices`; or a library object
+    :param flags: of ``rknn_init``
+    :param weights_from: a context whose weights this one shares
+    :param sram_from: a context whose SRAM this one shares
+    :param offset: where the model begins inside its file; *size* is how many bytes it has
+
+    Threads: a context does one thing at a time; give each thread its own with :meth:`duplicate`.
+    """
+
+    def __init__(
+        self,
+        model: str | os.PathLike[str] | bytes | Model,
+        *,
+        device: str | DeviceChoice | Library | None = None,
+        flags: Flag | int = Flag.RKNN_FLAG_PRIOR_HIGH,
+        weights_from: Context | None = None,
+        sram_from: Context | None = None,
+        offset: int = 0,
+        size: int = 0,
+    ) -> None:
+        self.library = open_library(device if device is not None or weights_from is None else weights_from.library)
+        flags = Flag(flags)
+        extend = ffi.NULL
+        if weights_from is not None or sram_from is not None or offset or size:
+            extend = ffi.new("rknn_init_extend *")
+            extend.real_model_offset, extend.real_model_size, extend.model_buffer_fd = offset, size, -1
+            if weights_from is not None:
+                flags |= Flag.RKNN_FLAG_SHARE_WEIGHT_MEM
+                extend.ctx = weights_from.handle
+            elif sram_from is not None:
+                extend.ctx = sram_from.handle
+            if sram_from is not None:
+                flags |= Flag.RKNN_FLAG_SHARE_SRAM | Flag.RKNN_FLAG_ENABLE_SRAM
+        handle = ffi.new("rknn_context *")
+        if isinstance(model, Model):
+            model = modelfile.to_bytes(model)
+        if isinstance(model, bytes):
+            if not model:
+                raise ParameterError("the model is empty", hint="pass the bytes of a .rknn file")
+            data, length = ffi.from_buffer(model), len(model)
+        else:
+            data, length = ffi.new("char[]", os.fsencode(model)), 0
+        check(self.library, "rknn_init", self.library.rknn_init(handle, data, length, int(flags), extend))
+        self._adopt(handle[0])
+        self._depends_on = weights_from or sram_from
+
+    @classmethod
+    def _of(cls, library: Library, handle: int, depends_on: Context) -> Context:
+        context = cls.__new__(cls)
+        context.library = library
+        context._adopt(handle)
+        context._depends_on = depends_on
+        return context
+
+    def _adopt(self, handle: int) -> None:
+        self._handle = handle
+        self._finalizer = weakref.finalize(self, _destroy, self.library, handle)
+        self._infos: dict[tuple[int, int], TensorInfo] = {}
+        self._bound: dict[str, TensorMemory] = {}
+        self._kept: list[object] = []
+
+    # what it is
+
+    @property
+    def handle(self) -> int:
+        """The ``rknn_context``."""
+        if not self._finalizer.alive:
+            raise DeviceClosed("the context was closed", hint="make a new one")
+        return self._handle
+
+    @property
+    def closed(self) -> bool:
+        return not self._finalizer.alive
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        return self._all(rknn_query_cmd.RKNN_QUERY_INPUT_ATTR, 0)
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        return self._all(rknn_query_cmd.RKNN_QUERY_OUTPUT_ATTR, 1)
+
+    @property
+    def native_inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs as the NPU reads them."""
+        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_INPUT_ATTR, 0)
+
+    @property
+    def native_outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs as the NPU writes them."""
+        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_OUTPUT_ATTR, 1)
+
+    @property
+    def nhwc_inputs(self) -> tuple[TensorInfo, ...]:
+        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR, 0)
+
+    @property
+    def nhwc_outputs(self) -> tuple[TensorInfo, ...]:
+        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR, 1)
+
+    @property
+    def current_inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs in the shapes that are set."""
+        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_INPUT_ATTR, 0)
+
+    @property
+    def current_outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs in the shapes that are set."""
+        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_OUTPUT_ATTR, 1)
+
+    @property
+    def current_native_inputs(self) -> tuple[TensorInfo, ...]:
+        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_NATIVE_INPUT_ATTR, 0)
+
+    @property
+    def current_native_outputs(self) -> tuple[TensorInfo, ...]:
+        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_NATIVE_OUTPUT_ATTR, 1)
+
+    @property
+    def shape_ranges(self) -> tuple[ShapeRange, ...]:
+        """The shapes that each input may have; only for a model with dynamic shapes."""
+        ranges = []
+        for index in range(self._counts()[0]):
+            answer = ffi.new("rknn_input_range *")
+            answer.index = index
+            self._query(rknn_query_cmd.RKNN_QUERY_INPUT_DYNAMIC_RANGE, answer)
+            shapes = tuple(tuple(answer.dyn_range[i][0 : answer.n_dims]) for i in range(answer.shape_number))
+            ranges.append(ShapeRange(index, _text(answer.name), rknn_tensor_format(answer.fmt), shapes))
+        return tuple(ranges)
+
+    @property
+    def version(self) -> Version:
+        """Of library and driver."""
+        answer = ffi.new("rknn_sdk_version *")
+        self._query(rknn_query_cmd.RKNN_QUERY_SDK_VERSION, answer)
+        return Version(_text(answer.api_version), _text(answer.drv_version))
+
+    @property
+    def memory_sizes(self) -> MemorySizes:
+        """What the model needs."""
+        answer = ffi.new("rknn_mem_size *")
+        self._query(rknn_query_cmd.RKNN_QUERY_MEM_SIZE, answer)
+        return MemorySizes(
+            answer.total_weight_size,
+            answer.total_internal_size,
+            answer.total_dma_allocated_size,
+            answer.total_sram_size,
+            answer.free_sram_size,
+        )
+
+    @property
+    def custom_string(self) -> str:
+        """The text that was stored with the model."""
+        answer = ffi.new("rknn_custom_string *")
+        self._query(rknn_query_cmd.RKNN_QUERY_CUSTOM_STRING, answer)
+        return _text(answer.string)
+
+    @property
+    def device_memory(self) -> tuple[int, int]:
+        """Physical address and size of the device's memory for this context (small chips only)."""
+        answer = ffi.new("rknn_tensor_mem *")
+        self._query(rknn_query_cmd.RKNN_QUERY_DEVICE_MEM_INFO, answer)
+        return answer.phys_addr, answer.size
+
+    @property
+    def run_microseconds(self) -> int:
+        """The time of the last run on the device."""
+        answer = ffi.new("rknn_perf_run *")
+        self._query(rknn_query_cmd.RKNN_QUERY_PERF_RUN, answer)
+        return int(answer.run_duration)
+
+    @property
+    def perf_detail(self) -> str:
+        """The table of layers of the last run; needs ``RKNN_FLAG_COLLECT_PERF_MASK``."""
+        answer = ffi.new("rknn_perf_detail *")
+        self._query(rknn_query_cmd.RKNN_QUERY_PERF_DETAIL, answer)
+        data: bytes = ffi.buffer(answer.perf_data, answer.data_len)[:]
+        return data.decode("utf-8", "replace")
+
+    # what it does
+
+    def run(
+        self,
+        inputs: Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array,
+        *,
+        layout: Layout = "nhwc",
+        pass_through: bool = False,
+        want_float: bool = True,
+        timeout: float | None = None,
+    ) -> list[Array]:
+        """``rknn_inputs_set``, ``rknn_run`` and ``rknn_outputs_get`` in one.
+
+        :param inputs: by name or in order; of any type that the runtime converts
+        :param layout: order of the axes of pictures
+        :param want_float: False gives the outputs in the model's own type
+        :return: the outputs, images in the order N, C, H, W
+        """
+        self.set_inputs(inputs, layout=layout, pass_through=pass_through)
+        self.execute(timeout=timeout)
+        return self.get_outputs(want_float=want_float)
+
+    def set_inputs(
+        self,
+        inputs: Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array,
+        *,
+        layout: Layout = "nhwc",
+        pass_through: bool = False,
+    ) -> None:
+        """Give the inputs of the next run. They are converted before this returns, so the arrays may change after it."""
+        infos = self.inputs
+        arrays = [np.ascontiguousarray(array) for array in _in_order(inputs, infos)]
+        structs = ffi.new("rknn_input[]", len(arrays))
+        for struct, array, info in zip(structs, arrays, infos, strict=True):
+            kind = _TYPES.get(array.dtype.name)
+            if kind is None or not array.dtype.isnative:
+                raise TensorTypeError(
+                    f"input '{info.name}' does not take {array.dtype.str}", hint="pass float32, float16, uint8 or int8"
+                )
+            _check_shape(array, info, layout, pass_through)
+            struct.index, struct.buf, struct.size = info.index, ffi.from_buffer(array), array.nbytes
+            struct.pass_through, struct.type = pass_through, int(kind)
+            struct.fmt = int(_FORMATS[layout] if len(info.shape) == 4 else rknn_tensor_format.RKNN_TENSOR_UNDEFINED)
+        self._call("rknn_inputs_set", len(arrays), structs)
+
+    def execute(self, *, timeout: float | None = None, block: bool = True, frame: int = 0) -> int:
+        """``rknn_run``: execute on what the inputs hold.
+
+        :param timeout: seconds; only the software NPU keeps to it
+        :param block: False returns at once; :meth:`wait` waits. Only the software NPU offers it
+        :return: the number of the frame, where it did not block
+        """
+        if timeout is None and block:
+            self._call("rknn_run", ffi.NULL)
+            return 0
+        extend = ffi.new("rknn_run_extend *")
+        extend.frame_id, extend.non_block, extend.fence_fd = frame, not block, -1
+        extend.timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
+        self._call("rknn_run", extend)
+        return int(extend.frame_id)
+
+    def wait(self, frame: int = 0, *, timeout: float | None = None) -> int:
+        """``rknn_wait``: wait for a frame (the latest, if not given) and return its number."""
+        extend = ffi.new("rknn_run_extend *")
+        extend.frame_id = frame
+        extend.timeout_ms = 0 if timeout is None else max(1, round(timeout * 1000))
+        self._call("rknn_wait", extend)
+        return int(extend.frame_id)
+
+    def get_outputs(self, *, want_float: bool = True) -> list[Array]:
+        """The outputs of the last run, in arrays of your own."""
+        infos = self.outputs
+        kinds = [np.dtype(np.float32) if want_float else info.dtype for info in infos]
+        arrays = [np.empty(info.shape, kind) for info, kind in zip(infos, kinds, strict=True)]
+        structs = ffi.new("rknn_output[]", len(arrays))
+        for struct, array, info in zip(structs, arrays, infos, strict=True):
+            struct.want_float, struct.is_prealloc, struct.index = want_float, 1, info.index
+            struct.buf, struct.size = ffi.from_buffer(array), array.nbytes
+        self._call("rknn_outputs_get", len(arrays), structs, ffi.NULL)
+        self._call("rknn_outputs_release", len(arrays), structs)
+        return arrays
+
+    def set_core_mask(self, mask: rknn_core_mask | int) -> None:
+        """Say which cores to run on; only on chips with several."""
+        self._call("rknn_set_core_mask", int(mask))
+
+    def set_batch_cores(self, count: int) -> None:
+        """Say how many cores share the batches of a run; only on chips with several."""
+        self._call("rknn_set_batch_core_num", count)
+
+    def set_shapes(self, shapes: Mapping[str, Sequence[int]] | Sequence[Sequence[int]]) -> None:
+        """Choose the input shapes of a model with dynamic shapes, as :attr:`shape_ranges` lists them (pictures as N, H, W, C)."""
+        infos = self.inputs
+        given = _in_order(shapes, infos)
+        structs = ffi.new("rknn_tensor_attr[]", len(given))
+        for struct, shape, info in zip(structs, given, infos, strict=True):
+            one = write_attr(replace(info, shape=tuple(int(extent) for extent in shape)))
+            ffi.memmove(ffi.addressof(struct), one, ffi.sizeof("rknn_tensor_attr"))
+        self._call("rknn_set_input_shapes", len(given), structs)
+        self._infos.clear()
+        self._bound.clear()
+
+    def duplicate(self) -> Context:
+        """A context of the same model that shares its weights, for another thread."""
+        source, result = ffi.new("rknn_context *", self.handle), ffi.new("rknn_context *")
+        check(self.library, "rknn_dup_context", self.library.rknn_dup_context(source, result))
+        return Context._of(self.library, result[0], self)
+
+    # memory
+
+    def memory(self, size: int, *, flags: int = 0) -> TensorMemory:
+        """Memory of the device."""
+        library, handle = self.library, self.handle
+        if flags:
+            return TensorMemory(library, handle, library.rknn_create_mem2(handle, size, flags), "rknn_create_mem2")
+        return TensorMemory(library, handle, library.rknn_create_mem(handle, size), "rknn_create_mem")
+
+    def memory_from_fd(self, fd: int, size: int, *, address: int = 0, offset: int = 0) -> TensorMemory:
+        """Memory that somebody else allocated and shares by descriptor. Without its address it is mapped (software NPU only)."""
+        library, handle = self.library, self.handle
+        pointer = library.rknn_create_mem_from_fd(handle, fd, ffi.cast("void *", address), size, offset)
+        return TensorMemory(library, handle, pointer, "rknn_create_mem_from_fd")
+
+    def memory_from_physical(self, physical_address: int, size: int, *, address: int = 0) -> TensorMemory:
+        """Memory that somebody else allocated, by its physical address."""
+        library, handle = self.library, self.handle
+        pointer = library.rknn_create_mem_from_phys(handle, physical_address, ffi.cast("void *", address), size)
+        return TensorMemory(library, handle, pointer, "rknn_create_mem_from_phys")
+
+    def bind_input(
+        self,
+        name: str | int,
+        memory: TensorMemory | None = None,
+        *,
+        view: Literal["native", "nhwc", "logical"] = "native",
+        dtype: str | None = None,
+        layout: Literal["nchw", "nhwc", "nc1hwc2", "undefined"] | None = None,
+        pass_through: bool = False,
+    ) -> TensorMemory:
+        """``rknn_set_io_mem`` for an input: the NPU reads it from *memory* (new memory, if not given), which is returned."""
+        return self._bind(_named(self._view(view, "inputs"), name), memory, dtype, layout, pass_through)
+
+    def bind_output(
+        self,
+        name: str | int,
+        memory: TensorMemory | None = None,
+        *,
+        view: Literal["native", "nhwc", "logical"] = "native",
+        dtype: str | None = None,
+        layout: Literal["nchw", "nhwc", "nc1hwc2", "undefined"] | None = None,
+    ) -> TensorMemory:
+        """``rknn_set_io_mem`` for an output: the NPU writes it to *memory* (new memory, if not given), which is returned."""
+        return self._bind(_named(self._view(view, "outputs"), name), memory, dtype, layout, False)
+
+    def _view(self, view: str, side: str) -> tuple[TensorInfo, ...]:
+        prefixes = {"native": "native_", "nhwc": "nhwc_", "logical": ""}
+        if view not in prefixes:
+            raise ParameterError(f"there is no view '{view}'", hint=f"use one of: {', '.join(prefixes)}")
+        infos: tuple[TensorInfo, ...] = getattr(self, prefixes[view] + side)
+        return infos
+
+    def _bind(
+        self, info: TensorInfo, memory: TensorMemory | None, dtype: str | None, layout: str | None, pass_through: bool
+    ) -> TensorMemory:
+        if dtype is not None:
+            if dtype not in _TYPES:
+                raise TensorTypeError(f"there is no type '{dtype}'", hint=f"use one of: {', '.join(_TYPES)}")
+            kind = rknn_tensor_type(_TYPES[dtype])
+            scale = DTYPE_OF[kind].storage.itemsize
+            grown = info.size_with_stride // info.dtype.itemsize * scale
+            info = replace(info, type=kind, size=info.elements * scale, size_with_stride=grown)
+        if layout is not None:
+            if layout not in _FORMATS:
+                raise ShapeError(f"there is no layout '{layout}'", hint=f"use one of: {', '.join(_FORMATS)}")
+            info = replace(info, fmt=_FORMATS[layout])
+        memory = memory or self.memory(max(info.size, info.size_with_stride))
+        self._call("rknn_set_io_mem", memory.pointer, write_attr(info, pass_through=pass_through))
+        self._bound[info.name] = memory
+        return memory
+
+    def set_weight_memory(self, memory: TensorMemory) -> None:
+        """Hold the weights there; for contexts with ``RKNN_FLAG_MEM_ALLOC_OUTSIDE``."""
+        self._call("rknn_set_weight_mem", memory.pointer)
+        self._kept.append(memory)
+
+    def set_internal_memory(self, memory: TensorMemory) -> None:
+        """Hold intermediate tensors there; two models that run in turn may have the same memory."""
+        self._call("rknn_set_internal_mem", memory.pointer)
+        self._kept.append(memory)
+
+    def close(self) -> None:
+        """``rknn_destroy``; again is harmless. Runs in other threads stop."""
+        self._finalizer()
+        self._bound.clear()
+        self._kept.clear()
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return "<rknn.Context, closed>" if self.closed else f"<rknn.Context {self._handle:#x} on {self.library.description}>"
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        check(self.library, name, getattr(self.library, name)(self.handle, *arguments))
+
+    def _query(self, command: rknn_query_cmd, answer: Any) -> None:
+        code = self.library.rknn_query(self.handle, int(command), answer, ffi.sizeof(answer[0]))
+        check(self.library, "rknn_query", code)
+
+    def _counts(self) -> tuple[int, int]:
+        answer = ffi.new("rknn_input_output_num *")
+        self._query(rknn_query_cmd.RKNN_QUERY_IN_OUT_NUM, answer)
+        return answer.n_input, answer.n_output
+
+    def _all(self, command: rknn_query_cmd, side: int) -> tuple[TensorInfo, ...]:
+        return tuple(self._info(command, index) for index in range(self._counts()[side]))
+
+    def _info(self, command: rknn_query_cmd, index: int) -> TensorInfo:
+        key = (int(command), index)
+        if key not in self._infos:
+            struct = ffi.new("rknn_tensor_attr *")
+            struct.index = index
+            self._query(command, struct)
+            self._infos[key] = read_attr(struct)
+        return self._infos[key]
+
+
+def _in_order(given: Any, infos: Sequence[TensorInfo]) -> list[Any]:
+    names = [info.name for info in infos]
+    if isinstance(given, Mapping):
+        unknown = [name for name in given if name not in names]
+        missing = [name for name in names if name not in given]
+        if unknown or missing:
+            what = f"there is no input '{unknown[0]}'" if unknown else f"input '{missing[0]}' is missing"
+            raise TensorNameError(what, hint=f"the model has: {', '.join(names)}")
+        return [given[name] for name in names]
+    entries = [given] if isinstance(given, np.ndarray) else list(given)
+    if len(entries) != len(names):
+        raise TensorNameError(f"{len(entries)} inputs for a model with {len(names)}", hint=f"it has: {', '.join(names)}")
+    return entries
+
+
+def _check_shape(array: Array, info: TensorInfo, layout: str, pass_through: bool) -> None:
+    if pass_through:
+        return
+    expected = info.shape
+    if len(expected) == 4 and layout == "nchw":
+        expected = (expected[0], expected[3], expected[1], expected[2])
+    if array.shape != expected and array.shape != expected[1:]:
+        other = "nhwc" if layout == "nchw" else "nchw"
+        turned = len(expected) == 4 and sorted(array.shape[-3:]) == sorted(expected[1:])
+        raise ShapeError(
+            f"input '{info.name}' takes {list(expected)}, got {list(array.shape)}",
+            hint=f"this looks like {other.upper()}; pass layout='{other}'" if turned else "resize it to the model's input",
+        )
+
+
+def _named(infos: Iterable[TensorInfo], name: str | int) -> TensorInfo:
+    entries = list(infos)
+    for info in entries:
+        if name in (info.name, info.index) and not isinstance(name, bool):
+            return info
+    raise TensorNameError(f"there is no tensor {name!r}", hint=f"there are: {', '.join(info.name for info in entries)}")
+
+
+def _text(field: Any) -> str:
+    text: bytes = ffi.string(field)
+    return text.decode("utf-8", "replace")
