@@ -49,6 +49,8 @@ static struct {
     void (*after_fork_child)(void);
 } python;
 
+enum { WAS_WITHOUT_LOCK = 1 }; /* what PyGILState_Ensure gives to a thread that has to give the lock back */
+
 static int started_here;
 static __thread int fork_state;
 
@@ -115,8 +117,12 @@ static int use_running(anynpu_start *start, const struct anynpu_settings *settin
 
 static int load_library(const struct anynpu_settings *settings)
 {
-    if (settings->python[0] == '\0' || settings->version[0] == '\0') {
+    if (settings->python[0] == '\0') {
         anynpu_complain("no Python found for this library; set ANYNPU_PYTHON to the python of the environment that has anynpu");
+        return 0;
+    }
+    if (settings->version[0] == '\0') {
+        anynpu_complain("%s is missing, or is not a Python; set ANYNPU_PYTHON to that of the environment that has anynpu", settings->python);
         return 0;
     }
     void *library = dlopen(settings->libpython, RTLD_NOW | RTLD_GLOBAL);
@@ -213,5 +219,10 @@ void anynpu_after_fork_child(void)
     if (!started_here)
         return;
     python.after_fork_child();
-    python.release(fork_state);
+    /* The thread that forked is the only one that Python still knows here. It must not forget that as well: some versions cannot make a
+     * first thread twice. */
+    if (fork_state == WAS_WITHOUT_LOCK)
+        python.save_thread();
+    else
+        python.release(fork_state);
 }
