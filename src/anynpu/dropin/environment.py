@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
 
+from .. import chips
 from ..errors import DeviceUnavailable
+from ..npu.board import HOLDERS, board_folder
 from .boardfiles import board_root
 
 __all__ = ["Observation", "include_folder", "library_folder", "prefix", "program_environment", "remember_python"]
@@ -95,7 +97,10 @@ def program_environment(
         changed.pop("ANYNPU_DEVICE", None)
     if board is not None:
         changed["ANYNPU_BOARD"] = board
-    changed["ANYNPU_BOARD_ROOT"] = str(board_root(chip or "rk3588", changed.get("ANYNPU_BOARD")))
+    name = chips.get(chip or "rk3588").name
+    changed["ANYNPU_BOARD_ROOT"] = str(board_root(name, changed.get("ANYNPU_BOARD")))
+    if "ANYNPU_BOARD" in changed:
+        changed["ANYNPU_BOARD_CORES"] = str(board_folder(changed["ANYNPU_BOARD"], name) / HOLDERS)
     observation = observation or Observation()
     if observation.log is not None:
         changed["ANYNPU_CALL_LOG"] = _emptied(observation.log)

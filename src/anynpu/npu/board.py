@@ -17,8 +17,10 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import mmap
 import os
 import re
+import struct
 import tempfile
 import threading
 import time
@@ -28,7 +30,10 @@ from pathlib import Path
 from ..errors import DeviceUnavailable, ParameterError
 from .control import RunControl
 
-__all__ = ["SharedCores", "runtime_folder"]
+__all__ = ["HOLDERS", "SharedCores", "board_folder", "runtime_folder"]
+
+HOLDERS = "holders"
+"""The file of a board that says for each core which process has it, for those who want to know the load."""
 
 _FIRST_WAIT = 0.00005
 _LONGEST_WAIT = 0.001
@@ -37,18 +42,18 @@ _LONGEST_WAIT = 0.001
 class SharedCores:
     """The cores of the board *name*, for one device of this process.
 
-    >>> cores = SharedCores("example", "rk3588")
+    >>> cores = SharedCores("example", "rk3588", 3)
     >>> with cores.held((0, 1), RunControl()):
     ...     cores.is_free(2)
     True
     """
 
-    def __init__(self, name: str, chip: str) -> None:
+    def __init__(self, name: str, chip: str, cores: int) -> None:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
             raise ParameterError(f"'{name}' cannot be the name of a board", hint="use letters, digits, '-', '_' and '.'")
         self.name = name
-        self._folder = runtime_folder() / f"board-{name}" / chip
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder = board_folder(name, chip)
+        self._holders = _open_holders(self._folder / HOLDERS, cores)
 
     def is_free(self, core: int) -> bool:
         """Whether nobody has the core at this moment."""
@@ -64,7 +69,7 @@ class SharedCores:
         with contextlib.ExitStack() as stack:
             for core in sorted(cores):
                 self._acquire(core, control)
-                stack.callback(_lock_file(self._folder / f"core{core}").release)
+                stack.callback(self._release, core)
             yield
 
     def _acquire(self, core: int, control: RunControl) -> None:
@@ -74,6 +79,14 @@ class SharedCores:
             _wait_for(lock, control)
         finally:
             turn.release()
+        self._note(core, os.getpid())
+
+    def _release(self, core: int) -> None:
+        self._note(core, 0)
+        _lock_file(self._folder / f"core{core}").release()
+
+    def _note(self, core: int, process: int) -> None:
+        struct.pack_into("i", self._holders, 4 * core, process)
 
 
 class _LockFile:
@@ -132,6 +145,22 @@ def _wait_for(lock: _LockFile, control: RunControl) -> None:
         control.check()
         time.sleep(wait)
         wait = min(2 * wait, _LONGEST_WAIT)
+
+
+def board_folder(name: str, chip: str) -> Path:
+    """The folder that the name of a board stands for."""
+    folder = runtime_folder() / f"board-{name}" / chip
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _open_holders(path: Path, cores: int) -> mmap.mmap:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        os.ftruncate(fd, 4 * cores)
+        return mmap.mmap(fd, 4 * cores)
+    finally:
+        os.close(fd)
 
 
 def runtime_folder() -> Path:

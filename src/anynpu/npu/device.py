@@ -154,7 +154,7 @@ class Device:
         self.chip = chips.get(chip)
         self.engine: Engine = choose_engine(engine, threads=host_threads)
         self.memory = MemoryPool(memory_limit)
-        self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board or os.environ.get("ANYNPU_BOARD"), self.chip.name))
+        self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board or os.environ.get("ANYNPU_BOARD"), self.chip))
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")
         self._lock = threading.Lock()
         self._closed = False
@@ -286,9 +286,9 @@ class Device:
         return f"software NPU, {self.chip.name}, {self.cores} core{'' if self.cores == 1 else 's'}"
 
 
-def _shared_cores(board: str | None, chip: str) -> SharedCores | None:
+def _shared_cores(board: str | None, chip: chips.Chip) -> SharedCores | None:
     if not board:
         return None
     from .board import SharedCores  # file locks: not on every system
 
-    return SharedCores(board, chip)
+    return SharedCores(board, chip.name, chip.cores)

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -40,6 +41,43 @@ static const char *root(void)
     return folder != NULL && folder[0] == '/' ? folder : NULL;
 }
 
+/* On a board that programs share, the load of each core as it is now: the table of who has it names a process that lives. */
+static void renew_load(const char *path)
+{
+    const char *table = getenv("ANYNPU_BOARD_CORES");
+    char text[512] = "NPU load: ", fresh[PATH_MAX];
+    int32_t holders[16];
+    if (table == NULL)
+        return;
+    int fd = openat(AT_FDCWD, table, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t size = read(fd, holders, sizeof holders);
+    close(fd);
+    size_t cores = size > 0 ? (size_t)size / sizeof *holders : 0, length = strlen(text);
+    for (size_t core = 0; core < cores; core++) {
+        int busy = holders[core] > 0 && (kill(holders[core], 0) == 0 || errno == EPERM);
+        length += (size_t)(cores > 1 ? snprintf(text + length, sizeof text - length, " Core%zu: %2d%%,", core, 100 * busy)
+                                     : snprintf(text + length, sizeof text - length, " %d%%", 100 * busy));
+    }
+    if (cores == 0 || (size_t)snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid()) >= sizeof fresh)
+        return;
+    text[length++] = '\n';
+    fd = openat(AT_FDCWD, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    int written = write(fd, text, length) == (ssize_t)length;
+    close(fd);
+    if (!written || rename(fresh, path) != 0)
+        unlink(fresh);
+}
+
+static int ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), wanted = strlen(end);
+    return length >= wanted && strcmp(text + length - wanted, end) == 0;
+}
+
 /* The path to use instead of *path*; *path* itself unless the board has it. */
 static const char *moved(const char *path, char buffer[PATH_MAX])
 {
@@ -52,7 +90,11 @@ static const char *moved(const char *path, char buffer[PATH_MAX])
             struct stat status;
             if ((size_t)snprintf(buffer, PATH_MAX, "%s%s", folder, path) >= PATH_MAX)
                 return path;
-            return fstatat(AT_FDCWD, buffer, &status, 0) == 0 ? buffer : path;
+            if (fstatat(AT_FDCWD, buffer, &status, 0) != 0)
+                return path;
+            if (ends_with(buffer, "/rknpu/load"))
+                renew_load(buffer);
+            return buffer;
         }
     }
     return path;
@@ -133,6 +175,31 @@ WITH_PATH(DIR *, opendir, (const char *path), (path))
 /* fstatat is what moved() itself uses, with a path that is not moved again: no path below the root begins as a served one does. */
 WITH_PATH(int, fstatat, (int folder, const char *path, struct stat *status, int flags), (folder, path, status, flags))
 WITH_PATH(int, fstatat64, (int folder, const char *path, struct stat64 *status, int flags), (folder, path, status, flags))
+
+/* The board's library, wherever a program thinks that it lies. The call below must be the last thing that dlopen does: the system looks at
+ * who called it to know whose search path counts, and a last call leaves the program itself as the caller. */
+static const char *moved_library(const char *path)
+{
+    static const char *const names[] = {"librknnrt.so", "librknnmrt.so"};
+    static __thread char buffer[PATH_MAX];
+    const char *folder = getenv("ANYNPU_LIBRARIES");
+    if (path == NULL || folder == NULL)
+        return path;
+    const char *slash = strrchr(path, '/');
+    for (size_t index = 0; index < sizeof names / sizeof *names; index++)
+        if (strcmp(slash == NULL ? path : slash + 1, names[index]) == 0 &&
+            (size_t)snprintf(buffer, sizeof buffer, "%s/%s", folder, names[index]) < sizeof buffer)
+            return buffer;
+    return path;
+}
+
+EXPORT void *dlopen(const char *path, int flags);
+
+void *dlopen(const char *path, int flags)
+{
+    NEXT(void *(*)(const char *, int), "dlopen");
+    return real(moved_library(path), flags);
+}
 
 /* Whether a descriptor refers to something whose name begins so. */
 static int is_below(int fd, const char *beginning)
