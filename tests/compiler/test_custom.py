@@ -234,14 +234,12 @@ def test_contrib_operators_of_onnxruntime_are_no_custom_ones() -> None:
 
 
 def chain(net: Net) -> str:
-    """Two custom operators, one after the other, with shapes that are computed from the first one's result."""
+    """Two custom operators, one after the other, with shapes that are computed from the input and from the first one's result."""
     x = net.input("x", (1, 3, 6, 6))
+    last = net.op("Slice", net.op("Shape", x), net.constant([1]), net.constant([2]))  # 3, the index of the last axis
     first = net.op("Swap", net.conv(x, 4), domain="acme")
-    rows = net.op(
-        "Reshape",
-        first,
-        net.op("Concat", net.constant([1, -1]), net.op("Slice", net.op("Shape", first), *map(net.constant, ([3], [4]))), axis=0),
-    )
+    depth = net.op("Slice", net.op("Shape", first), last, net.constant([4]))
+    rows = net.op("Reshape", first, net.op("Concat", net.constant([1, -1]), depth, axis=0))
     second = net.op("Swap2", net.op("MatMul", rows, net.weights(4, 5)), net.op("Mul", first, first), domain="acme")
     net.opsets["acme"] = 1
     return net.op("Relu", net.op("MatMul", second, net.weights(5, 3)))

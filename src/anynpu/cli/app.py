@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import check, compile, demo, inspect, lib, run_model
+from . import calibrate, check, compile, demo, inspect, lib, predict, run_model
 from . import exec as exec_program
 from .console import fail
 
@@ -32,6 +32,8 @@ app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
 app.command("exec")(exec_program.command)
 app.command("lib")(lib.command)
+app.command("predict")(predict.command)
+app.command("calibrate")(calibrate.command)
 app.command("demo")(demo.command)
 
 

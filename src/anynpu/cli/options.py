@@ -15,6 +15,7 @@ from ..errors import UnknownChipError
 __all__ = [
     "ALL_CHIPS",
     "BatchOption",
+    "BoardOption",
     "ChannelOrder",
     "DTypeOption",
     "JsonOption",
@@ -25,6 +26,8 @@ __all__ = [
     "ShapeOption",
     "TargetOption",
     "TargetOrAllOption",
+    "chip_name",
+    "chip_or_all",
     "parse_channel_values",
     "parse_named_files",
     "parse_shapes",
@@ -60,7 +63,8 @@ def chip_name(value: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
-def _chip_or_all(value: str) -> str:
+def chip_or_all(value: str) -> str:
+    """The catalogue's spelling of a chip, or ``all``."""
     return ALL_CHIPS if value.lower() == ALL_CHIPS else chip_name(value)
 
 
@@ -72,7 +76,7 @@ TargetOption = Annotated[
 ]
 TargetOrAllOption = Annotated[
     str,
-    typer.Option("--target", "-t", metavar="CHIP|all", help="The chip, such as rk3588, or all of them.", callback=_chip_or_all),
+    typer.Option("--target", "-t", metavar="CHIP|all", help="The chip, such as rk3588, or all of them.", callback=chip_or_all),
 ]
 DTypeOption = Annotated[Precision, typer.Option("--dtype", help="int8 weights and activations, float16, or int16 of both.")]
 ShapeOption = Annotated[
@@ -90,6 +94,17 @@ CustomOpOption = Annotated[
         "--custom-op",
         metavar="NAME",
         help="Compile operators of this type as custom ones, which your program computes. Repeat for more.",
+    ),
+]
+BoardOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--board",
+        metavar="FILE",
+        help="A profile of your board, from anynpu calibrate.",
+        exists=True,
+        dir_okay=False,
+        readable=True,
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -2,5 +2,6 @@
 
 from .custom import CustomOperator
 from .driver import ModelCheck, check, compile
+from .outline import ModelOutline
 
-__all__ = ["CustomOperator", "ModelCheck", "check", "compile"]
+__all__ = ["CustomOperator", "ModelCheck", "ModelOutline", "check", "compile"]

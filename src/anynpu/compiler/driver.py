@@ -90,7 +90,7 @@ def compile(
     prepared = [_prepare(proto, entry, batch, mean, std, channel_order, custom) for entry in sets]
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
-    plans = [_plan(entry.graph, dtype, hybrid) for entry in prepared]
+    plans = [plan_steps(entry.graph, dtype, hybrid) for entry in prepared]
     code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
     ranges: Ranges = UnknownRanges()
     channels: ChannelRanges = {}
@@ -170,7 +170,7 @@ class ModelCheck:
         """The report for one chip."""
         chip = chips.get(target)
         dtype = check_dtype(dtype, chip)
-        steps = _plan(self._graph, dtype, ())
+        steps = plan_steps(self._graph, dtype, ())
         code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
         quantization = assign_quantization(self._graph, steps, UnknownRanges(), code_type)
         program = lower(self._graph, steps, chip, quantization, code_type)
@@ -206,7 +206,7 @@ def _copy(proto: Any) -> Any:
     return copy
 
 
-def _plan(graph: Graph, dtype: str, hybrid: Sequence[str]) -> list[Step]:
+def plan_steps(graph: Graph, dtype: str, hybrid: Sequence[str]) -> list[Step]:
     """The steps, with those that are computed in float marked."""
     steps = build_steps(graph, forms_of(graph))
     if dtype == "fp16":

@@ -31,7 +31,7 @@ from .groups import is_depthwise
 from .steps import Activation, Step
 from .windows import resize_indices, resize_scales, window_of
 
-__all__ = ["Emitter"]
+__all__ = ["Emitter", "OutlineEmitter"]
 
 Array = npt.NDArray[Any]
 
@@ -257,6 +257,19 @@ class Emitter:
     def _image_weights(weights: Array) -> Array:
         """Weights of a one-dimensional convolution as those of one of height 1."""
         return weights[:, :, None, :] if weights.ndim == 3 else weights
+
+
+class OutlineEmitter(Emitter):
+    """Builds operators of the right kind and size without looking at weights: they are all zero."""
+
+    def _linear(
+        self, step: Step, weights: Array, bias: Array, source: Array | None = None
+    ) -> tuple[Array, Array, Array, Epilogue]:
+        wide = self.dtype is DType.INT16
+        channels = len(bias)
+        codes = np.broadcast_to(np.zeros((), np.int16 if wide else np.int8), weights.shape)
+        sums = np.zeros(channels, np.int64 if wide else np.int32)
+        return codes, np.zeros(channels, np.int32), sums, self._epilogue(step, np.ones(channels, np.float32))
 
 
 def _by_group(quantization: Quantization) -> list[Quantization]:

@@ -17,8 +17,9 @@ from .custom import DOMAIN as CUSTOM_DOMAIN
 from .custom import CustomOperators, CustomTable, Declarations, custom_node, infer_custom, mark_custom
 from .graph import Graph, Node, to_onnx
 from .stages import Stage, stages
+from .stripped import is_stripped
 
-__all__ = ["Shapes", "import_onnx", "input_names", "load_onnx"]
+__all__ = ["Shapes", "check_onnx", "constant_array", "import_onnx", "input_names", "load_onnx", "read_onnx"]
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -43,6 +44,20 @@ def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
 
     :param custom_ops: operators that are custom ones, besides those of domains that are not known
     """
+    proto = read_onnx(model)
+    stripped = next((tensor.name for tensor in proto.graph.initializer if is_stripped(tensor)), None)
+    if stripped is not None:
+        raise CompileError(
+            "the model's weights were stripped: a constant has a shape but no values",
+            tensor=stripped,
+            hint="take the complete model; 'anynpu predict' needs shapes only",
+        )
+    check_onnx(proto, custom_ops)
+    return proto
+
+
+def read_onnx(model: Any, *, external: bool = True) -> Any:
+    """A ModelProto that was not checked yet; with *external*, weights that lie in other files are read."""
     package = onnx()
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
@@ -50,23 +65,22 @@ def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
     elif isinstance(model, (bytes, bytearray, memoryview)):
         proto = _parse(bytes(model), "the model given as bytes")
     elif isinstance(model, (str, Path)):
-        proto = _load_file(Path(model))
+        proto = _load_file(Path(model), external=external)
     else:
         raise CompileError(
             f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
         )
-    _check_text(proto.graph)
-    mark_custom(proto, custom_ops)
-    _check(proto)
     return proto
 
 
-def _load_file(path: Path) -> Any:
+def _load_file(path: Path, *, external: bool) -> Any:
     if path.is_dir():
         raise CompileError(f"{path} is a folder, not an ONNX model", hint="pass the path of the .onnx file")
     if not path.exists():
         raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
     proto = _parse(path.read_bytes(), str(path))
+    if not external:
+        return proto
     try:
         onnx().external_data_helper.load_external_data_for_model(proto, str(path.parent))
     except (OSError, ValueError, onnx().checker.ValidationError) as error:
@@ -94,8 +108,11 @@ def _parse(data: bytes, what: str) -> Any:
     return proto
 
 
-def _check(proto: Any) -> None:
+def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
+    """Raise a CompileError for what is wrong with a model; initialisers that are also inputs become constants."""
     checker = onnx().checker
+    _check_text(proto.graph)
+    mark_custom(proto, custom_ops)
     names = [initializer.name for initializer in proto.graph.initializer]
     if proto.ir_version >= 4:
         # Initialisers that are also inputs are overridable; here they are constants, or nothing could be folded.
@@ -164,23 +181,34 @@ def input_names(proto: Any) -> list[str]:
     return [value.name for value in proto.graph.input if value.name not in constants]
 
 
-def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = None, custom: CustomTable | None = None) -> Graph:
-    """The graph of a checked model with the input shapes of *shapes*."""
-    constants = {tensor.name: _array(tensor) for tensor in proto.graph.initializer}
+def import_onnx(
+    proto: Any,
+    shapes: Shapes | None = None,
+    batch: int | None = None,
+    custom: CustomTable | None = None,
+    *,
+    weights: Mapping[str, npt.NDArray[Any]] | None = None,
+) -> Graph:
+    """The graph of a checked model with the input shapes of *shapes*.
+
+    With *weights*, which the model declares as inputs, the model is not executed where its shapes can be inferred.
+    """
+    constants = {tensor.name: constant_array(tensor) for tensor in proto.graph.initializer}
+    constants.update(weights or {})
     declared = Declarations(proto)
     fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
     declared.fix(fixed)
-    _refuse_huge(proto, fixed)
+    inferred = _refuse_huge(proto, fixed)
     nodes = [_node(node) for node in proto.graph.node]
     for node in nodes:
         if node.op == "Constant":
             constants[node.outputs[0]] = _constant_value(node)
     nodes = _sorted([node for node in nodes if node.op != "Constant"], {*constants, *fixed})
     opsets = {_domain(entry.domain): entry.version for entry in proto.opset_import if entry.domain != CUSTOM_DOMAIN}
-    input_types = {value.name: _input_type(value) for value in proto.graph.input}
+    input_types = {value.name: _input_type(value) for value in proto.graph.input if value.name not in constants}
     graph = Graph(
         nodes=nodes,
-        inputs=input_names(proto),
+        inputs=[name for name in input_names(proto) if name not in constants],
         outputs=[value.name for value in proto.graph.output],
         constants=constants,
         shapes={**{name: tuple(value.shape) for name, value in constants.items()}, **fixed},
@@ -191,7 +219,8 @@ def import_onnx(proto: Any, shapes: Shapes | None = None, batch: int | None = No
     )
     _check_outputs(graph)
     graph.remove_unused()
-    _trace(graph, custom or {}, declared)
+    if weights is None or not _infer(graph, inferred):
+        _trace(graph, custom or {}, declared)
     graph.remove_unused()
     for name in graph.outputs:
         if name in graph.constants:
@@ -213,7 +242,8 @@ def _input_type(value: Any) -> np.dtype[Any]:
         raise CompileError(f"an input has the unknown type {kind}", tensor=value.name, hint="export the model again") from None
 
 
-def _array(tensor: Any) -> npt.NDArray[Any]:
+def constant_array(tensor: Any) -> npt.NDArray[Any]:
+    """The values of a constant."""
     try:
         return np.asarray(onnx().numpy_helper.to_array(tensor))
     except Exception as error:  # a damaged tensor ends in whatever numpy or protobuf raises
@@ -224,7 +254,7 @@ def _array(tensor: Any) -> npt.NDArray[Any]:
 
 def _node(proto: Any) -> Node:
     if proto.domain == CUSTOM_DOMAIN:
-        return custom_node(proto, _array)
+        return custom_node(proto, constant_array)
     helper = onnx().helper
     try:
         attributes = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
@@ -252,7 +282,7 @@ def _domain(name: str) -> str:
 
 def _constant_value(node: Node) -> npt.NDArray[Any]:
     if "value" in node.attributes:
-        return _array(node.attributes["value"])
+        return constant_array(node.attributes["value"])
     for key, kind in (
         ("value_float", np.float32),
         ("value_int", np.int64),
@@ -365,8 +395,8 @@ def _fixed_shape(name: str, declared: list[int | None], given: list[int] | None,
     return tuple(int(extent) for extent in shape if extent is not None)
 
 
-def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
-    """Refuse tensors that no machine should try to allocate, before anything is executed."""
+def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
+    """The model with inferred shapes. Tensors that no machine should try to allocate are refused before anything is executed."""
     try:
         inferred = onnx().shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
     except Exception as error:  # raised from C++ with several types
@@ -392,6 +422,49 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> None:
             raise CompileError(
                 f"the shape {list(shape)} is more than {LARGEST_TENSOR} elements", tensor=name, hint="choose smaller input shapes"
             )
+    return inferred
+
+
+def _infer(graph: Graph, inferred: Any) -> bool:
+    """Learn shapes and types from the inferred model and compute what does not depend on the inputs; False where that is not enough."""
+    helper = onnx().helper
+    shapes: dict[str, tuple[int, ...]] = {}
+    dtypes: dict[str, np.dtype[Any]] = {}
+    for value in (*inferred.graph.value_info, *inferred.graph.output):
+        kind = value.type.tensor_type
+        extents = tuple(entry.dim_value for entry in kind.shape.dim)
+        if kind.HasField("shape") and kind.elem_type and min(extents, default=1) > 0:
+            shapes[value.name] = extents
+            dtypes[value.name] = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
+    produced = [output for node in graph.nodes for output in node.outputs if output]
+    custom = any(node.custom for node in graph.nodes)
+    if custom or any(name not in shapes or len(shapes[name]) > MOST_AXES for name in produced):
+        return False
+    static = _static_nodes(graph)
+    frontier = _frontier(graph, Stage(graph.nodes), static)
+    graph.shapes.update({name: shapes[name] for name in produced})
+    graph.dtypes.update({name: dtypes[name] for name in produced})
+    rest: list[Node] = []
+    for node in graph.nodes:
+        if id(node) not in static:
+            continue
+        if node.op in ("Shape", "Size"):
+            extents = graph.shapes[node.inputs[0]]
+            last = node.attribute("end", len(extents))
+            part = extents[node.attribute("start", 0) : last]
+            graph.constants[node.outputs[0]] = np.array(part if node.op == "Shape" else math.prod(extents), np.int64)
+        else:
+            rest.append(node)
+    asked = [name for name in frontier if name not in graph.constants]
+    if asked:
+        session = _session(to_onnx(graph, rest, (), asked), onnxruntime(), graph)
+        try:
+            values = session.run(asked, {})
+        except Exception as error:  # onnxruntime's exception classes are private
+            raise _explain(error, graph) from error
+        graph.constants.update({name: np.asarray(value) for name, value in zip(asked, values, strict=True)})
+    graph.nodes = [node for node in graph.nodes if id(node) not in static]
+    return True
 
 
 def _trace(graph: Graph, custom: CustomTable, declared: Declarations) -> None:

@@ -30,7 +30,7 @@ from ..program import (
     Transpose,
 )
 from ..tensor import DType, Layout, Quantization, TensorSpec
-from .emit import Emitter
+from .emit import Emitter, OutlineEmitter
 from .forms import Form
 from .graph import Graph
 from .islands import build_island, stored_weights
@@ -48,9 +48,20 @@ __all__ = ["lower"]
 _SPATIAL = {Form.CONV, Form.CONV_TRANSPOSE, Form.POOL, Form.RESIZE}
 
 
-def lower(graph: Graph, steps: list[Step], chip: Chip, quantization: Mapping[str, Quantization], dtype: DType) -> Program:
-    """The program of *steps* on *chip*. *dtype* is the type of codes: INT8 or INT16."""
-    return _Lowering(graph, schedule(graph, steps), chip, quantization, dtype).run()
+def lower(
+    graph: Graph,
+    steps: list[Step],
+    chip: Chip,
+    quantization: Mapping[str, Quantization],
+    dtype: DType,
+    *,
+    outline: bool = False,
+) -> Program:
+    """The program of *steps* on *chip*. *dtype* is the type of codes: INT8 or INT16.
+
+    An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and islands without a model.
+    """
+    return _Lowering(graph, schedule(graph, steps), chip, quantization, dtype, outline=outline).run()
 
 
 @dataclass(frozen=True)
@@ -62,11 +73,19 @@ class _Placed:
 
 class _Lowering:
     def __init__(
-        self, graph: Graph, steps: list[Step], chip: Chip, quantization: Mapping[str, Quantization], dtype: DType
+        self,
+        graph: Graph,
+        steps: list[Step],
+        chip: Chip,
+        quantization: Mapping[str, Quantization],
+        dtype: DType,
+        *,
+        outline: bool,
     ) -> None:
         self._graph = graph
         self._chip = chip
-        self._emitter = Emitter(graph, quantization, dtype)
+        self._outline = outline
+        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, dtype)
         self._layers: list[Layer] = []
         self._tensors = Tensors(dtype, quantization, self._layers)
         self._steps = [_Placed(step, *place(graph, step, chip)) for step in steps]
@@ -192,7 +211,10 @@ class _Lowering:
                     boundary[name] = spec
         halves = {id(placed.step) for placed in group if self._is_half(placed)}
         index = len(self._islands)
-        self._islands.append(build_island(self._graph, steps, boundary, leaving, lambda step: id(step) in halves))
+        if self._outline:
+            self._islands.append(Island(b"", (), tuple(leaving)))
+        else:
+            self._islands.append(build_island(self._graph, steps, boundary, leaving, lambda step: id(step) in halves))
         for placed in group:
             self._float_layer(placed, index, boundary)
 

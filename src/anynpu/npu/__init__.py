@@ -18,6 +18,7 @@ from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
 from .engines.native import NativeEngine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
+from .realtime import RealTimeClock, RealTimeReport
 
 __all__ = [
     "Buffer",
@@ -39,6 +40,8 @@ __all__ = [
     "MemoryUsage",
     "NativeEngine",
     "Purpose",
+    "RealTimeClock",
+    "RealTimeReport",
     "ReferenceEngine",
     "RunControl",
 ]

@@ -11,6 +11,7 @@ therefore use one context, and two contexts one piece of internal memory; they t
 from __future__ import annotations
 
 import difflib
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -216,11 +217,13 @@ class Context:
         control: RunControl | None = None,
         profile: bool = False,
         between: Callable[[int], None] | None = None,
+        duration_us: float | None = None,
     ) -> list[LayerTime]:
         """Execute on what the input buffers hold; the results are in the output buffers.
 
         :param profile: measure each layer
         :param between: called before each layer with its index
+        :param duration_us: the time that the chip takes, for a device in real time; the prediction of the program if not given
         :return: the host time of each layer, in order; empty without *profile*
         """
         control = control or RunControl(timeout)
@@ -229,7 +232,7 @@ class Context:
         # nothing is read or written but by the run itself, so one claim takes the context and its cores
         with self._scheduler.acquire(mask, priority=priority, control=control, exclusive=self._exclusive()) as lease:
             self._require()
-            self._execute(lease, between, clock)
+            self._execute(lease, between, clock, duration_us)
         return clock or []
 
     def close(self) -> None:
@@ -371,7 +374,25 @@ class Context:
             raise ModelFormatError(f"the program has no memory for tensor '{owner}'", hint="compile the model again")
         return self.internal_memory, program.memory.offsets[owner]
 
-    def _execute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:
+    def _execute(
+        self,
+        lease: Lease,
+        between: Callable[[int], None] | None = None,
+        clock: list[LayerTime] | None = None,
+        duration_us: float | None = None,
+    ) -> None:
+        real = self._device.clock
+        if real is None:
+            self._compute(lease, between, clock)
+            return
+        if duration_us is None:
+            duration_us = self._require().latency_us(self._index, len(lease.cores), self._scheduler.busy)
+        started = time.monotonic()
+        ends = real.begin(lease.cores, duration_us)
+        self._compute(lease, between, clock)
+        real.finish(lease.cores, duration_us, started, ends, lease.control)
+
+    def _compute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:
         bound = self._arrange()
         require_registered(self._calls.values(), self._custom)
         bound.run(lease.control, between=between, clock=clock, threads=host_threads(len(lease.cores)))

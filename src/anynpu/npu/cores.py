@@ -175,6 +175,11 @@ class CoreScheduler:
             return tuple(CoreStatistics(jobs, busy) for jobs, busy in zip(self._jobs, self._busy_ns, strict=True))
 
     @property
+    def busy(self) -> int:
+        """How many cores are in use."""
+        return self._count - len(self._idle)
+
+    @property
     def waiting(self) -> int:
         """How many jobs wait."""
         with self._lock:

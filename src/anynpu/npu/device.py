@@ -32,6 +32,7 @@ from .engines.base import Engine
 from .engines.choice import choose_engine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
+from .realtime import RealTimeClock, speed_of
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -136,6 +137,8 @@ class Device:
     :param engine: what executes layers: ``"native"`` (compiled kernels; the default), ``"reference"`` (numpy, slow, the same bytes), or an
         engine of your own. The environment variable ``ANYNPU_ENGINE`` takes the place of the default
     :param board: name of a board whose cores all processes that name it share; the environment variable ``ANYNPU_BOARD`` by default
+    :param realtime: True lets every job take as long as on the chip, a number that many times faster; by default the variable
+        ``ANYNPU_REALTIME`` decides, and without it jobs run as fast as the host can
 
     >>> with Device("rk3588") as device:
     ...     print(device)
@@ -150,9 +153,13 @@ class Device:
         host_threads: int | None = None,
         engine: Engine | str | None = None,
         board: str | None = None,
+        realtime: float | bool | None = None,
     ) -> None:
         self.chip = chips.get(chip)
         self.engine: Engine = choose_engine(engine, threads=host_threads)
+        speed = speed_of(realtime)
+        self.clock = None if speed is None else RealTimeClock(self.chip.cores, speed)
+        """Makes jobs take the chip's time; None where they do not."""
         self.memory = MemoryPool(memory_limit)
         self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board or os.environ.get("ANYNPU_BOARD"), self.chip))
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")

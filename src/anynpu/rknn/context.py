@@ -59,6 +59,8 @@ class Context:
     Threads: a context does one thing at a time; give each thread its own with :meth:`duplicate`.
     """
 
+    library: Library
+
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | Model,
@@ -70,7 +72,9 @@ class Context:
         offset: int = 0,
         size: int = 0,
     ) -> None:
-        self.library = open_library(device if device is not None or weights_from is None else weights_from.library)
+        if device is None and weights_from is not None:
+            device = weights_from.library
+        self.library = open_library(device)
         flags = Flag(flags)
         extend = ffi.NULL
         if weights_from is not None or sram_from is not None or offset or size:

@@ -13,8 +13,6 @@ makes no difference to it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any, Protocol
 
 from ..devices import DeviceChoice, choose_device
 from ..errors import (
@@ -30,65 +28,11 @@ from ..errors import (
     UnsupportedCall,
 )
 from .constants import Code
-from .software.library import CallFailure, SoftwareLibrary
+from .interface import Library
+from .software.library import SoftwareLibrary
 from .vendor import VendorLibrary
 
 __all__ = ["Library", "check", "open_library"]
-
-_Call = Callable[..., int]
-_MemoryCall = Callable[..., Any]
-
-
-class Library(Protocol):
-    """The functions of the interface; parameters as in ``abi.h``."""
-
-    @property
-    def description(self) -> str:
-        """What a user is told that he runs on."""
-
-    def last_error(self) -> CallFailure | None:
-        """Why the last call that failed in this thread did so; None where the library does not say."""
-
-    def close(self) -> None:
-        """End everything that was made through this library."""
-
-    rknn_init: _Call
-    rknn_dup_context: _Call
-    rknn_destroy: _Call
-    rknn_query: _Call
-    rknn_inputs_set: _Call
-    rknn_set_batch_core_num: _Call
-    rknn_set_core_mask: _Call
-    rknn_run: _Call
-    rknn_wait: _Call
-    rknn_outputs_get: _Call
-    rknn_outputs_release: _Call
-    rknn_create_mem_from_phys: _MemoryCall
-    rknn_create_mem_from_fd: _MemoryCall
-    rknn_create_mem_from_mb_blk: _MemoryCall
-    rknn_create_mem: _MemoryCall
-    rknn_create_mem2: _MemoryCall
-    rknn_destroy_mem: _Call
-    rknn_set_weight_mem: _Call
-    rknn_set_internal_mem: _Call
-    rknn_set_io_mem: _Call
-    rknn_set_input_shape: _Call
-    rknn_set_input_shapes: _Call
-    rknn_mem_sync: _Call
-    rknn_matmul_create: _Call
-    rknn_matmul_create_dynamic_shape: _Call
-    rknn_matmul_create_dyn_shape: _Call
-    rknn_matmul_set_io_mem: _Call
-    rknn_matmul_set_core_mask: _Call
-    rknn_matmul_set_quant_params: _Call
-    rknn_matmul_get_quant_params: _Call
-    rknn_matmul_set_dynamic_shape: _Call
-    rknn_matmul_run: _Call
-    rknn_matmul_destroy: _Call
-    rknn_B_normal_layout_to_native_layout: _Call  # noqa: N815
-    rknn_register_custom_ops: _Call
-    rknn_custom_op_get_op_attr: Callable[..., None]
-
 
 _libraries: dict[tuple[str, str], Library] = {}
 _lock = threading.Lock()

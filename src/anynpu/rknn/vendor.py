@@ -8,15 +8,13 @@ import mmap
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .._rknn import ffi, lib
+from .._rknn import ffi
 from ..errors import DeviceUnavailable, UnsupportedCall
+from .interface import Library, functions
 
-if TYPE_CHECKING:
-    from .software.library import CallFailure
-
-__all__ = ["VendorLibrary", "functions"]
+__all__ = ["VendorLibrary", "read_version"]
 
 NAMES = ("librknnrt.so", "librknnmrt.so")
 FOLDERS = (
@@ -34,13 +32,7 @@ OLDEST = (1, 3, 0)
 _VERSION = re.compile(rb"librknnm?rt version: (\d+)\.(\d+)\.(\d+)")
 
 
-@functools.lru_cache(maxsize=1)
-def functions() -> tuple[str, ...]:
-    """The names of all functions of the interface."""
-    return tuple(name.removeprefix("anynpu_") for name in dir(lib) if name.startswith("anynpu_rknn_"))
-
-
-class VendorLibrary:
+class VendorLibrary(Library):
     """A library that was loaded at run time. A function that it lacks raises :class:`UnsupportedCall` when it is called.
 
     :param path: file, or a name that the system's loader finds
@@ -93,13 +85,6 @@ class VendorLibrary:
         """What a user is told that he runs on."""
         version = "" if self.version is None else f" {_dotted(self.version)}"
         return f"{Path(self.path).stem}{version}"
-
-    def last_error(self) -> CallFailure | None:
-        """The vendor's library gives codes and no words."""
-        return None
-
-    def close(self) -> None:
-        """Nothing: contexts end one by one, and the library stays loaded."""
 
     def _function(self, name: str) -> Any:
         try:

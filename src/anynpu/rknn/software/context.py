@@ -17,6 +17,7 @@ from typing import Any
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.loaded import internal_size
+from ...npu.timing import Prediction, predict
 from ...program import Model
 from ..constants import Code, Flag
 from .frames import Frames
@@ -83,6 +84,7 @@ class ModelContext:
         self.shapes_chosen = not self.dynamic
         self._ports: dict[int, Ports] = {}
         self._given: dict[int, Any] = {}
+        self._predictions: dict[tuple[int, int, int], Prediction] = {}
         self._addresses: dict[str, int] = {}  # of the engine's own inputs and outputs, until something is bound
         self._weight_source = weights_from
         self._share: SramShare | None = None
@@ -90,7 +92,7 @@ class ModelContext:
         if self.info_only:
             return
         if not flags & _ALL_OUTSIDE or weights_from is not None:
-            self._load()
+            self.loaded = self._load()
         if self.loaded is not None and not flags & _INTERNAL_OUTSIDE:
             self.npu = self.loaded.context()
         if flags & Flag.RKNN_FLAG_ENABLE_SRAM:
@@ -124,6 +126,30 @@ class ModelContext:
         if self.npu is not None and not self.flags & _INTERNAL_OUTSIDE:
             total += self.npu.internal_memory.size
         return total + sum(port.spec.nbytes for port in (*self.ports.inputs, *self.ports.outputs) if port.binding is None)
+
+    def prediction(self) -> Prediction:
+        """What the chip is predicted to take for a run as the context is set now."""
+        cores = bin(self._cores()).count("1") if not self._shares_batch else 1
+        sram = self._share.size if self._share is not None else 0
+        key = (self.shapes, max(cores, 1), sram)
+        known = self._predictions.get(key)
+        if known is None:
+            known = predict(self.model.programs[self.shapes], self.device.chip, cores=max(cores, 1), sram_bytes=sram)
+            self._predictions[key] = known
+        return known
+
+    def latency_us(self) -> float:
+        """The predicted time of a run."""
+        prediction = self.prediction()
+        return prediction.batch_us(self.batch, self.batch_cores) if self._shares_batch else prediction.latency_us
+
+    def _has_own_time(self) -> bool:
+        """Whether a run takes another time than the program by itself."""
+        return self._shares_batch or self._share is not None
+
+    @property
+    def _shares_batch(self) -> bool:
+        return not self.mask and self.batch_cores > 1 and self.batch > 1
 
     def duplicate(self) -> ModelContext:
         """A context of the same model with the same weights, and inputs and outputs of its own."""
@@ -256,7 +282,8 @@ class ModelContext:
                 if bound is not None and bound.conversion is not None:
                     bound.conversion.run(bound.address, self._address(npu, source))
             self.last_control = control
-            npu.execute(mask=self._cores(), priority=self.priority, control=control)
+            duration = self.latency_us() if self.device.clock is not None and self._has_own_time() else None
+            npu.execute(mask=self._cores(), priority=self.priority, control=control, duration_us=duration)
             for target in self.ports.outputs:
                 bound = target.binding
                 if bound is not None and bound.conversion is not None:
@@ -296,16 +323,15 @@ class ModelContext:
             self._pending_internal = None
             self._share = None
 
-    def _load(self) -> None:
+    def _load(self) -> LoadedModel:
         source = self._weight_source
         if source is None:
-            self.loaded = self.device.load(self.model)
-        elif source.loaded is not None and source.model is self.model:
-            self.loaded = source.loaded
-        elif source.loaded is not None:
-            self.loaded = self.device.load(self.model, weights_from=source.loaded)
-        else:
+            return self.device.load(self.model)
+        if source.loaded is None:
             raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the context to take weights from has none", "set its weight memory before")
+        if source.model is self.model:
+            return source.loaded
+        return self.device.load(self.model, weights_from=source.loaded)
 
     def _use_internal(self, internal: Buffer) -> None:
         assert self.loaded is not None
@@ -394,7 +420,7 @@ class ModelContext:
         """The mask of a run: what was set; for a model of several batches, as many cores as were asked for."""
         if self.mask:
             return self.mask & ((1 << self.device.cores) - 1)
-        if self.batch_cores > 1 and self.batch > 1:
+        if self._shares_batch:
             return (1 << self.batch_cores) - 1
         return 0
 

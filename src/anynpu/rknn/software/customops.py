@@ -1,2 +1,7 @@
+"""Placeholder until the calls of custom operators land."""
+
+from __future__ import annotations
+
+
 class CustomOperatorCalls:
-    pass
+    """The calls of custom operators."""

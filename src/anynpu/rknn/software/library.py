@@ -25,6 +25,7 @@ from ...errors import AnynpuError, DeviceMemoryError
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
+from ..interface import CallFailure, Library
 from .context import ModelContext
 from .customops import CustomOperatorCalls
 from .frames import Frames
@@ -37,7 +38,7 @@ from .refusal import Refusal, code_of
 from .shapes import find_shape_set
 from .sram import Sram
 
-__all__ = ["CallFailure", "SoftwareLibrary"]
+__all__ = ["SoftwareLibrary"]
 
 log = logging.getLogger("anynpu.rknn")
 
@@ -49,17 +50,7 @@ _WORKS_HERE = frozenset({"rknn_wait"})
 """Listed as unavailable on every chip by the vendor, and available here."""
 
 
-class CallFailure:
-    """Why the last call of a thread failed."""
-
-    def __init__(self, call: str, code: int, text: str, hint: str) -> None:
-        self.call = call
-        self.code = code
-        self.text = text
-        self.hint = hint
-
-
-class SoftwareLibrary(MatmulCalls, CustomOperatorCalls):
+class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     """The RKNN runtime without a board.
 
     :param chip: the chip that it stands for; if not given, each model runs on the chip it was compiled for

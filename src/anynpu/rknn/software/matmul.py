@@ -1,6 +1,15 @@
+"""Placeholder until the matrix products land."""
+
+from __future__ import annotations
+
+from ...npu import Device
+
+
 class MatmulState:
-    device = None
+    """A matrix product."""
+
+    device: Device
 
 
 class MatmulCalls:
-    pass
+    """The calls of matrix products."""

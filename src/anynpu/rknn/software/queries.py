@@ -13,6 +13,7 @@ from ...errors import AnynpuError
 from ..attributes import TensorAttr, View, fill
 from ..constants import RKNN_MAX_DYNAMIC_SHAPE_NUM, Code, Flag, rknn_query_cmd, rknn_tensor_format, rknn_tensor_mem_flags
 from .context import ModelContext, cut_name
+from .perf import perf_table, run_microseconds
 from .ports import InputPort, OutputPort
 from .refusal import Refusal
 from .shapes import channels_last
@@ -143,8 +144,6 @@ def _perf_detail(context: ModelContext, info: Any, size: int) -> None:
             raise Refusal(
                 Code.RKNN_ERR_FAIL, "the times of layers were not collected", "call rknn_init with RKNN_FLAG_COLLECT_PERF_MASK"
             )
-        from .perf import perf_table
-
         text = perf_table(context)
     context.perf_text = ffi.new("char[]", text.encode())
     info.perf_data = context.perf_text
@@ -154,8 +153,6 @@ def _perf_detail(context: ModelContext, info: Any, size: int) -> None:
 def _perf_run(context: ModelContext, info: Any, size: int) -> None:
     del size
     _require_run(context)
-    from .perf import run_microseconds
-
     info.run_duration = run_microseconds(context)
 
 

@@ -1,0 +1,146 @@
+"""How fast the chips are: the parameters of the timing model, and where they come from. Data only.
+
+Six numbers a chip. They were fitted by ``anynpu calibrate`` to the frames per second that the vendor publishes for one NPU core; the
+figures themselves are not part of the project. Chips without published figures are derived from what their hardware is said to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from .model import Chip
+
+__all__ = ["TimingParameters", "TimingProfile", "derived_parameters", "timing_profile"]
+
+
+@dataclass(frozen=True)
+class TimingParameters:
+    """The numbers of the timing model for one NPU core.
+
+    :ivar macs_per_ns: padded int8 multiply-accumulates in a nanosecond
+    :ivar bytes_per_ns: bytes that go to and from memory in a nanosecond
+    :ivar lookup_ns: time for 32 bytes of results that go through a look-up table
+    :ivar floor_ns: the shortest time that a task of the NPU takes
+    :ivar slow_ns: time for an element of a slow operator (Softmax, Transpose, reductions)
+    :ivar cpu_ns: time for an element of a layer on the chip's CPU
+    :ivar scale: a board's latency is ``scale * model + offset``; 1 and 0 for a chip
+    :ivar offset_ns: see *scale*
+    """
+
+    macs_per_ns: float
+    bytes_per_ns: float
+    lookup_ns: float
+    floor_ns: float
+    slow_ns: float
+    cpu_ns: float
+    scale: float = 1.0
+    offset_ns: float = 0.0
+
+
+@dataclass(frozen=True)
+class TimingProfile:
+    """Parameters with their provenance.
+
+    :ivar chip: the catalogue's name
+    :ivar calibrated: fitted to measurements of this chip; otherwise derived from hardware figures or from a relative
+    :ivar source: what the numbers rest on
+    :ivar sdk: version of the vendor's software that was measured
+    :ivar models: number of measured models
+    :ivar median_error: median of the relative errors in leave-one-out cross-validation
+    :ivar worst_error: largest of them
+    :ivar outliers: models that the model form does not explain, with their relative error
+    :ivar relative: the calibrated chip that these numbers were taken from, if any
+    """
+
+    chip: str
+    parameters: TimingParameters
+    calibrated: bool
+    source: str
+    sdk: str = ""
+    models: int = 0
+    median_error: float | None = None
+    worst_error: float | None = None
+    outliers: Mapping[str, float] = field(default_factory=dict)
+    relative: str = ""
+
+
+_SDK = "2.3.2"
+_PUBLISHED = "frames per second of one core that the vendor's model zoo publishes, int8"
+
+
+def _published(
+    chip: str, parameters: TimingParameters, median_error: float, worst_error: float, outliers: Mapping[str, float]
+) -> TimingProfile:
+    return TimingProfile(chip, parameters, True, _PUBLISHED, _SDK, 18, median_error, worst_error, outliers)
+
+
+_PROFILES: Mapping[str, TimingProfile] = {
+    profile.chip: profile
+    for profile in (
+        _published(
+            "rk3588",
+            TimingParameters(883.9, 8.913, 18.48, 23020.0, 0.8691, 0.279),
+            0.030,
+            0.51,
+            {"MobileNetV2": 0.51, "RetinaFace mobile 320": -0.48},
+        ),
+        _published("rk3576", TimingParameters(823.1, 8.936, 12.11, 20060.0, 0.4617, 1.0), 0.021, 0.14, {}),
+        _published(
+            "rk3566",
+            TimingParameters(436.3, 2.895, 46.03, 60680.0, 0.3537, 1.795),
+            0.019,
+            0.25,
+            {"MobileNetV2": 0.17, "RetinaFace mobile 320": -0.25},
+        ),
+        _published("rk3562", TimingParameters(441.2, 4.59, 39.75, 25250.0, 0.8873, 0.4614), 0.032, 0.14, {}),
+    )
+}
+
+_SAME_NPU = {"rk3568": "rk3566"}
+
+# What the calibrated chips have in common, for those that nobody has measured.
+_MAC_EFFICIENCY = 0.87
+_MACS_PER_BYTE = 100.0
+_LOOKUP_CYCLES_AT_1024 = 18.5
+_FLOOR_CYCLES = 25_000.0
+_SLOW_CYCLES = 0.7
+_CPU_NS = 1.0
+
+
+def derived_parameters(chip: Chip) -> TimingParameters:
+    """Parameters from hardware figures alone: MACs, clock, and what the calibrated chips have in common.
+
+    >>> from anynpu import chips
+    >>> round(derived_parameters(chips.get("rv1106")).macs_per_ns)
+    223
+    """
+    gigahertz = chip.clock_hz / 1e9
+    macs = chip.macs_per_cycle["int8"]
+    rate = _MAC_EFFICIENCY * macs * gigahertz
+    return TimingParameters(
+        macs_per_ns=rate,
+        bytes_per_ns=rate / _MACS_PER_BYTE,
+        lookup_ns=_LOOKUP_CYCLES_AT_1024 * 1024 / macs / gigahertz,
+        floor_ns=_FLOOR_CYCLES / gigahertz,
+        slow_ns=_SLOW_CYCLES / gigahertz,
+        cpu_ns=_CPU_NS,
+    )
+
+
+def timing_profile(chip: Chip) -> TimingProfile:
+    """The profile of a chip: fitted where figures are published, else derived.
+
+    >>> from anynpu import chips
+    >>> timing_profile(chips.get("rk3588")).calibrated, timing_profile(chips.get("t527")).calibrated
+    (True, False)
+    """
+    known = _PROFILES.get(chip.name)
+    if known is not None:
+        return known
+    relative = _SAME_NPU.get(chip.name)
+    if relative is not None:
+        base = _PROFILES[relative]
+        source = f"{relative}, which has the same NPU"
+        return replace(base, chip=chip.name, calibrated=False, source=source, outliers={}, relative=relative)
+    return TimingProfile(chip.name, derived_parameters(chip), False, "MACs and clock of the hardware; no latency is published")

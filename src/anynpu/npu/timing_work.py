@@ -1,0 +1,379 @@
+"""What each layer of a program makes the NPU do, in numbers that do not depend on how fast the chip is.
+
+A layer is one or more *tasks*: most are one; a table that is more than one activation needs a second pass over the result, and a tensor
+that leaves the NPU's channel blocks needs a change of layout. A task has padded multiply-accumulates, table look-ups, bytes of memory
+traffic, and elements that a slow operator or the CPU handles. :mod:`anynpu.npu.timing` turns these into time.
+
+Nothing here is calibrated: the numbers follow from shapes and from the catalogue (MAC array, buffer size). All functions are pure.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from ..chips import Chip
+from ..program import Conv, Convert, ConvTranspose, Dense, Epilogue, Layer, MatMul, Placement, Program, Slice, Table
+from ..tensor import DType, Layout, TensorSpec
+
+__all__ = ["LayerWork", "ProgramWork", "Task", "matmul_work", "work_of"]
+
+_INPUT_LANES = 32
+"""Input channels that the MAC array takes at once; the rest of its MACs are output channels."""
+
+_FIRST_LAYER_CHANNELS = 8
+_FEW_CHANNELS = 4
+_DEPTHWISE_SHARE = 16
+"""A depthwise convolution uses one sixteenth of the MACs."""
+
+_RESULT_BYTES_PER_CYCLE = 8
+_BLOCK_BYTES = 16
+"""Channels are stored in blocks of this many bytes."""
+
+_ATOM_BYTES = 32
+_LINEAR_ACTIVATIONS = ("", "Relu", "Clip", "LeakyRelu", "PRelu")
+_SLOW = (
+    "Softmax",
+    "LogSoftmax",
+    "Transpose",
+    "LayerNormalization",
+    "InstanceNormalization",
+    "GlobalAveragePool",
+    "GlobalMaxPool",
+)
+_NORMALISATION = ("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div")
+"""The operators that exporters write for a LayerNormalization, which the chip does in one."""
+
+_EXPONENTIAL = ("Softmax", "LogSoftmax", "Exp", "Sigmoid", "Tanh", "Erf", "Gelu", "Softplus", "Mish", "Swish", "LSTM", "GRU")
+_EXPONENTIAL_COST = 20
+"""What an exponential costs on a CPU in relation to a copy."""
+
+_COMPOSED = "Lut"
+"""The label of an activation that is no known function but a chain of several."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One pass of the NPU (or of the CPU).
+
+    :ivar macs: multiply-accumulates, padded to the MAC array
+    :ivar atoms: groups of 32 bytes of results that go through a look-up table
+    :ivar read: bytes of activations that are read
+    :ivar weights: bytes of weights that are read, and whatever is read more than once because the buffer is small
+    :ivar written: bytes that are written
+    :ivar slow: elements that a slow operator handles
+    :ivar cpu: elements that the CPU handles
+    """
+
+    macs: float = 0.0
+    atoms: float = 0.0
+    read: float = 0.0
+    weights: float = 0.0
+    written: float = 0.0
+    slow: float = 0.0
+    cpu: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """A layer's tasks; none where the layer costs nothing (it is fused, or only an address).
+
+    :ivar macs: multiply-accumulates without padding
+    :ivar splits: one job shares this layer among several cores
+    """
+
+    name: str
+    kind: str
+    tasks: tuple[Task, ...]
+    macs: int = 0
+    splits: bool = False
+
+
+@dataclass(frozen=True)
+class ProgramWork:
+    """The work of all layers, in their order.
+
+    :ivar dtype: what the NPU computes in: ``int8``, ``int16`` or ``float16``
+    """
+
+    chip: str
+    dtype: str
+    layers: tuple[LayerWork, ...]
+    weight_bytes: int = 0
+    memory_bytes: int = 0
+
+
+def work_of(program: Program, chip: Chip) -> ProgramWork:
+    """The work of *program* on one core of *chip*."""
+    view = _View(program, chip)
+    layers = _normalisations([view.layer(layer) for layer in program.layers])
+    weights = sum(layer.weight_bytes for layer in program.layers)
+    outside = sum(spec.nbytes for spec in (*program.input_specs, *program.output_specs))
+    return ProgramWork(chip.name, view.dtype, tuple(layers), weights, weights + program.memory.size + outside)
+
+
+def _normalisations(layers: list[LayerWork]) -> list[LayerWork]:
+    """The layers, with each LayerNormalization that was written out as several joined in its first one."""
+    length = len(_NORMALISATION)
+    for first in range(len(layers) - length + 1):
+        if tuple(layer.kind for layer in layers[first : first + length]) == _NORMALISATION:
+            elements = max((task.slow for task in layers[first].tasks), default=0.0)
+            layers[first] = replace(layers[first], tasks=(Task(slow=elements),))
+            for index in range(first + 1, first + length):
+                layers[index] = replace(layers[index], tasks=())
+    return layers
+
+
+def matmul_work(chip: Chip, m: int, k: int, n: int, dtype: str, weight_type: str | None = None) -> LayerWork:
+    """The work of one matmul call [m, k] x [k, n]; the right factor may be narrower than *dtype*."""
+    bits = {"int4": 4, "int8": 8, "int16": 16, "float16": 16, "float32": 32}
+    accumulator = {"int4": 2, "int8": 4, "int16": 4, "float16": 4}[dtype]
+    array = _Array(chip, dtype)
+    right = k * n * bits[weight_type or dtype] / 8
+    task = Task(
+        macs=m * array.padded(n) * _up(k, _INPUT_LANES),
+        read=m * k * bits[dtype] / 8,
+        weights=right + array.repeated(m * k * bits[dtype] / 8, right),
+        written=m * n * accumulator,
+    )
+    return LayerWork("matmul", "MatMul", (task,), m * k * n)
+
+
+class _Array:
+    """The MAC array and the buffer of a chip, for one type."""
+
+    def __init__(self, chip: Chip, dtype: str) -> None:
+        rates = chip.macs_per_cycle
+        int8 = rates["int8"]
+        self.per_cycle = rates.get(dtype, int8 // 2 if dtype in ("int16", "float16") else int8)
+        self.relative = self.per_cycle / int8
+        self.lanes = max(self.per_cycle // _INPUT_LANES, 1)
+        self.half_buffer = chip.buffer_bytes / 2
+
+    def padded(self, channels: int) -> int:
+        """Output channels, padded to the array."""
+        return _up(channels, self.lanes)
+
+    def repeated(self, read: float, weights: float) -> float:
+        """Bytes that are read again, because neither the input nor the weights fit into the buffer as a whole."""
+        inputs, parts = math.ceil(read / self.half_buffer), math.ceil(weights / self.half_buffer)
+        return float(min(max(parts - 1, 0) * read, max(inputs - 1, 0) * weights))
+
+
+def peak_macs(chip: Chip, dtype: str) -> int:
+    """Multiply-accumulates of one cycle of one core."""
+    return _Array(chip, dtype).per_cycle
+
+
+def relative_rate(chip: Chip, dtype: str) -> float:
+    """How fast the MAC array is with a type, int8 being 1."""
+    return _Array(chip, dtype).relative
+
+
+class _View:
+    """A program, seen by the NPU of one chip."""
+
+    def __init__(self, program: Program, chip: Chip) -> None:
+        self._program = program
+        self._chip = chip
+        self.dtype = _computed_in(program)
+        self._width = 1 if self.dtype == "int8" else 2
+        self._array = _Array(chip, self.dtype)
+        self._relaid = _relaid(program)
+
+    def layer(self, layer: Layer) -> LayerWork:
+        tasks = self._tasks(layer)
+        if tasks and layer.placement is Placement.NPU:
+            for name in layer.outputs:
+                if name in self._relaid:
+                    tasks = (*tasks, Task(slow=self._program.tensors[name].elements))
+        return LayerWork(layer.name, layer.kind, tasks, layer.macs, self._splits(layer))
+
+    def _tasks(self, layer: Layer) -> tuple[Task, ...]:
+        inputs, outputs = self._specs(layer)
+        if isinstance(layer.op, Convert) or layer.kind in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast"):
+            return ()
+        elements = max(sum(spec.elements for spec in inputs), sum(spec.elements for spec in outputs))
+        if layer.placement is Placement.CPU:
+            return (Task(cpu=elements * (_EXPONENTIAL_COST if layer.kind.startswith(_EXPONENTIAL) else 1)),)
+        if layer.kind.startswith("Conv"):
+            return self._convolution(layer)
+        if layer.macs:
+            return self._product(layer)
+        if layer.kind.startswith(_SLOW) or "Reduce" in layer.kind:
+            return (Task(slow=elements),)
+        if layer.kind in ("Slice", "Split"):
+            return self._slice(layer)
+        read, written = (sum(map(self._bytes, specs)) for specs in (inputs, outputs))
+        looked_up = isinstance(layer.op, Table) or _has_table(layer.op)
+        atoms = sum(spec.elements for spec in outputs) * self._width / _ATOM_BYTES if looked_up else 0.0
+        return (Task(atoms=atoms, read=read, written=written),)
+
+    def _specs(self, layer: Layer) -> tuple[list[TensorSpec], list[TensorSpec]]:
+        tensors = self._program.tensors
+        return [tensors[name] for name in layer.inputs], [tensors[name] for name in layer.outputs]
+
+    def _convolution(self, layer: Layer) -> tuple[Task, ...]:
+        inputs, outputs = self._specs(layer)
+        result = outputs[0]
+        (pixels_in, channels_in), (pixels_out, channels_out) = _image(inputs[0]), _image(result)
+        pixels = pixels_in if layer.kind.startswith("ConvTranspose") else pixels_out
+        taps, depthwise = _kernel(layer, pixels, channels_in, channels_out)
+        padded = self._array.padded(channels_out)
+        if depthwise:
+            macs = float(pixels * _up(channels_out, _INPUT_LANES) * taps * _DEPTHWISE_SHARE)
+            weights = float(padded * taps * self._width)
+        else:
+            lanes = _FIRST_LAYER_CHANNELS if channels_in <= _FEW_CHANNELS else _up(channels_in, _INPUT_LANES)
+            macs = float(pixels * padded * lanes * taps)
+            weights = float(padded * _up(channels_in, _INPUT_LANES) * taps * self._width)
+        read, written = sum(map(self._bytes, inputs)), self._bytes(result)
+        macs = max(macs, written / _RESULT_BYTES_PER_CYCLE * self._array.per_cycle)
+        atoms = pixels_out * padded * self._width / _ATOM_BYTES if self._looks_up(layer) else 0.0
+        repeated = self._array.repeated(self._bytes(inputs[0]), weights)
+        first = Task(macs=macs, atoms=atoms, read=read, weights=weights + repeated, written=written)
+        if layer.kind.endswith(_COMPOSED):
+            return first, Task(read=written, written=written)
+        return (first,)
+
+    def _product(self, layer: Layer) -> tuple[Task, ...]:
+        """Fully connected layers, products of activations, recurrent layers."""
+        inputs, outputs = self._specs(layer)
+        read, written = sum(map(self._bytes, inputs)), sum(map(self._bytes, outputs))
+        if isinstance(layer.op, MatMul) or (layer.kind.startswith("MatMul") and len(inputs) > 1):
+            n = outputs[0].shape[-1] if outputs[0].shape else 1
+            k = max(layer.macs // max(outputs[0].elements, 1), 1)
+            macs = layer.macs / (n * k) * self._array.padded(n) * _up(k, _INPUT_LANES)
+            return (Task(macs=macs, read=read, written=written),)
+        n, k = _matrix(layer, outputs[0])
+        rows = max(layer.macs // (n * k), 1)
+        matrix = self._array.padded(n) * _up(k, _INPUT_LANES)
+        atoms = rows * self._array.padded(n) * self._width / _ATOM_BYTES if self._looks_up(layer) else 0.0
+        return (Task(macs=rows * matrix, atoms=atoms, read=read, weights=matrix * self._width, written=written),)
+
+    def _slice(self, layer: Layer) -> tuple[Task, ...]:
+        """Whole blocks of channels are but an address in the NPU's layout; anything else is a copy."""
+        _, outputs = self._specs(layer)
+        if self._in_blocks(layer):
+            return ()
+        written = sum(map(self._bytes, outputs))
+        return (Task(read=written, written=written),)
+
+    def _in_blocks(self, layer: Layer) -> bool:
+        inputs, outputs = self._specs(layer)
+        source = inputs[0]
+        rank = len(source.shape)
+        if rank not in (3, 4) or any(
+            spec.shape[:1] != source.shape[:1] or spec.shape[2:] != source.shape[2:] for spec in outputs
+        ):
+            return False
+        block = _BLOCK_BYTES // self._width
+        starts = [0] * len(outputs)
+        if isinstance(layer.op, Slice):
+            axis = rank - 1 if source.layout is Layout.NHWC else 1
+            starts = [start[axis] for start in layer.op.starts]
+        return all(value % block == 0 for value in (*starts, *(spec.shape[1] for spec in outputs)))
+
+    def _looks_up(self, layer: Layer) -> bool:
+        if _has_epilogue(layer.op):
+            return _has_table(layer.op)
+        return _activation(layer.kind) not in _LINEAR_ACTIVATIONS
+
+    def _bytes(self, spec: TensorSpec) -> float:
+        """Bytes in the NPU's layout: channels in blocks, except for pictures that come in and for mere vectors."""
+        if spec.dtype not in (DType.INT8, DType.INT16, DType.UINT8, DType.FLOAT16, DType.FLOAT32):
+            return float(spec.nbytes)
+        pixels, channels = _extents(spec)
+        if pixels == 1 or (spec.name in self._program.inputs and channels <= _FEW_CHANNELS):
+            return float(pixels * channels * self._width)
+        return float(pixels * _up(channels * self._width, _BLOCK_BYTES))
+
+    def _splits(self, layer: Layer) -> bool:
+        if layer.placement is Placement.CPU or not self._chip.multicore_operators:
+            return False
+        operator, activation = _operator(layer.kind), _activation(layer.kind)
+        allowed = self._chip.multicore_activations
+        return operator in self._chip.multicore_operators and (not activation or activation in allowed)
+
+
+def _computed_in(program: Program) -> str:
+    """What the NPU computes in: the type of the codes, float16 where no layer has codes."""
+    for layer in program.layers:
+        for name in (*layer.inputs, *layer.outputs):
+            dtype = program.tensors[name].dtype
+            if dtype in (DType.INT8, DType.INT16):
+                return str(dtype.value)
+    return str(DType.FLOAT16.value)
+
+
+def _relaid(program: Program) -> set[str]:
+    """Images that are also read as plain rows: here that is a view, on the chip it leaves the channel blocks."""
+    names: set[str] = set()
+    for view, owner in program.views.items():
+        spec, source = program.tensors[view], program.tensors[owner]
+        image = source.layout is Layout.NHWC and len(source.shape) == 4 and math.prod(source.shape[2:]) > 1
+        if image and spec.layout is not Layout.NHWC:
+            names.add(owner)
+    return names
+
+
+def _extents(spec: TensorSpec) -> tuple[int, int]:
+    """Pixels (all axes but the channels) and channels."""
+    shape = spec.shape
+    if not shape:
+        return 1, 1
+    if len(shape) >= 3 and spec.layout is not Layout.PLAIN:
+        return math.prod(shape[2:]) * shape[0], shape[1]
+    return math.prod(shape[:-1]), shape[-1]
+
+
+def _image(spec: TensorSpec) -> tuple[int, int]:
+    """Pixels and channels of what a convolution reads or writes: its second axis is always the channels."""
+    count, channels, *spatial = spec.shape
+    return count * math.prod(spatial), channels
+
+
+def _kernel(layer: Layer, pixels: int, channels_in: int, channels_out: int) -> tuple[int, bool]:
+    """Elements of the kernel, and whether the convolution is depthwise."""
+    if isinstance(layer.op, (Conv, ConvTranspose)):
+        _, height, width, per_group = layer.op.weights.shape
+        return height * width, layer.op.groups > 1 and per_group == 1
+    inner = max(layer.macs // max(pixels * channels_out, 1), 1)  # a float layer: kernel elements times channels in a group
+    if channels_in > 1 and inner % channels_in:
+        return inner, channels_in == channels_out
+    return max(inner // channels_in, 1), False
+
+
+def _matrix(layer: Layer, result: TensorSpec) -> tuple[int, int]:
+    """Rows and columns of the weights of a fully connected layer."""
+    if isinstance(layer.op, Dense):
+        n, k = layer.op.weights.shape
+        return int(n), int(k)
+    n = result.shape[-1] if result.shape else 1
+    return n, max(layer.macs // max(result.elements, 1), 1)
+
+
+def _has_epilogue(op: object) -> bool:
+    return isinstance(getattr(op, "epilogue", None), Epilogue)
+
+
+def _has_table(op: object) -> bool:
+    epilogue = getattr(op, "epilogue", None)
+    return isinstance(epilogue, Epilogue) and epilogue.table is not None
+
+
+_OPERATORS = ("ConvTranspose", "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "Sub", "Max", "Min")
+
+
+def _operator(kind: str) -> str:
+    return next((name for name in _OPERATORS if kind.startswith(name)), kind)
+
+
+def _activation(kind: str) -> str:
+    """What is fused to the operator of a layer, without a residual Add."""
+    rest = kind[len(_operator(kind)) :]
+    return rest.removeprefix("Add")
+
+
+def _up(value: float, multiple: int) -> int:
+    return -(-int(value) // multiple) * multiple
