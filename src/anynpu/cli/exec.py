@@ -46,6 +46,7 @@ def command(
     board: Annotated[
         str | None, typer.Option("--board", metavar="NAME", help="Share the cores with all programs on this board.")
     ] = None,
+    realtime: Annotated[bool, typer.Option("--realtime", help="Let every job take as long as on the chip.")] = False,
 ) -> None:
     """Run a program for a board on the software NPU.
 
@@ -64,7 +65,7 @@ def command(
         raise typer.Exit(NOT_EXECUTABLE if exists else NOT_FOUND)
     remember_python()
     environment = program_environment(
-        os.environ, chip=chip, board=board, observation=Observation(log, log_format.value, trace)
+        os.environ, chip=chip, board=board, realtime=realtime, observation=Observation(log, log_format.value, trace)
     )
     try:
         os.execve(path, program, environment)

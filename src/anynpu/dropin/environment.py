@@ -77,11 +77,13 @@ def program_environment(
     *,
     chip: str | None = None,
     board: str | None = None,
+    realtime: bool = False,
     observation: Observation | None = None,
 ) -> dict[str, str]:
     """*environment*, changed so that a program finds the libraries, a board of *chip*, and the files of its system.
 
     :param board: name of a board that several programs share
+    :param realtime: jobs take as long as on the chip
     """
     libraries = library_folder()
     changed = dict(environment)
@@ -97,6 +99,8 @@ def program_environment(
         changed.pop("ANYNPU_DEVICE", None)
     if board is not None:
         changed["ANYNPU_BOARD"] = board
+    if realtime:
+        changed["ANYNPU_REALTIME"] = "1"
     name = chips.get(chip or "rk3588").name
     changed["ANYNPU_BOARD_ROOT"] = str(board_root(name, changed.get("ANYNPU_BOARD")))
     if "ANYNPU_BOARD" in changed:
