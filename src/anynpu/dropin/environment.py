@@ -92,6 +92,7 @@ def program_environment(
     changed["ANYNPU_LIBRARIES"] = str(libraries)
     python = _python()
     changed["ANYNPU_PYTHON"] = python["python"]
+    changed["ANYNPU_SITE"] = python["site"]
     if "libpython" in python:
         changed["ANYNPU_LIBPYTHON"] = python["libpython"]
     if chip is not None:
@@ -122,6 +123,8 @@ def _python() -> dict[str, str]:
         if folder and name and ".so" in name and Path(folder, name).is_file():
             found["libpython"] = str(Path(folder, name))
             break
+    folders = [str(prefix().parents[1]), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    found["site"] = ":".join(dict.fromkeys(folders))
     return found
 
 

@@ -17,22 +17,25 @@
 static const char bootstrap[] =
     "exec('''\n"
     "import sys\n"
-    "def start(library, site, address):\n"
+    "def start(library, folders, version, address):\n"
+    "    here = '.'.join(map(str, sys.version_info[:2]))\n"
     "    try:\n"
     "        try:\n"
     "            import anynpu.dropin.table as table\n"
     "        except ModuleNotFoundError:\n"
-    "            import site as sites\n"
-    "            sites.addsitedir(site)\n"
+    "            if version not in ('', here):\n"
+    "                raise RuntimeError(f'it is installed for Python {version}; install it for this one too') from None\n"
+    "            import site\n"
+    "            for folder in folders.split(':'):\n"
+    "                site.addsitedir(folder)\n"
     "            import anynpu.dropin.table as table\n"
     "        table.fill(library, address)\n"
     "    except BaseException as error:\n"
-    "        version = '.'.join(map(str, sys.version_info[:2]))\n"
     "        text = ' '.join(str(error).split())\n"
-    "        sys.stderr.write(f'{library} (anynpu): anynpu does not start in Python {version} ({sys.prefix}): '\n"
+    "        sys.stderr.write(f'{library} (anynpu): anynpu does not start in Python {here} ({sys.prefix}): '\n"
     "                         f'{type(error).__name__}: {text}\\\\n')\n"
     "        sys.stderr.flush()\n"
-    "start(bytes.fromhex('%s').decode(), bytes.fromhex('%s').decode(errors='surrogateescape'), %llu)\n"
+    "start(bytes.fromhex('%s').decode(), bytes.fromhex('%s').decode(errors='surrogateescape'), '%s', %llu)\n"
     "''', {})\n";
 
 static struct {
@@ -96,7 +99,7 @@ static int fill_table(anynpu_start *start, const struct anynpu_settings *setting
     static char library[256], site[2 * sizeof settings->site + 1];
     to_hex(start->library, library);
     to_hex(settings->site, site);
-    snprintf(code, sizeof code, bootstrap, library, site, (unsigned long long)(uintptr_t)start);
+    snprintf(code, sizeof code, bootstrap, library, site, settings->version, (unsigned long long)(uintptr_t)start);
     const char *threads = getenv("OPENBLAS_NUM_THREADS");
     if (threads == NULL)
         setenv("OPENBLAS_NUM_THREADS", "1", 0); /* numpy's own threads would only be in the way; read once, when numpy is loaded */

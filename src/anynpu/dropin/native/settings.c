@@ -1,6 +1,6 @@
 /* Where the Python is that has anynpu. What is said first counts:
  *
- * 1. the environment: ANYNPU_PYTHON (an interpreter), ANYNPU_LIBPYTHON;
+ * 1. the environment: ANYNPU_PYTHON (an interpreter), ANYNPU_LIBPYTHON, ANYNPU_SITE (folders of packages);
  * 2. the file anynpu-python.cfg beside the library, which `anynpu lib` and `anynpu exec` write: lines such as "python = /usr/bin/python3";
  * 3. the place of the library itself: PREFIX/lib/python3.11/site-packages/anynpu/dropin/lib belongs to PREFIX/bin/python3.11.
  */
@@ -178,13 +178,15 @@ void anynpu_find_settings(struct anynpu_settings *settings)
         if (!read_key(file, "site", settings->site, sizeof settings->site) && go_up(path) && go_up(path) && go_up(path))
             copy(settings->site, sizeof settings->site, path);
     }
-    const char *python = getenv("ANYNPU_PYTHON"), *libpython = getenv("ANYNPU_LIBPYTHON");
+    const char *python = getenv("ANYNPU_PYTHON"), *libpython = getenv("ANYNPU_LIBPYTHON"), *site = getenv("ANYNPU_SITE");
     if (python != NULL && python[0] != '\0') {
         copy(settings->python, sizeof settings->python, python);
         settings->libpython[0] = settings->version[0] = '\0';
     }
     if (settings->python[0] == '\0')
         derive_python(settings);
+    if (site != NULL && site[0] != '\0')
+        copy(settings->site, sizeof settings->site, site);
     if (settings->python[0] != '\0' && settings->version[0] == '\0')
         find_version(settings);
     if (libpython != NULL && libpython[0] != '\0')

@@ -52,7 +52,7 @@ void anynpu_after_fork_child(void);
 struct anynpu_settings {
     char python[4096];    /* the interpreter of the environment that has anynpu */
     char libpython[4096]; /* the library with the interpreter in it */
-    char site[4096];      /* the folder that the package lies in */
+    char site[4096];      /* the folders with the package and what it needs, with colons between them */
     char version[16];     /* such as 3.11 */
 };
 
