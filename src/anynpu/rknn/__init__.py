@@ -14,6 +14,9 @@ from .constants import (
     Code,
     Flag,
     rknn_core_mask,
+    rknn_matmul_layout,
+    rknn_matmul_quant_type,
+    rknn_matmul_type,
     rknn_mem_alloc_flags,
     rknn_mem_sync_mode,
     rknn_query_cmd,
@@ -24,6 +27,7 @@ from .constants import (
 from .context import Context
 from .info import MemorySizes, ShapeRange, TensorInfo, Version
 from .library import Library, check, open_library
+from .matmul import Matmul
 from .model import RknnModel
 from .software.library import SoftwareLibrary
 from .tensormemory import TensorMemory
@@ -34,6 +38,7 @@ __all__ = [
     "Context",
     "Flag",
     "Library",
+    "Matmul",
     "MemorySizes",
     "RknnModel",
     "ShapeRange",
@@ -45,6 +50,9 @@ __all__ = [
     "check",
     "open_library",
     "rknn_core_mask",
+    "rknn_matmul_layout",
+    "rknn_matmul_quant_type",
+    "rknn_matmul_type",
     "rknn_mem_alloc_flags",
     "rknn_mem_sync_mode",
     "rknn_query_cmd",
