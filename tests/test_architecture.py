@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 ONLY_ITS_FACE = {("session", "rknn"), ("session", "vip"), ("rknn", "session"), ("vip", "session")}
 """Pairs in which the first may import the second package, but no module inside it."""
 
-OPTIONAL = {"onnx", "onnxruntime", "cv2", "typer", "rich"}
+OPTIONAL = {"onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"}
 """Packages that are loaded at first use. The command line may import its own two at once."""
 
 

@@ -24,6 +24,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- UnsupportedCall         this chip does not have the call                 (NotImplementedError)
     |   |-- DeviceMemoryError       a buffer is missing, too small or not to be had  (MemoryError)
     |   |-- DeviceTimeout           (TimeoutError)
+    |   |-- CustomOperatorError     a function of the user failed in the middle      (RuntimeError)
     |   |-- JobCancelled            (RuntimeError)
     |   |-- DeviceClosed            (RuntimeError)
     |   |-- DeviceUnavailable       no NPU, no driver or no vendor's library         (RuntimeError)
@@ -43,6 +44,7 @@ __all__ = [
     "CalibrationError",
     "CallFailed",
     "CompileError",
+    "CustomOperatorError",
     "DeviceClosed",
     "DeviceError",
     "DeviceMemoryError",
@@ -183,6 +185,10 @@ class DeviceMemoryError(DeviceError, MemoryError):
 
 class DeviceTimeout(DeviceError, TimeoutError):
     """A job did not get its core, or did not finish, in time."""
+
+
+class CustomOperatorError(DeviceError, RuntimeError):
+    """What the user registered for a custom operator failed; where it raised an exception, that is the cause."""
 
 
 class JobCancelled(DeviceError, RuntimeError):

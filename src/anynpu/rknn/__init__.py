@@ -2,6 +2,7 @@
 
 * :class:`Context` and :class:`Matmul`: the calls for Python programs, with numpy arrays and exceptions.
 * :class:`RknnModel`: load, run, read.
+* :class:`CustomOperator` and :func:`load_plugin`: operators of your own, in Python or in C.
 * :func:`open_library`: all ``rknn_*`` functions as a C program has them.
 * :mod:`anynpu.rknn.constants`: every constant under the vendor's name.
 
@@ -25,6 +26,7 @@ from .constants import (
     rknn_tensor_type,
 )
 from .context import Context
+from .customop import CustomOperator, OperatorCall, PluginOperator, load_plugin
 from .info import MemorySizes, ShapeRange, TensorInfo, Version
 from .library import Library, check, open_library
 from .matmul import Matmul
@@ -36,10 +38,13 @@ from .vendor import VendorLibrary
 __all__ = [
     "Code",
     "Context",
+    "CustomOperator",
     "Flag",
     "Library",
     "Matmul",
     "MemorySizes",
+    "OperatorCall",
+    "PluginOperator",
     "RknnModel",
     "ShapeRange",
     "SoftwareLibrary",
@@ -48,6 +53,7 @@ __all__ = [
     "VendorLibrary",
     "Version",
     "check",
+    "load_plugin",
     "open_library",
     "rknn_core_mask",
     "rknn_matmul_layout",

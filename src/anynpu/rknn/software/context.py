@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
@@ -25,6 +25,9 @@ from .memory import TensorMemory
 from .ports import InputPort, OutputPort, attr_key
 from .refusal import Refusal
 from .sram import Sram, SramShare
+
+if TYPE_CHECKING:
+    from .customops import CustomOperators
 
 __all__ = ["ModelContext", "Ports"]
 
@@ -76,7 +79,8 @@ class ModelContext:
         self.last_control: RunControl | None = None
         self.perf_text: Any = None
         self.frames: Frames | None = None
-        self.custom: Any = None
+        self.custom: CustomOperators | None = None
+        self._needed_operators = model.custom_operators
         self.loaded: LoadedModel | None = None
         self.npu: Context | None = None
         self.dynamic = len(model.programs) > 1
@@ -178,6 +182,12 @@ class ModelContext:
                 "the context was made with RKNN_FLAG_COLLECT_MODEL_INFO_ONLY and answers queries only",
                 "call rknn_init without that flag",
             )
+        if self.custom is not None and self.custom.calling():
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                "the call comes from a callback of a custom operator of the same context, and would wait for itself",
+                "callbacks may read attributes of their operator and use other contexts",
+            )
 
     def set_weights(self, memory: TensorMemory) -> None:
         """Put the weights into memory of the caller, and use them there."""
@@ -277,6 +287,7 @@ class ModelContext:
         with self.lock:
             npu = self._engine()
             self._check_bound()
+            self._check_operators()
             for source in self.ports.inputs:
                 bound = source.binding
                 if bound is not None and bound.conversion is not None:
@@ -415,6 +426,16 @@ class ModelContext:
         ):
             if port.binding is not None and port.binding.memory.buffer.closed:
                 raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
+
+    def _check_operators(self) -> None:
+        needed = self._needed_operators
+        missing = needed and (needed[0] if self.custom is None else self.custom.missing(needed))
+        if missing:
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                f"'{self.model.name}' has the custom operator '{missing}', which is not registered",
+                "call rknn_register_custom_ops before rknn_run; a duplicated context has no operators of its own",
+            )
 
     def _cores(self) -> int:
         """The mask of a run: what was set; for a model of several batches, as many cores as were asked for."""

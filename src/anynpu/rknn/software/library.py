@@ -46,6 +46,7 @@ _KNOWN_FLAGS = functools.reduce(lambda left, right: left | right, Flag)
 _POINTER_CALLS = frozenset(
     {"rknn_create_mem", "rknn_create_mem2", "rknn_create_mem_from_fd", "rknn_create_mem_from_phys", "rknn_create_mem_from_mb_blk"}
 )
+_CALLS_WITHOUT_RESULT = frozenset({"rknn_custom_op_get_op_attr"})
 _WORKS_HERE = frozenset({"rknn_wait"})
 """Listed as unavailable on every chip by the vendor, and available here."""
 
@@ -138,7 +139,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     def _refuse_missing(self, chip: Chip) -> None:
         """Give the calls that the chip lacks an answer of their own, so that the others need no check."""
         for name, available in chip.calls.items():
-            if not available and name not in _WORKS_HERE and name != "rknn_custom_op_get_op_attr":
+            if not available and name not in _WORKS_HERE | _CALLS_WITHOUT_RESULT:
                 setattr(self, name, functools.partial(self._missing, name, chip.name))
 
     def _missing(self, name: str, chip: str, *arguments: Any) -> Any:
@@ -471,7 +472,6 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
 def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """*method* with failures as codes."""
-    failure = ffi.NULL if name in _POINTER_CALLS else None
 
     @functools.wraps(method)
     def call(self: SoftwareLibrary, *arguments: Any) -> Any:
@@ -479,7 +479,9 @@ def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *arguments)
         except Exception as error:  # nothing may leave through C; what is not an error of ours is logged with its traceback
             code = self.failed(name, error)
-            return code if failure is None else failure
+            if name in _CALLS_WITHOUT_RESULT:
+                return None
+            return ffi.NULL if name in _POINTER_CALLS else code
 
     return call
 
