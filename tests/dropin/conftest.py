@@ -23,6 +23,7 @@ class Models:
     :ivar mini: the same for rv1106
     :ivar other: another network for rk3588, of the same input
     :ivar dynamic: with two sizes, for rk3588
+    :ivar dense: one convolution whose channels need no padding, for rk3588
     :ivar slow: enough work to be in the middle of it, for rk3588
     """
 
@@ -30,6 +31,7 @@ class Models:
     mini: Path
     other: Path
     dynamic: Path
+    dense: Path
     slow: Path
 
 
@@ -73,5 +75,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         compiled("mini", network(20), "rv1106"),
         compiled("other", network(24, layers=2, seed=6)),
         compiled("dynamic", network(8, side="side"), side=16, shapes=[{"images": (1, 3, 16, 16)}, {"images": (1, 3, 24, 24)}]),
+        compiled("dense", network(32)),
         compiled("slow", network(64, layers=6, side=160), side=160),
     )

@@ -80,10 +80,11 @@ def fill(library: str, address: int) -> None:
     if id(family) not in _installed:
         chip = chosen_chip(os.environ) or chip
         observer = observer_from(os.environ, library, family.code_name)
-        _installed[id(family)] = _Installed(family, chip, names, observer)
-        if len(_installed) == 1:
+        installed = _Installed(family, chip, names, observer)
+        _connect(installed)
+        if not _installed:
             os.register_at_fork(after_in_child=_renew)
-        _connect(_installed[id(family)])
+        _installed[id(family)] = installed
     for index, name in enumerate(names):
         start.entries[index] = ffi.cast("anynpu_entry", ffi.addressof(lib, f"anynpu_{name}"))
     start.shutdown = lib.anynpu_shutdown
