@@ -34,8 +34,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {LEAF, "npu", "rknn", "vip"},
     "dropin": {LEAF, "npu", "rknn", "vip"},
     "serve": {LEAF, "npu", "session"},
-    "demo": {LEAF, "npu", "compiler", "session"},
-    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "demo"},
+    "profiling": {LEAF, "npu"},
+    "demo": {LEAF, "npu", "compiler", "session", "profiling"},
+    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "profiling", "demo"},
 }
 """Which rooms each room may import, besides itself."""
 

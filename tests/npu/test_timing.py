@@ -236,6 +236,15 @@ def test_stripped_weights_change_nothing() -> None:
     assert complete.memory_bytes == stripped.memory_bytes
 
 
+def test_a_program_that_only_renames_takes_a_floor() -> None:
+    chain = Chain(1, 4, 8, 8)
+    chain.op("Reshape", chain.constant(np.array([1, 256])))
+    prediction = chain.predict(dtype="fp16")
+    assert prediction.latency_us == pytest.approx(timing_profile(RK3588).parameters.floor_ns / 1000)
+    assert prediction.confidence.level == "extrapolated"
+    assert fps(prediction) > 0
+
+
 def test_totals_are_sums_of_layers() -> None:
     chain = Chain(1, 3, 128, 128)
     for channels in (16, 32, 64):

@@ -16,8 +16,10 @@ import pytest
 
 from anynpu import chips
 from anynpu._rknn import ffi
+from anynpu.npu import Buffer
 from anynpu.program import CustomConstant
 from anynpu.rknn import Code, Flag, SoftwareLibrary, rknn_query_cmd, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
+from anynpu.rknn.constants import rknn_tensor_mem_flags
 from anynpu.rknn.customop import load_plugin
 from anynpu.rknn.software.customops import OperatorLayer
 
@@ -378,6 +380,48 @@ def test_memory_of_the_caller_is_what_callbacks_get(library: SoftwareLibrary) ->
     assert places[1] == int(ffi.cast("uintptr_t", memory.virt_addr)) != places[0]
     np.testing.assert_array_equal(np.frombuffer(ffi.buffer(memory.virt_addr, 64), np.float32), x[0] + 1)
     assert operator.notes == ["init", "compute", "compute"]
+
+
+def test_memory_without_a_descriptor_and_beyond_the_offset(library: SoftwareLibrary) -> None:
+    """An address of the caller has no descriptor; an offset of 2 GiB does not fit its field."""
+    context = RawContext(library, chain_model(("Copy", {}), shape=(1, 16)))
+    seen: list[tuple[int, int, int, int]] = []
+
+    def compute(op: Any, inputs: Any, n_in: int, outputs: Any, n_out: int) -> None:
+        mem = outputs[0].mem
+        seen.append((int(ffi.cast("uintptr_t", mem.virt_addr)), mem.offset, mem.fd, mem.flags))
+
+    assert context.register(Callbacks("Copy", compute=compute).struct) == 0
+    attr = ffi.new("rknn_tensor_attr *")
+    assert library.rknn_query(context.handle, int(rknn_query_cmd.RKNN_QUERY_OUTPUT_ATTR), attr, ffi.sizeof(attr[0])) == 0
+    attr.type = int(rknn_tensor_type.RKNN_TENSOR_FLOAT32)
+    own = np.zeros(64, np.float32)
+    memory = library.rknn_create_mem_from_phys(context.handle, 0x1234_0000, ffi.from_buffer(own), own.nbytes)
+    assert library.rknn_set_io_mem(context.handle, memory, attr) == 0, context.error
+    assert context.run(np.zeros((1, 16), np.float32)) == 0
+    with Buffer.allocate(2**31 + 4096) as large:  # pages that nobody touches take no memory
+        for start in (64, 2**31):
+            assert (
+                library.rknn_set_io_mem(
+                    context.handle,
+                    library.memories.add(
+                        large.slice(start, 64),
+                        rknn_tensor_mem_flags.RKNN_TENSOR_MEMORY_FLAGS_ALLOC_INSIDE,
+                        virtual=large.address + start,
+                        physical=1,
+                        fd=large.fd,
+                    ),
+                    attr,
+                )
+                == 0
+            )
+            assert context.run(np.zeros((1, 16), np.float32)) == 0
+        assert seen == [
+            (own.ctypes.data, 0, -1, 4),
+            (large.address, 64, large.fd, 1),
+            (large.address + 2**31, 0, -1, 4),
+        ]
+        context.destroy()
 
 
 ATTRIBUTES = {

@@ -257,8 +257,9 @@ def predict_work(
         spent = (times.sum() + added.sum()) * parameters.scale / 1000.0
         layers.append(_layer(layer, chip, work.dtype, parameters, spent, _ruling(alone, added), cores if splits else 1, cores))
         first = last
-    # a negative offset was fitted to models of some size; a tiny one still takes time
-    offset = max(parameters.offset_ns / 1000.0, -0.5 * sum(layer.time_us for layer in layers))
+    # A negative offset was fitted to models of some size: a tiny one still takes time, and so does a run of nothing.
+    spent_us = sum(layer.time_us for layer in layers)
+    offset = max(parameters.offset_ns / 1000.0, -0.5 * spent_us if spent_us else parameters.floor_ns / 1000.0)
     made = Prediction(
         chip,
         work.dtype,
@@ -311,7 +312,12 @@ def _checked_cores(chip: Chip, cores: int) -> int:
 
 
 def _ddr_bytes(task: Task, sram_bytes: int) -> float:
-    """Bytes that go to memory outside the chip: activations that fit the SRAM together stay inside."""
+    """Bytes that go to memory outside the chip: activations that fit the SRAM together stay inside.
+
+    The time of slow operators and of CPU layers, by element, has their traffic in it.
+    """
+    if task.slow or task.cpu:
+        return 0.0
     activations = task.read + task.written
     return task.weights if 0 < activations <= sram_bytes else task.weights + activations
 
@@ -391,7 +397,7 @@ def _doubt(prediction: Prediction) -> str:
     if prediction.cores > 1:
         return "no figures of one job on several cores are published"
     latency = prediction.latency_us
-    if not latency:
+    if not any(layer.time_us for layer in prediction.layers):
         return "no layer takes any time"
     if prediction.cpu_share > _LARGE_CPU_SHARE:
         kinds = dict.fromkeys(layer.kind for layer in prediction.layers if layer.bound is Bound.CPU)

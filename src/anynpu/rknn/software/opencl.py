@@ -20,7 +20,7 @@ __all__ = ["Kernels", "OpenCl"]
 
 log = logging.getLogger("anynpu.rknn")
 
-_INSTALL = "pip install 'anynpu[opencl]'"
+_INSTALL = "pip install 'anynpu[opencl]'; where PyPI has no PoCL for the machine, install that of the system (pocl-opencl-icd)"
 
 
 class Kernels:
