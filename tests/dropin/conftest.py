@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -24,6 +25,7 @@ class Models:
     :ivar other: another network for rk3588, of the same input
     :ivar dynamic: with two sizes, for rk3588
     :ivar dense: one convolution whose channels need no padding, for rk3588
+    :ivar custom: a convolution and the operator Gain, for rk3588
     :ivar slow: enough work to be in the middle of it, for rk3588
     """
 
@@ -32,6 +34,7 @@ class Models:
     other: Path
     dynamic: Path
     dense: Path
+    custom: Path
     slow: Path
 
 
@@ -57,17 +60,26 @@ def network(channels: int, layers: int = 1, side: int | str = SIDE, seed: int = 
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
+def with_gain(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A custom operator behind a network."""
+    (output,) = proto.graph.output
+    proto.graph.node.append(helper.make_node("Gain", [output.name], ["scaled"], "gain", domain="acme", gain=2.5))
+    output.name = "scaled"
+    proto.opset_import.append(helper.make_opsetid("acme", 1))
+    return proto
+
+
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     folder = tmp_path_factory.mktemp("dropin-models")
     rng = np.random.default_rng(9)
 
-    def compiled(name: str, proto: onnx.ModelProto, chip: str = "rk3588", side: int = SIDE, shapes: object = None) -> Path:
+    def compiled(name: str, proto: onnx.ModelProto, chip: str = "rk3588", side: int = SIDE, **options: Any) -> Path:
         source = folder / f"{name}.onnx"
         onnx.save(proto, source)
         pictures = [rng.integers(0, 256, (1, 3, side, side)).astype(np.float32) for _ in range(3)]
         dataset = [{"images": picture} for picture in pictures]
-        model = anynpu.compile(source, chip, dataset=dataset, std=(255, 255, 255), shapes=shapes)
+        model = anynpu.compile(source, chip, dataset=dataset, std=(255, 255, 255), **options)
         return model.save(folder / f"{name}.rknn")
 
     return Models(
@@ -76,5 +88,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         compiled("other", network(24, layers=2, seed=6)),
         compiled("dynamic", network(8, side="side"), side=16, shapes=[{"images": (1, 3, 16, 16)}, {"images": (1, 3, 24, 24)}]),
         compiled("dense", network(32)),
+        compiled("custom", with_gain(network(8)), custom_ops={"Gain": lambda shapes, attributes: shapes}),
         compiled("slow", network(64, layers=6, side=160), side=160),
     )

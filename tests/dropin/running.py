@@ -61,7 +61,12 @@ def board_environment(chip: str | None = None, board: str | None = None) -> dict
 
 
 def run(
-    command: Sequence[str | Path], environment: Mapping[str, str] | None = None, *, code: int | None = 0, cwd: Path | None = None
+    command: Sequence[str | Path],
+    environment: Mapping[str, str] | None = None,
+    *,
+    code: int | None = 0,
+    cwd: Path | None = None,
+    timeout: float = TIMEOUT,
 ) -> subprocess.CompletedProcess[str]:
     """Run a program to its end; its exit status must be *code*."""
     done = subprocess.run(
@@ -70,7 +75,7 @@ def run(
         capture_output=True,
         text=True,
         check=False,
-        timeout=TIMEOUT,
+        timeout=timeout,
         cwd=cwd,
     )
     assert code is None or done.returncode == code, f"{command}: {done.returncode}\n{done.stdout}{done.stderr}"

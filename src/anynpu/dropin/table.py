@@ -107,11 +107,23 @@ def _connect(installed: _Installed) -> None:
     ffi, _ = installed.family.bindings()
     library = installed.family.open(installed.chip)
     for name in installed.names:
-        pointer = "*" in ffi.typeof(f"{name}_fn").result.cname
-        void = ffi.typeof(f"{name}_fn").result.kind == "void"
-        error = {} if void else {"error": ffi.NULL if pointer else installed.family.failure}
-        ffi.def_extern(name=f"anynpu_{name}", **error)(installed.observer.around(ffi, library, name))
+        method = installed.observer.around(ffi, library, name)
+        kind = ffi.typeof(f"{name}_fn").result.kind
+        if kind == "void":
+            ffi.def_extern(name=f"anynpu_{name}")(_without_result(method))
+        else:
+            failure = ffi.NULL if kind == "pointer" else installed.family.failure
+            ffi.def_extern(name=f"anynpu_{name}", error=failure)(method)
     ffi.def_extern(name="anynpu_shutdown")(library.close)
+
+
+def _without_result(method: Callable[..., Any]) -> Callable[..., None]:
+    """For a function that returns nothing: the code of a failure has nowhere to go."""
+
+    def call(*arguments: Any) -> None:
+        method(*arguments)
+
+    return call
 
 
 def _renew() -> None:
