@@ -427,8 +427,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         return 0
 
     def rknn_mem_sync(self, context: int, mem: Any, mode: int) -> int:
-        """Nothing to do: host and device see the same memory."""
-        self._owner(context)
+        """Nothing to do: host and device see the same memory. Programs call it around every run, so it is quick about that."""
+        if not self.handles.known(context):
+            self._owner(context)
         self.memories.find(mem)
         if not 0 <= mode <= 3:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"there is no way {mode} to synchronise")
