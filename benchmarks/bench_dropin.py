@@ -39,7 +39,14 @@ def main() -> None:
         model = _model(folder)
         program = folder / "dropin"
         source = Path(__file__).with_name("dropin.c")
-        flags = [f"-I{include_folder()}", f"-L{library_folder()}", "-lrknnrt", f"-Wl,-rpath,{library_folder()}", "-O2", "-pthread"]
+        flags = [
+            f"-I{include_folder()}",
+            f"-L{library_folder()}",
+            "-lrknnrt",
+            f"-Wl,-rpath,{library_folder()}",
+            "-O2",
+            "-pthread",
+        ]
         subprocess.run([compiler, str(source), "-o", str(program), *flags], check=True)
         found: list[dict[str, float]] = []
         python = float("inf")

@@ -85,9 +85,7 @@ def generic_memory() -> None:
 
 def shared_weights() -> None:
     master = session(layout="nhwc")
-    slave = peer.InferenceSession(
-        model, provider_options=peer.make_provider_options(layout="nhwc"), use_weight_from=master
-    )
+    slave = peer.InferenceSession(model, provider_options=peer.make_provider_options(layout="nhwc"), use_weight_from=master)
     save("shared-master", [master.run(None, {"images": picture})[0] for picture in pictures])
     del master
     save("shared-slave", [slave.run(None, {"images": picture})[0] for picture in pictures])

@@ -43,7 +43,8 @@ def clean_environment(**changes: str | None) -> dict[str, str]:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("ANYNPU_", "RKNN_", "PYTEST_", "COV_")) and name not in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+        if not name.startswith(("ANYNPU_", "RKNN_", "PYTEST_", "COV_"))
+        and name not in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
     }
     environment["ANYNPU_PYTHON"] = sys.executable
     environment["LD_LIBRARY_PATH"] = str(library_folder())

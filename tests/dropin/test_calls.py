@@ -56,7 +56,9 @@ def check_outputs(folder: Path, models: Models, device: Device) -> None:
     expected = outputs(small.context(), SIDE, 1)
     np.testing.assert_array_equal(found("general", np.float32, expected), expected)
     codes = outputs(small.context(), SIDE, 1, dequantize=False)
-    blocks = np.fromfile(folder / "native.bin", np.int8).reshape(-1, SIDE, SIDE, 16).transpose(0, 3, 1, 2).reshape(1, -1, SIDE, SIDE)
+    blocks = (
+        np.fromfile(folder / "native.bin", np.int8).reshape(-1, SIDE, SIDE, 16).transpose(0, 3, 1, 2).reshape(1, -1, SIDE, SIDE)
+    )
     np.testing.assert_array_equal(blocks[:, : codes.shape[1]], codes)
     for index, side in enumerate((16, 24)):
         expected = outputs(dynamic.context(shapes=index), side, 5)
@@ -74,7 +76,9 @@ def check_outputs(folder: Path, models: Models, device: Device) -> None:
 )
 def test_all_calls(folder: Path, models: Models, device: Device, compiler: str, flags: list[str], tmp_path: Path) -> None:
     program = build("calls.c", tmp_path / "calls", *flags, compiler=compiler)
-    environment = clean_environment(ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="halt_on_error=1", ANYNPU_CALL_LOG=str(tmp_path / "log"))
+    environment = clean_environment(
+        ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="halt_on_error=1", ANYNPU_CALL_LOG=str(tmp_path / "log")
+    )
     environment["ANYNPU_CALL_LOG_FORMAT"] = "json"
     done = run([program, folder], environment)
     assert done.stdout == "done\n"

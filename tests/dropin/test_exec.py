@@ -22,7 +22,9 @@ from .running import build, clean_environment, run
 COMMAND = [sys.executable, "-m", "anynpu.cli"]
 
 
-def execute(*arguments: str | Path, code: int | None = 0, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+def execute(
+    *arguments: str | Path, code: int | None = 0, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     changed = clean_environment(ANYNPU_PYTHON=None, LD_LIBRARY_PATH=None, **environment)
     return run([*COMMAND, "exec", *arguments], changed, code=code, cwd=cwd)
 

@@ -26,7 +26,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 def peer() -> Path:
     """The Python of an environment of its own, which ``make venv`` makes inside ours."""
     python = Path(os.environ.get("ANYNPU_PEER_PYTHON", Path(sys.prefix) / "peer" / "bin" / "python"))
-    if not python.is_file() or subprocess.run([python, "-c", f"import {PACKAGE}"], capture_output=True, check=False, timeout=60).returncode:
+    if (
+        not python.is_file()
+        or subprocess.run([python, "-c", f"import {PACKAGE}"], capture_output=True, check=False, timeout=60).returncode
+    ):
         missing(f"{PACKAGE} is not installed for {python}; `make venv` does that, or set ANYNPU_PEER_PYTHON")
     return python
 
@@ -99,7 +102,9 @@ def test_io_binding(client: Client, models: Models, pictures: list[Array]) -> No
     with Device("rk3588") as device, device.load(models.dense).context() as context:
         codes = np.stack([context.run([picture], layout="nhwc", dequantize=False)[0] for picture in pictures])
     np.testing.assert_array_equal(client.result("binding-nhwc"), codes)
-    blocks = client.result("binding-native").reshape(len(pictures), 2, SIDE, SIDE, 16)  # the peer leaves the native layout as it is
+    blocks = client.result("binding-native").reshape(
+        len(pictures), 2, SIDE, SIDE, 16
+    )  # the peer leaves the native layout as it is
     np.testing.assert_array_equal(blocks.transpose(0, 1, 4, 2, 3).reshape(codes.shape), codes)
 
 

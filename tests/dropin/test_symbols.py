@@ -32,7 +32,9 @@ def tool(name: str, *arguments: str | Path) -> str:
     return subprocess.run([name, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
-@pytest.mark.parametrize(("library", "names"), [("librknnrt", declared()), ("librknnmrt", {f"rknn_{name}" for name in MINI.split()})])
+@pytest.mark.parametrize(
+    ("library", "names"), [("librknnrt", declared()), ("librknnmrt", {f"rknn_{name}" for name in MINI.split()})]
+)
 def test_exactly_the_calls_are_exported_and_without_versions(library: str, names: set[str]) -> None:
     lines = tool("nm", "-D", "--defined-only", library_folder() / f"{library}.so").splitlines()
     assert {line.split()[-1] for line in lines} == names
@@ -62,7 +64,8 @@ def test_headers_compile_alone_and_together(compiler: str, standard: str, tmp_pa
     for chosen in ([headers[0]], [headers[1]], [headers[2]], headers):
         source = tmp_path / "source.c"
         lines = [f'#include "{name}"\n' for name in chosen]
-        source.write_text("".join(lines) + 'const char *name(void);\nconst char *name(void) { return get_type_string(RKNN_TENSOR_INT8); }\n')
+        lines += ["const char *name(void);\n", "const char *name(void) { return get_type_string(RKNN_TENSOR_INT8); }\n"]
+        source.write_text("".join(lines))
         language = "c" if compiler == "cc" else "c++"
         flags = [standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-x", language, "-c", source, "-o", tmp_path / "object.o"]
         done = subprocess.run([compiler, f"-I{include_folder()}", *map(str, flags)], capture_output=True, text=True, check=False)
@@ -93,7 +96,17 @@ def test_headers_and_bindings_agree(tmp_path: Path) -> None:
 
 def test_names_of_constants(tmp_path: Path) -> None:
     program = build("names.c", tmp_path / "names", library=None)
-    assert run([program]).stdout.split() == ["FP32", "FP16", "INT8", "BF16", "UNKNOW", "AFFINE", "NONE", "NC1HWC2", "INT8_MM_INT8_TO_INT32"]
+    assert run([program]).stdout.split() == [
+        "FP32",
+        "FP16",
+        "INT8",
+        "BF16",
+        "UNKNOW",
+        "AFFINE",
+        "NONE",
+        "NC1HWC2",
+        "INT8_MM_INT8_TO_INT32",
+    ]
 
 
 CMAKE = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -108,7 +109,7 @@ def test_processes_exclude_each_other(board: str) -> None:
         spans += [(*map(int, line.split()), number) for line in out.splitlines()]
     assert len(spans) == 120
     spans.sort()
-    for (_, end, _), (begin, _, _) in zip(spans, spans[1:], strict=False):
+    for (_, end, _), (begin, _, _) in itertools.pairwise(spans):
         assert end <= begin
 
 
@@ -166,9 +167,8 @@ def test_a_job_takes_a_core_that_is_free_on_the_board(board: str, holder: subpro
 
 def test_the_environment_names_the_board(board: str, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYNPU_BOARD", board)
-    with Device("rk3588") as device, device.load(dense_chain()).context() as context:
-        with pytest.raises(DeviceTimeout):
-            context.run([np.zeros(spec.shape, np.float32) for spec in context.inputs], mask=1, timeout=0.05)
+    with Device("rk3588") as device, device.load(dense_chain()).context() as context, pytest.raises(DeviceTimeout):
+        context.run([np.zeros(spec.shape, np.float32) for spec in context.inputs], mask=1, timeout=0.05)
 
 
 def test_names(board: str) -> None:

@@ -39,7 +39,9 @@ def command(
         ),
     ] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="FILE|-", help="Write every call; - is stderr.")] = None,
-    log_format: Annotated[LogFormat, typer.Option("--log-format", help="For readers, or a JSON object on each line.")] = LogFormat.HUMAN,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="For readers, or a JSON object on each line.")
+    ] = LogFormat.HUMAN,
     trace: Annotated[
         str | None, typer.Option("--trace", metavar="FILE", help="Write the calls for ui.perfetto.dev or chrome://tracing.")
     ] = None,

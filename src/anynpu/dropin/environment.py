@@ -35,7 +35,7 @@ class Observation:
 
 
 def prefix() -> Path:
-    """The folder with ``lib`` and ``include``. It lies beside the compiled modules, which an editable install keeps elsewhere than the sources."""
+    """The folder with ``lib`` and ``include``: beside the compiled modules, which an editable install keeps apart from the sources."""
     spec = util.find_spec("anynpu._rknn")
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "dropin"
     if folder is None or not (folder / "lib" / "librknnrt.so").is_file():

@@ -131,7 +131,9 @@ def _human_line(call: Call, code_name: Callable[[int], str]) -> str:
     result = "" if call.result is None else f" = {call.result}"
     named = f" {code_name(call.result)}" if isinstance(call.result, int) and call.result else ""
     why = f": {call.why}" if call.why else ""
-    return f"{call.begin_ns / 1e9:.6f} {call.thread} {call.name}({arguments}){result}{named} [{call.elapsed_ns / 1e3:.1f} us]{why}"
+    return (
+        f"{call.begin_ns / 1e9:.6f} {call.thread} {call.name}({arguments}){result}{named} [{call.elapsed_ns / 1e3:.1f} us]{why}"
+    )
 
 
 def _text(value: Any) -> str:

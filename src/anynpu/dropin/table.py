@@ -1,7 +1,8 @@
 """Fills the table of a drop-in library with functions that end in the software NPU.
 
-The library calls :func:`fill` once, in the Python that it found or started. A family of libraries has bindings (a cffi module with the types and
-one C function for each call) and a *library object*, whose methods carry the names of the calls; :func:`fill` ties the two together.
+The library calls :func:`fill` once, in the Python that it found or started. A family of libraries has bindings (a cffi module with the
+types and one C function for each call) and a *library object*, whose methods carry the names of the calls; :func:`fill` ties the two
+together.
 
 State: what each family in this process uses is kept in a module variable, which :func:`fill` writes and which a forked child writes anew:
 the threads of its parent do not exist in it, so that it gets another library object, to which contexts of before the fork are unknown.
@@ -60,7 +61,10 @@ def _rknn_library(chip: str | None) -> Any:
 def _rknn_code_name(code: int) -> str:
     from ..rknn.constants import Code
 
-    return Code(code).name if code in iter(Code) else "a number"
+    try:
+        return Code(code).name
+    except ValueError:
+        return f"code {code}"
 
 
 _RKNN = _Family(_rknn_bindings, _rknn_library, failure=-1, code_name=_rknn_code_name)

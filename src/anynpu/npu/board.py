@@ -1,9 +1,10 @@
 """A board that several processes share: each core belongs to one job at a time, whichever process it is in.
 
-Every core is a file in a folder that the name of the board stands for, and who has the core holds a lock on the file. These are record locks
-of the operating system: it gives them back when a process ends, however it ends, and a forked child has none of its parent's. There is no
-server to start or to look after, and nothing to repair after a crash. The price is that who waits looks again every so often (at most a
-millisecond later), and that processes are served by turns rather than by the priorities of their jobs: those order the jobs of one process.
+Every core is a file in a folder that the name of the board stands for, and who has the core holds a lock on the file. These are record
+locks of the operating system: it gives them back when a process ends, however it ends, and a forked child has none of its parent's. There
+is no server to start or to look after, and nothing to repair after a crash. The price is that who waits looks again every so often (at most
+a millisecond later), and that processes are served by turns rather than by the priorities of their jobs: those order the jobs of one
+process.
 
 Turns: who finds a core taken takes the lock of being its next user and keeps it until the core is his; all others stand in line for that.
 A process that has just given a core back therefore cannot take it again before one that waited.
@@ -65,7 +66,10 @@ class SharedCores:
 
     @contextlib.contextmanager
     def held(self, cores: Iterable[int], control: RunControl) -> Iterator[None]:
-        """Have *cores* for the block; waits for them, as long as *control* allows it. In ascending order, so that nobody waits in a circle."""
+        """Have *cores* for the block; waits for them, as long as *control* allows it.
+
+        They are taken in ascending order, so that nobody waits in a circle.
+        """
         with contextlib.ExitStack() as stack:
             for core in sorted(cores):
                 self._acquire(core, control)

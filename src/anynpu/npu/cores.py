@@ -8,7 +8,7 @@ it uses. It gets all of them at once or waits, so that no job holds one thing wh
   jobs of the same or lower priority do not overtake it on them, so a job on all cores is served however many small jobs arrive.
 * Different priorities are strict: as long as more urgent jobs keep arriving, less urgent ones wait.
 * A job that can start at once starts in the thread that asks; no other thread is involved.
-* On a board that several processes share, a lease also waits for its cores there (:mod:`anynpu.npu.board`), in the thread that runs the job.
+* On a board that several processes share, a lease also waits for its cores there (:mod:`anynpu.npu.board`), in the thread of the job.
 
 State and lock: the waiters, the owner of each core and of each exclusive thing and the statistics belong to the scheduler and are
 protected by its one lock. The lock is never held while a job runs or a callback is called.

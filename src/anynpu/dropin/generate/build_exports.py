@@ -1,7 +1,7 @@
 """Writes the C source of a drop-in library: ``python build_exports.py OUTPUT HEADER LIBRARY VERSION SPECIAL [NAME ...]``.
 
-Every call of the interface becomes a function ``call_NAME`` that goes through the gate and jumps into the table. Those named (all by default)
-are exported under their own names, but for those that the file SPECIAL defines itself.
+Every call of the interface becomes a function ``call_NAME`` that goes through the gate and jumps into the table. Those named (all by
+default) are exported under their own names, but for those that the file SPECIAL defines itself.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ def main(output: str, header: str, library: str, version: str, special: str, *na
     own = set(" ".join(OWN.findall(Path(special).read_text(encoding="utf-8"))).split())
     text = [f'#include "{Path(header).name}"\n#include "exports.h"\n\n']
     text.append("enum {\n" + "".join(f"    INDEX_{function.name},\n" for function in functions) + "    COUNT\n};\n\n")
-    text.append("static const char *const names[COUNT] = {\n" + "".join(f'    "{function.name}",\n' for function in functions) + "};\n\n")
+    text.append(
+        "static const char *const names[COUNT] = {\n" + "".join(f'    "{function.name}",\n' for function in functions) + "};\n\n"
+    )
     text.append("static anynpu_entry anynpu_entries[COUNT];\n\n")
     text.append(f'anynpu_start anynpu_library = {{"{library}", names, anynpu_entries, COUNT, 0, anynpu_close, NULL}};\n\n')
     text.append("/* for those who look for it in the file */\n")

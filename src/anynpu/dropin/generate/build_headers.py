@@ -1,7 +1,7 @@
 """Writes the headers that C and C++ programs include: ``python build_headers.py FOLDER ABI``.
 
-``rknn_api.h``, ``rknn_matmul_api.h`` and ``rknn_custom_op.h`` declare what the one ABI file declares, divided as programs expect it, with the
-small functions that name constants, and with handles of four bytes on 32-bit ARM.
+``rknn_api.h``, ``rknn_matmul_api.h`` and ``rknn_custom_op.h`` declare what the one ABI file declares, divided as programs expect it, with
+the small functions that name constants, and with handles of four bytes on 32-bit ARM.
 """
 
 from __future__ import annotations
@@ -70,13 +70,17 @@ def matmul_helper(constants: Iterable[str]) -> str:
 def naming(name: str, kind: str, words: dict[str, str]) -> str:
     """A C function from constants to words."""
     cases = "".join(f'    case {constant}: return "{word}";\n' for constant, word in words.items())
-    return f'static inline const char *{name}({kind} value)\n{{\n  switch (value) {{\n{cases}    default: return "UNKNOW";\n  }}\n}}'
+    return (
+        f'static inline const char *{name}({kind} value)\n{{\n  switch (value) {{\n{cases}    default: return "UNKNOW";\n  }}\n}}'
+    )
 
 
 def write(path: Path, includes: list[str], statements: list[str]) -> None:
     """One header."""
     guard = f"ANYNPU_{path.stem.upper()}_H"
-    lines = [f"/* Written by anynpu's build from its declarations of the RKNN interface. */\n#ifndef {guard}\n#define {guard}\n\n"]
+    lines = [
+        f"/* Written by anynpu's build from its declarations of the RKNN interface. */\n#ifndef {guard}\n#define {guard}\n\n"
+    ]
     lines += [f"#include {name}\n" for name in includes]
     lines += ['\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n']
     for statement, following in zip(statements, [*statements[1:], ""], strict=True):
