@@ -127,7 +127,9 @@ _RK3576_PRODUCTS = (
     ("int8", "int4", "int32"),
     ("int8", "int4", "float16"),
 )
-_PRODUCTS_OF_LATER_SDKS = _assumed("vendor's documents; int8 B to float16, and what SDKs after 2.2 added, are documented for no chip")
+_PRODUCTS_OF_LATER_SDKS = _assumed(
+    "vendor's documents; int8 B to float16, and what SDKs after 2.2 added, are documented for no chip"
+)
 
 
 def _matmul_large(segment_k: int, int4_c_block: int) -> dict[str, MatMulRules]:

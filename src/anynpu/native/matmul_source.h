@@ -13,7 +13,7 @@ struct anynpu_matrix_piece {
     uint16_t halves[ANYNPU_PIECE_STEPS * ANYNPU_PIECE_COLUMNS];
 };
 
-/* set: that of the level for which b is packed; to look for it takes as long as to pack a panel.
+/* set: that of the level for which b is packed.
  * Steps [first, first + count) of the panel that begins at a column, as [step / group][column][group]; steps up to the next whole group and
  * columns up to the kernel's width that do not exist become zero. last: the column after the last one that exists. */
 void anynpu_matrix_pack_panel(const struct anynpu_matrix *b, const struct anynpu_kernel_set *set,

@@ -11,6 +11,7 @@
 ...     (heat,) = context.run([page])
 """
 
+from .backend import RknnBackend, open_backend
 from .constants import (
     Code,
     Flag,
@@ -45,6 +46,7 @@ __all__ = [
     "MemorySizes",
     "OperatorCall",
     "PluginOperator",
+    "RknnBackend",
     "RknnModel",
     "ShapeRange",
     "SoftwareLibrary",
@@ -54,6 +56,7 @@ __all__ = [
     "Version",
     "check",
     "load_plugin",
+    "open_backend",
     "open_library",
     "rknn_core_mask",
     "rknn_matmul_layout",

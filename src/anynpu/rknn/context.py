@@ -464,9 +464,10 @@ class Context:
         return answer.n_input, answer.n_output
 
     def _all(self, command: rknn_query_cmd, side: int) -> tuple[TensorInfo, ...]:
-        return tuple(self._info(command, index) for index in range(self._counts()[side]))
+        return tuple(self.info(command, index) for index in range(self._counts()[side]))
 
-    def _info(self, command: rknn_query_cmd, index: int) -> TensorInfo:
+    def info(self, command: rknn_query_cmd, index: int) -> TensorInfo:
+        """The answer to one of the queries for attributes."""
         key = (int(command), index)
         if key not in self._infos:
             struct = ffi.new("rknn_tensor_attr *")

@@ -62,6 +62,7 @@ class MatmulState:
         self._mask = 0
         self._closed = False
         self._matrix: tuple[tuple[int, int, int], StoredMatrix] | None = None  # of the run that has the context to itself
+        self._sums: npt.NDArray[Any] | None = None  # the same
         self._given: Any = None
 
     def bind(self, name: str, size: int, memory: TensorMemory) -> None:
@@ -133,7 +134,10 @@ class MatmulState:
                 raise _invalid("no shape is chosen", "call rknn_matmul_set_dynamic_shape before")
             a, b, c = (_memory_of(matrix, bound) for matrix in layout.matrices)
             matrix = self._matrix_of(layout, host_threads(len(lease.cores)))
-            values = quantization.product(layout.read_a(a), b[: layout.b.size], matrix, layout.direct_c(c))
+            target = layout.direct_c(c)
+            if target is None:
+                target = self._working_c(layout)
+            values = quantization.product(layout.read_a(a), b[: layout.b.size], matrix, target)
             layout.write_c(values, c)
 
     def close(self) -> None:
@@ -148,7 +152,15 @@ class MatmulState:
         with lease:
             if self._matrix is not None:
                 self._matrix[1].close()
-                self._matrix = None
+                self._matrix = self._sums = None
+
+    def _working_c(self, layout: MatmulLayout) -> npt.NDArray[Any]:
+        """Memory for the sums where C lies in another way: new memory in each run would cost as much as a small product."""
+        elements = layout.m * layout.n
+        dtype = np.float32 if layout.types[0] is DType.FLOAT16 else np.int32
+        if self._sums is None or self._sums.size < elements or self._sums.dtype != dtype:
+            self._sums = np.empty(elements, dtype)
+        return self._sums[:elements].reshape(layout.m, layout.n)
 
     def _matrix_of(self, layout: MatmulLayout, threads: int) -> StoredMatrix:
         key = (layout.k, layout.n, threads)

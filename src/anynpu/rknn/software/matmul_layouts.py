@@ -70,7 +70,7 @@ class MatrixAttributes:
     dims: tuple[int, ...]
     dtype: DType
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes."""
         return prod(self.dims) * self.dtype.bits // 8
@@ -146,7 +146,7 @@ class MatmulLayout:
         native = (self.n // self._c_block, self.m, self._c_block)
         return MatrixAttributes("C", native if self.ac_layout == _NATIVE else (self.m, self.n), self.types[2])
 
-    @property
+    @cached_property
     def matrices(self) -> tuple[MatrixAttributes, MatrixAttributes, MatrixAttributes]:
         """A, B and C."""
         return self.a, self.b, self.c
@@ -171,11 +171,13 @@ class MatmulLayout:
 
     def write_c(self, values: Array, memory: npt.NDArray[np.uint8]) -> None:
         """Put ``[M, N]`` into the memory of C; bfloat16 is held as 16 bits."""
-        if self.ac_layout == _NATIVE:
-            values = to_blocks(values, self._c_block)
-        target = memory[: self.c.size].view(values.dtype).reshape(values.shape)
-        if not np.shares_memory(target, values):
-            np.copyto(target, values)
+        target = memory[: self.c.size]
+        if target.ctypes.data % values.itemsize:
+            target[:] = (to_blocks(values, self._c_block) if self.ac_layout == _NATIVE else values).reshape(-1).view(np.uint8)
+        elif self.ac_layout == _NATIVE:
+            to_blocks(values, self._c_block, out=target.view(values.dtype))
+        elif values.ctypes.data != target.ctypes.data:
+            np.copyto(target.view(values.dtype).reshape(values.shape), values)
 
     def direct_c(self, memory: npt.NDArray[np.uint8]) -> Array | None:
         """The memory of C as an array of its own type that a product may be written to; None where the layout is native."""
@@ -190,14 +192,17 @@ def b_rules_of(c_type: DType) -> str:
     return "int8" if c_type is DType.INT32 else "float16"
 
 
-def to_blocks(values: Array, block: int) -> Array:
+def to_blocks(values: Array, block: int, *, out: Array | None = None) -> Array:
     """``[M, X]`` as ``[X / block, M, block]``.
+
+    :param out: takes the elements, in one run
 
     >>> to_blocks(np.arange(8, dtype=np.int8).reshape(2, 4), 2).tolist()
     [[[0, 1], [4, 5]], [[2, 3], [6, 7]]]
     """
     m, x = values.shape
-    return nhwc_to_nc1hwc2(np.ascontiguousarray(values).reshape(1, m, 1, x), block).reshape(x // block, m, block)
+    target = None if out is None else out.reshape(1, x // block, m, 1, block)
+    return nhwc_to_nc1hwc2(np.ascontiguousarray(values).reshape(1, m, 1, x), block, out=target).reshape(x // block, m, block)
 
 
 def from_blocks(values: Array, m: int, x: int, block: int) -> Array:

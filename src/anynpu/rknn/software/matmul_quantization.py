@@ -51,14 +51,12 @@ class Parameters:
     scale: npt.NDArray[np.float32]
     zero_point: npt.NDArray[np.int32]
 
-    @classmethod
-    def neutral(cls) -> Parameters:
-        """Scale 1 and zero point 0."""
-        return cls(np.ones(1, np.float32), np.zeros(1, np.int32))
-
     @property
     def symmetric(self) -> bool:
         return not self.zero_point.any()
+
+
+_NEUTRAL = Parameters(np.ones(1, np.float32), np.zeros(1, np.int32))
 
 
 def check_scheme(types: Types, b_scheme: int, ac_scheme: int) -> None:
@@ -106,6 +104,10 @@ class Quantization:
         self.b_scheme, self.ac_scheme = rknn_matmul_quant_type(b_scheme), rknn_matmul_quant_type(ac_scheme)
         self.group_size = group_size if self.b_scheme in _PER_GROUP else 0
         self._parameters = parameters or {}
+        left, right = self.of("A"), self.of("B")
+        self._factor = _product_of(left.scale, right.scale)
+        same = bool(np.all(right.scale == right.scale[0]))
+        self._sums_are_c = left.symmetric and right.symmetric and types[2] is DType.INT32 and (same or not self.by_channel)
 
     @property
     def by_group(self) -> bool:
@@ -125,7 +127,7 @@ class Quantization:
 
     def of(self, name: str) -> Parameters:
         """The parameters of "A", "B" or "C"."""
-        return self._parameters.get(name) or Parameters.neutral()
+        return self._parameters.get(name) or _NEUTRAL
 
     def with_parameters(self, name: str, given: Parameters, extents: list[tuple[int, int]]) -> Quantization:
         """The same with the parameters of one matrix replaced; refused where they do not fit.
@@ -171,24 +173,25 @@ class Quantization:
         :param out: may take the result, if it has the type of the sums
         """
         c_type = self.types[2]
+        if self._sums_are_c:
+            return b.multiply(a, memory, out=out)
         if self.by_group:
             return _as_float(self._by_groups(a, memory, b), c_type)
-        left, right = self.of("A"), self.of("B")
+        right = self.of("B")
         target = out if out is not None and out.dtype == b.result_type else None
         sums = self._sums(a, memory, b, right.zero_point, (0, b.shape[0]), target)
         if c_type.is_float:
-            factor = _product_of(left.scale, right.scale)
             if sums.dtype != np.float32:
-                sums = np.multiply(sums, factor, dtype=np.float32, casting="unsafe")
-            elif np.any(factor != 1):
-                sums *= factor
+                sums = np.multiply(sums, self._factor, dtype=np.float32, casting="unsafe")
+            elif np.any(self._factor != 1):
+                sums *= self._factor
             return _as_float(sums, c_type)
         if c_type is DType.INT32:
             return self._normalised(sums, right.scale)
         if c_type is DType.INT16:
             return np.clip(sums, -32768, 32767).astype(np.int16)
         result = self.of("C")
-        factor = _product_of(left.scale, right.scale, result.scale)
+        factor = _product_of(self.of("A").scale, right.scale, result.scale)
         epilogue = Epilogue(multiplier=np.broadcast_to(factor, sums.shape[1:]), zero_point=result.zero_point)
         return apply_epilogue(sums, epilogue, np.dtype(np.int8))
 
@@ -221,9 +224,7 @@ class Quantization:
         k, n = b.shape
         groups = k // self.group_size
         right = self.of("B")
-        scales = np.broadcast_to(
-            _product_of(self.of("A").scale, right.scale).reshape(-1, n if len(right.scale) > 1 else 1), (groups, n)
-        )
+        scales = np.broadcast_to(self._factor.reshape(-1, n if len(self._factor) > 1 else 1), (groups, n))
         zeros = np.broadcast_to(right.zero_point.reshape(-1, n if len(right.zero_point) > 1 else 1), (groups, n))
         total = np.zeros((len(a), n), np.float32)
         part: Array | None = None
@@ -233,7 +234,7 @@ class Quantization:
         return total
 
     def _normalised(self, sums: Array, scale: npt.NDArray[np.float32]) -> Array:
-        if not self.by_channel or np.all(scale == scale[0]):
+        if not self.by_channel:
             return sums
         ratio = scale.astype(np.float64) / float(scale.max())
         return np.rint(sums * ratio, out=sums, casting="unsafe")
