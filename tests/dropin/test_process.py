@@ -92,9 +92,9 @@ def refuse(program: Path, models: Models, **environment: str | None) -> str:
 
 
 def test_an_environment_without_the_package(program: Path, models: Models, tmp_path: Path) -> None:
-    """The library's own folder helps, but numpy and cffi are missing."""
+    """Neither is there another place to take it from."""
     python = venv_without_packages(tmp_path / "empty")
-    line = refuse(program, models, ANYNPU_PYTHON=str(python), PYTHONPATH=None)
+    line = refuse(program, models, ANYNPU_PYTHON=str(python), ANYNPU_SITE=str(tmp_path), PYTHONPATH=None)
     assert re.search(r"does not start in Python 3\.\d+ \(.*empty\): ModuleNotFoundError: No module named", line)
 
 
