@@ -79,7 +79,7 @@ class Context:
     sample: Sample
     flags: int
     has_weights: bool
-    internal: Memory | None | bool = False  # True: its own
+    internal: Memory | bool | None = False  # True: its own
     alive: bool = True
     shapes: int | None = 0
     given: set[str] = field(default_factory=set)
@@ -458,9 +458,7 @@ class Machine:
                 problems.add(FAIL)
         if "ATTR" in name or "DYNAMIC" in name:
             ports = context.outputs if "OUTPUT" in name else context.inputs
-            if index >= len(ports):
-                problems.add(PARAM)
-            elif "NHWC_OUTPUT" in name and len(ports[index].shape) != 4:
+            if index >= len(ports) or ("NHWC_OUTPUT" in name and len(ports[index].shape) != 4):
                 problems.add(PARAM)
         return problems
 
