@@ -139,7 +139,8 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def _refuse_missing(self, chip: Chip) -> None:
         """Give the calls that the chip lacks an answer of their own, so that the others need no check."""
-        for name, available in chip.calls.items():
+        calls = {**chip.calls, "rknn_set_input_shape": chip.calls["rknn_set_input_shapes"]}
+        for name, available in calls.items():
             if not available and name not in _WORKS_HERE | _CALLS_WITHOUT_RESULT:
                 setattr(self, name, functools.partial(self._missing, name, chip.name))
 
