@@ -740,7 +740,8 @@ class Machine:
             return
         if address:
             struct = ffi.cast("rknn_tensor_mem *", address)
-            assert struct.size == size and int(ffi.cast("uintptr_t", struct.virt_addr))
+            assert struct.size == size
+            assert int(ffi.cast("uintptr_t", struct.virt_addr))
             assert all(entry.address != address for entry in self.memories if entry.alive)
             self.memories.append(Memory(address, size, handle, parent, keep))
 
