@@ -422,7 +422,7 @@ class Context:
         if view not in middles:
             raise ParameterError(f"there is no view '{view}'", hint=f"use one of: {', '.join(middles)}")
         index = _named(self.inputs if side == "INPUT" else self.outputs, name).index
-        return self._info(self._now(rknn_query_cmd[f"RKNN_QUERY_{middles[view]}{side}_ATTR"]), index)
+        return self.info(self._now(rknn_query_cmd[f"RKNN_QUERY_{middles[view]}{side}_ATTR"]), index)
 
     def _bind(
         self, info: TensorInfo, memory: TensorMemory | None, dtype: str | None, layout: str | None, pass_through: bool
@@ -483,12 +483,13 @@ class Context:
 
     def _all(self, command: rknn_query_cmd, side: int) -> tuple[TensorInfo, ...]:
         command = self._now(command)
-        return tuple(self._info(command, index) for index in range(self._counts()[side]))
+        return tuple(self.info(command, index) for index in range(self._counts()[side]))
 
     def _now(self, command: rknn_query_cmd) -> rknn_query_cmd:
         return _CURRENT.get(command, command) if self._has_shapes else command
 
-    def _info(self, command: rknn_query_cmd, index: int) -> TensorInfo:
+    def info(self, command: rknn_query_cmd, index: int) -> TensorInfo:
+        """The answer to one of the queries for attributes."""
         key = (int(command), index)
         if key not in self._infos:
             struct = ffi.new("rknn_tensor_attr *")

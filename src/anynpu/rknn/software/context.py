@@ -386,6 +386,8 @@ class ModelContext:
             raise Refusal(Code.RKNN_ERR_MODEL_INVALID, "the context to take weights from is one of another chip")
         if source.model is self.model:
             return loaded
+        if loaded.weights.closed:
+            raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the memory of the weights to share was destroyed", "set other memory there")
         return self.device.load(self.model, weights_from=loaded)
 
     def _use_internal(self, internal: Buffer) -> None:
@@ -452,7 +454,8 @@ class ModelContext:
                 f"'{self.model.name}' has dynamic shapes and none is set",
                 "call rknn_set_input_shapes",
             )
-        for source in self.ports.inputs:
+        ports = self.ports
+        for source in ports.inputs:
             if source.binding is None and not source.given:
                 raise Refusal(
                     Code.RKNN_ERR_INPUT_INVALID,
@@ -464,16 +467,14 @@ class ModelContext:
                 Code.RKNN_ERR_MALLOC_FAIL, "the internal memory was destroyed", "call rknn_set_internal_mem with other memory"
             )
         must_bind = self.device.chip.library == "librknnmrt"
-        for target in self.ports.outputs:
+        for target in ports.outputs:
             if target.binding is None and must_bind:
                 raise Refusal(
                     Code.RKNN_ERR_OUTPUT_INVALID, f"output '{target.name}' has no memory", "bind some with rknn_set_io_mem"
                 )
-        for port, code in (
-            *((port, Code.RKNN_ERR_INPUT_INVALID) for port in self.ports.inputs),
-            *((port, Code.RKNN_ERR_OUTPUT_INVALID) for port in self.ports.outputs),
-        ):
+        for port in (*ports.inputs, *ports.outputs):
             if port.binding is not None and port.binding.memory.buffer.closed:
+                code = Code.RKNN_ERR_INPUT_INVALID if isinstance(port, InputPort) else Code.RKNN_ERR_OUTPUT_INVALID
                 raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
 
     def _check_operators(self) -> None:

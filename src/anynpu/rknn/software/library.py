@@ -419,11 +419,15 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         return 0
 
     def rknn_mem_sync(self, context: int, mem: Any, mode: int) -> int:
-        """Nothing to do: host and device see the same memory. A callback of a custom operator may pass that of its tensors."""
-        entry = self._owner(context)
-        in_callback = isinstance(entry, ModelContext) and entry.custom is not None and entry.custom.calling()
-        if not in_callback or mem == ffi.NULL:
-            self.memories.find(mem)
+        """Nothing to do: host and device see the same memory. A callback of a custom operator may pass that of its tensors.
+
+        Programs call it around every run, so it is quick about memory that is known.
+        """
+        if not self.handles.known(context) or not self.memories.known(mem):
+            entry = self._owner(context)
+            in_callback = isinstance(entry, ModelContext) and entry.custom is not None and entry.custom.calling()
+            if not in_callback or mem == ffi.NULL:
+                self.memories.find(mem)
         if not 0 <= mode <= 3:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"there is no way {mode} to synchronise")
         return 0
