@@ -14,7 +14,9 @@ from .running import build, clean_environment, run
 STEPS = 100_000
 
 
-@pytest.mark.parametrize(("steps", "flags"), [(STEPS, []), (STEPS // 5, ["-fsanitize=address,undefined"])], ids=["plain", "sanitizers"])
+@pytest.mark.parametrize(
+    ("steps", "flags"), [(STEPS, []), (STEPS // 5, ["-fsanitize=address,undefined"])], ids=["plain", "sanitizers"]
+)
 def test_misuse(models: Models, tmp_path: Path, steps: int, flags: list[str]) -> None:
     for field in fields(models):
         shutil.copy(getattr(models, field.name), tmp_path)
