@@ -226,6 +226,8 @@ class CoreScheduler:
             if not claim.settled:
                 claim.event = threading.Event()
         try:
+            if claim.granted is not None and len(settled) == 1:  # at once, and nobody else has to be told
+                return Lease(self, claim, claim.granted)
             _tell(settled)
             if claim.event is not None:
                 with control.watching(claim.event.set):
@@ -308,11 +310,38 @@ class CoreScheduler:
         if self._closed is not None:
             claim.error = self._closed
             return [claim]
+        if not self._waiters and not claim.exclusive & self._taken:  # what `_dispatch` does for a single claim
+            cores = self._least_busy(self._idle) if claim.cores is None else claim.cores
+            if cores is not None and cores <= self._idle:
+                self._grant(claim, cores)
+                return [claim]
         bisect.insort(self._waiters, claim, key=lambda waiter: waiter.order)
         return self._dispatch()
 
+    def _least_busy(self, idle: set[int]) -> frozenset[int] | None:
+        """The one of the idle cores that has worked least (on a shared board: that is free there, if one is); None if there is none."""
+        if not idle:
+            return None
+        shared = self._shared
+        if shared is None:
+            return frozenset({min(idle, key=self._use_of)})
+        order = sorted(idle, key=self._use_of)
+        return frozenset({next((core for core in order if shared.is_free(core)), order[0])})
+
+    def _use_of(self, core: int) -> tuple[int, int, int]:
+        return self._busy_ns[core], self._jobs[core], core
+
+    def _grant(self, claim: _Claim, cores: frozenset[int]) -> None:
+        claim.granted = tuple(sorted(cores))
+        claim.started_ns = time.perf_counter_ns()
+        self._idle -= cores
+        self._taken |= claim.exclusive
+        self._holders.add(claim)
+
     def _dispatch(self) -> list[_Claim]:
         """Grant what can be granted, in order; gives the claims that got something."""
+        if not self._waiters:
+            return []
         granted: list[_Claim] = []
         idle = set(self._idle)  # less what an earlier waiter reserves
         taken = set(self._taken)
@@ -322,27 +351,17 @@ class CoreScheduler:
                 taken |= claim.exclusive  # keeps the order among those that share something; reserves no core
                 continue
             if cores is None:
-                cores = frozenset({self._least_used(idle)}) if idle else None
+                cores = self._least_busy(idle)
             taken |= claim.exclusive
             if cores is None:
                 continue
             if cores <= idle:
-                claim.granted = tuple(sorted(cores))
-                claim.started_ns = time.perf_counter_ns()
-                self._idle -= cores
-                self._taken |= claim.exclusive
-                self._holders.add(claim)
+                self._grant(claim, cores)
                 granted.append(claim)
             idle -= cores
         if granted:
             self._waiters = [claim for claim in self._waiters if claim.granted is None]
         return granted
-
-    def _least_used(self, idle: set[int]) -> int:
-        """The core for a job that takes any: on a shared board one that is free there, if there is one."""
-        order = sorted(idle, key=lambda core: (self._busy_ns[core], self._jobs[core], core))
-        shared = self._shared
-        return order[0] if shared is None else next((core for core in order if shared.is_free(core)), order[0])
 
     def _deny(self, claims: list[_Claim], error: AnynpuError) -> list[_Claim]:
         for claim in claims:

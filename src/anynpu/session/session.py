@@ -107,6 +107,11 @@ class InferenceSession:
         return self._backend.description
 
     @property
+    def cores(self) -> int:
+        """How many cores the device has."""
+        return self._backend.cores
+
+    @property
     def input_names(self) -> list[str]:
         return [spec.name for spec in self._backend.inputs]
 
