@@ -482,3 +482,15 @@ def test_a_file_with_the_start_of_the_other_family_is_refused() -> None:
     data = modelfile.to_bytes(compiled("uint8"))
     with pytest.raises(ModelFormatError):
         modelfile.read(b"RKNN" + data[4:])
+
+
+# the page
+
+
+def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    page = Path(__file__).parents[2] / "docs" / "compiler.md"
+    section = page.read_text(encoding="utf-8").partition("## Formats of Allwinner's chips")[2]
+    block = section.partition("```python\n")[2].partition("```")[0]
+    exec(compile(block, str(page), "exec"), {})
+    said = [line.partition("  # ")[2] for line in block.splitlines() if line.startswith("print(")]
+    assert capsys.readouterr().out.splitlines() == said
