@@ -237,7 +237,7 @@ def test_bound_memory_is_destroyed_while_it_is_used(library: SoftwareLibrary, co
             time.sleep(0.0002)
             assert library.rknn_destroy_mem(handle, memories[index]) == 0
 
-        together([run, lambda: destroy(0), lambda: destroy(1)])  # noqa: B023
+        together([run, lambda: destroy(0), lambda: destroy(1)])
     assert library.rknn_destroy(handle) == 0
 
 
