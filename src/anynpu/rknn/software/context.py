@@ -5,7 +5,8 @@ model (with the weights) is shared with the contexts that were duplicated from i
 
 Locks: ``lock`` is held by every call that changes the context or moves data, a run included. Queries read what was set once, or single
 values, and hold nothing. ``close`` must end a run that holds the lock, so it closes the engine context first, which stops the run between
-two layers, and only then takes the lock.
+two layers, and only then takes the lock. Neither that nor the destroying of memory by another thread takes memory away from a call that
+uses it: ``_places`` and the bindings of ports keep it mapped, and change under the lock alone.
 """
 
 from __future__ import annotations
