@@ -9,6 +9,7 @@ One thread at a time uses a lane; ``cancel`` and ``abandon`` come from others an
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .._native import ffi as native_ffi
+from .._native import lib
 from .._rknn import ffi
 from ..convert import nchw_to_nhwc
 from ..errors import AnynpuError, CallFailed, DeviceTimeout, JobCancelled, SessionError, UnsupportedCall
-from ..session import Bound, Memory
+from ..session import Bound, Feed, Marks, Memory
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from .attributes import DTYPE_OF
 from .constants import Code, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
@@ -30,6 +33,7 @@ from .library import Library, check
 from .software.context import ModelContext
 from .software.library import SoftwareLibrary
 from .tensormemory import TensorMemory
+from .vendor import VendorLibrary
 
 if TYPE_CHECKING:
     from .backend import RknnBackend
@@ -54,6 +58,7 @@ LAYOUTS = {
 _FORMATS = {layout: fmt for fmt, layout in LAYOUTS.items()}
 _NCHW, _NHWC = int(rknn_tensor_format.RKNN_TENSOR_NCHW), int(rknn_tensor_format.RKNN_TENSOR_NHWC)
 _UNDEFINED = int(rknn_tensor_format.RKNN_TENSOR_UNDEFINED)
+_CALLS = ("rknn_inputs_set", "rknn_run", "rknn_outputs_get")
 _ANY_CORE_MASKS = (0, 1)
 """Masks that a chip without a choice of cores need not know."""
 
@@ -109,12 +114,19 @@ class RknnLane:
         library = backend.library
         self._library = library
         self._handle = context.handle
-        self._inputs_set, self._run, self._outputs_get = library.rknn_inputs_set, library.rknn_run, library.rknn_outputs_get
-        self._outputs_release = library.rknn_outputs_release
-        count = len(backend.inputs)
+        self._input_count = count = len(backend.inputs)
         self._inputs = ffi.new("rknn_input[]", count)
         for index in range(count):
             self._inputs[index].index = index
+        self._calls = self._call_each
+        if isinstance(library, VendorLibrary):
+            self._calls = self._call_in_a_row
+            self._times = native_ffi.new("struct anynpu_inference_times *")
+            self._inference = native_ffi.new("struct anynpu_inference *")
+            for name in ("inputs_set", "run", "outputs_get", "outputs_release"):
+                setattr(self._inference, name, _address(getattr(library, f"rknn_{name}")))
+            self._inference.context = self._handle
+            self._inference.inputs, self._inference.input_count = _address(self._inputs), count
         self._turned = backend._options.layout == "nchw_software"
         self._shape_set = -1 if backend.shape_sets else 0
         self._readers: dict[tuple[tuple[int, ...], tuple[str, ...], int], _Reader] = {}
@@ -124,55 +136,81 @@ class RknnLane:
         self._stopped = False
         self._bound: _BoundContext | None = None
 
-    def write(self, arrays: Sequence[Array], nhwc: Sequence[bool], shape_set: int) -> None:
-        """Put the inputs where the device reads them."""
-        if shape_set != self._shape_set:
-            self._select(shape_set)
-        inputs = self._inputs
-        kept = []
-        for index, array in enumerate(arrays):
-            struct = inputs[index]
-            last = nhwc[index]
-            if array.ndim != 4:
-                struct.fmt = _UNDEFINED
-            elif not last and self._turned:
-                array, struct.fmt = nchw_to_nhwc(array), _NHWC
-            else:
-                struct.fmt = _NHWC if last else _NCHW
-            pointer = ffi.from_buffer(array)
-            kept.append(pointer)
-            struct.buf = pointer
-            struct.size = array.nbytes
-            struct.type = _NUMBERS[array.dtype.num]
-        code = self._inputs_set(self._handle, len(arrays), inputs)
-        if code:
-            self._fail("rknn_inputs_set", code)
-
-    def run(self, timeout: float | None) -> None:
-        """Execute."""
+    def infer(
+        self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
+    ) -> list[Array]:
+        """Inputs, run, outputs."""
+        kept = self._put(feed)
+        key = (tuple(wanted), tuple([kind.char for kind in types]), self._shape_set)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = _Reader(self._output_infos(), wanted, types)
+        arrays = reader.prepare()
         extend = ffi.NULL
         if timeout is not None:
             extend = self._extend
             extend.timeout_ms = max(1, int(timeout * 1000))
         self._running = True
-        code = self._run(self._handle, extend)
-        self._running = False
+        try:
+            self._calls(extend, reader, marks)
+        finally:
+            self._running = False
+        del kept
+        return reader.finish(arrays)
+
+    def _put(self, feed: Feed) -> list[Any]:
+        """Tell the structs where the arrays are; gives what must live until the call is over."""
+        if feed.shape_set != self._shape_set:
+            self._select(feed.shape_set)
+        inputs, nhwc = self._inputs, feed.nhwc
+        kept = []
+        for index, array in enumerate(feed.arrays):
+            struct = inputs[index]
+            if array.ndim != 4:
+                struct.fmt = _UNDEFINED
+            elif nhwc[index]:
+                struct.fmt = _NHWC
+            elif self._turned:
+                array, struct.fmt = nchw_to_nhwc(array), _NHWC
+            else:
+                struct.fmt = _NCHW
+            pointer = ffi.from_buffer(array)
+            kept.append(pointer)
+            struct.buf = pointer
+            struct.size = array.nbytes
+            struct.type = _NUMBERS[array.dtype.num]
+        return kept
+
+    def _call_each(self, extend: Any, reader: _Reader, marks: Marks) -> None:
+        """The calls one by one, as methods of a library object."""
+        library, handle = self._library, self._handle
+        code = library.rknn_inputs_set(handle, self._input_count, self._inputs)
+        if code:
+            self._fail("rknn_inputs_set", code)
+        marks.written = time.perf_counter_ns()
+        code = library.rknn_run(handle, extend)
         if code:
             self._fail("rknn_run", code)
-
-    def read(self, wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> list[Array]:
-        """New arrays with the outputs."""
-        key = (tuple(wanted), tuple(kind.char for kind in types), self._shape_set)
-        reader = self._readers.get(key)
-        if reader is None:
-            reader = self._readers[key] = _Reader(self._output_infos(), wanted, types)
-        arrays = reader.prepare()
-        structs, count = reader.structs, reader.count
-        code = self._outputs_get(self._handle, count, structs, ffi.NULL)
+        marks.ran = time.perf_counter_ns()
+        code = library.rknn_outputs_get(handle, reader.count, reader.structs, ffi.NULL)
         if code:
             self._fail("rknn_outputs_get", code)
-        self._outputs_release(self._handle, count, structs)
-        return reader.finish(arrays)
+        library.rknn_outputs_release(handle, reader.count, reader.structs)
+
+    def _call_in_a_row(self, extend: Any, reader: _Reader, marks: Marks) -> None:
+        """The calls in one go, outside the GIL, where they are functions of a library that was loaded."""
+        one, times = self._inference, self._times
+        one.extend = _address(extend)
+        one.output_count = reader.count
+        one.outputs = reader.address
+        code = lib.anynpu_infer(one, times)
+        if code:
+            failed = times.failed
+            if failed:
+                marks.written = times.written
+            self._fail(_CALLS[failed], code)
+        marks.written = times.written
+        marks.ran = times.ran
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
         """Execute on memory of the caller."""
@@ -247,6 +285,7 @@ class _Reader:
     def __init__(self, infos: Sequence[TensorInfo], wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> None:
         self.count = len(infos)
         self.structs = ffi.new("rknn_output[]", self.count)
+        self.address = _address(self.structs)
         self._shapes: list[tuple[int, ...]] = []
         self._kinds: list[np.dtype[Any]] = []
         self._final: list[tuple[int, np.dtype[Any] | None]] = []
@@ -333,6 +372,10 @@ class _BoundContext:
         self.context.close()
 
 
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
+
+
 def set_mask(library: Library, context: Context, mask: int) -> None:
     """Tie a context to cores; a chip without a choice has only one way."""
     try:
@@ -358,8 +401,9 @@ def _attr_order(shape: Sequence[int], fmt: rknn_tensor_format) -> tuple[int, ...
 
 
 def quantization(info: TensorInfo) -> Quantization | None:
-    """The quantisation that attributes state."""
-    if DTYPE_OF[info.type].is_float:
+    """The quantisation that attributes state; runtimes state a scale of 1 for tensors that have none, too."""
+    kind = DTYPE_OF[info.type]
+    if kind.is_float or kind is DType.BOOL or kind.bits > 16:
         return None
     if info.qnt_type is rknn_tensor_qnt_type.RKNN_TENSOR_QNT_AFFINE_ASYMMETRIC and info.scale > 0:
         return Affine.per_tensor(info.scale, info.zp)

@@ -80,6 +80,7 @@ class ModelContext:
         self.last_control: RunControl | None = None
         self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
+        self._frames_lock = threading.Lock()
         self.outputs_of_frame = False  # what ran last, or shall run last, did not block
         self.custom: CustomOperators | None = None
         self._needed_operators = model.custom_operators
@@ -191,6 +192,19 @@ class ModelContext:
                 "the call comes from a callback of a custom operator of the same context, and would wait for itself",
                 "callbacks may read attributes of their operator and use other contexts",
             )
+
+    def started_frames(self) -> Frames:
+        """The frames, made now if there were none; not under the lock, which a frame that runs holds."""
+        with self._frames_lock:
+            self.require_runnable_kind()
+            self.frames = self.frames or Frames()
+            self.outputs_of_frame = True
+            return self.frames
+
+    def settle(self) -> None:
+        """Wait for frames that are on their way; what the caller changes next is not for them."""
+        if self.frames is not None:
+            self.frames.settle()
 
     def set_weights(self, memory: TensorMemory) -> None:
         """Put the weights into memory of the caller, and use them there."""
@@ -314,6 +328,7 @@ class ModelContext:
 
     def run_now(self, control: RunControl) -> None:
         """:meth:`run` for a caller who waits; its outputs take the place of those of earlier frames."""
+        self.settle()
         self.outputs_of_frame = False
         self.run(control)
 
@@ -334,7 +349,8 @@ class ModelContext:
 
     def close(self) -> None:
         """End what runs, then give everything back."""
-        self.closed = True
+        with self._frames_lock:
+            self.closed = True
         npu = self.npu
         if npu is not None:
             npu.close()
