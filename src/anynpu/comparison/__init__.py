@@ -11,8 +11,11 @@ from .compiled import CompiledSubject
 from .figures import CodesUsed, Figures
 from .onnxmodel import OnnxSubject
 from .outputs import OutputsSubject
+from .page import comparison_page
+from .report import comparison_data, sentences
 from .samples import dataset_samples, random_samples
 from .subject import InputSpec, Subject
+from .thresholds import Threshold, parse_threshold
 
 __all__ = [
     "CodesUsed",
@@ -26,7 +29,12 @@ __all__ = [
     "OnnxSubject",
     "OutputsSubject",
     "Subject",
+    "Threshold",
     "compare",
+    "comparison_data",
+    "comparison_page",
     "dataset_samples",
+    "parse_threshold",
     "random_samples",
+    "sentences",
 ]

@@ -69,7 +69,7 @@ class LayerComparison:
         if alone.worst_cosine < limits.cosine:
             return f"alone it has a cosine of {alone.worst_cosine:.4f}"
         if abs(alone.scale - 1.0) > limits.scale + 2.0 * alone.scale_uncertainty:
-            return f"alone its results are {abs(alone.scale - 1.0):.1%} too {'large' if alone.scale > 1.0 else 'small'}"
+            return f"alone its results are {100 * abs(alone.scale - 1.0):.1f} % too {'large' if alone.scale > 1.0 else 'small'}"
         return ""
 
 
