@@ -85,9 +85,10 @@ def histogram_chart(histograms: Histograms) -> str:
         outline += [f"{_SMALL_LEFT + place * step:.1f},{y:.1f}", f"{_SMALL_LEFT + (place + 1) * step:.1f},{y:.1f}"]
     outline.append(f"{_SMALL_WIDTH - _SMALL_RIGHT},{base}")
     parts.append(f'<polyline points="{" ".join(outline)}" fill="none" stroke="{COLOUR_B}" stroke-width="1.4"/>')
-    middle = (histograms.low + histograms.high) / 2
-    ends = ((histograms.low, _SMALL_LEFT, "start"), (middle, _SMALL_LEFT + room / 2, "middle"))
-    for value, x, anchor in (*ends, (histograms.high, _SMALL_WIDTH - _SMALL_RIGHT, "end")):
+    if not counts.any():
+        return svg(_SMALL_HEIGHT, ['<text x="60" y="90">no value is finite</text>'], "histogram", width=_SMALL_WIDTH)
+    for part, anchor in enumerate(("start", "middle", "end")):
+        value, x = histograms.low + part * (histograms.high - histograms.low) / 2, _SMALL_LEFT + part * room / 2
         parts.append(f'<text x="{x:.1f}" y="{base + 14}" text-anchor="{anchor}">{value:.3g}</text>')
     parts.append(f'<text x="{_SMALL_LEFT + room / 2:.1f}" y="{_SMALL_HEIGHT - 4}" text-anchor="middle">value</text>')
     return svg(_SMALL_HEIGHT, parts, "histogram of both sides", width=_SMALL_WIDTH)

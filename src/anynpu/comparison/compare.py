@@ -135,7 +135,7 @@ class _Row:
         self.so_far, self.alone = Difference(), Difference()
         spec = unit.specs[position] if unit.specs else None
         self.codes = CodeCount(spec) if spec is not None and spec.quantization is not None else None
-        self.histograms: Histograms | None = None
+        self.histograms = Histograms()
         self.ranges: ChannelRanges | None = None
         self.shape: tuple[int, ...] = ()
 
@@ -146,16 +146,14 @@ class _Row:
             self.alone.add(a, alone)
         if self.codes is not None and codes is not None:
             self.codes.add(codes)
-        if self.histograms is None or self.ranges is None:
+        if self.ranges is None:
             self.shape = a.shape
-            self.histograms = Histograms(a, b)
             self.ranges = ChannelRanges(a.shape[1 if a.ndim > 2 else -1] if a.ndim else 1)
         self.histograms.add(a, b)
         self.ranges.add(a, b)
 
     def finish(self) -> LayerComparison:
         """All samples together."""
-        assert self.histograms is not None
         assert self.ranges is not None
         return LayerComparison(
             index=self.unit.index,

@@ -176,27 +176,46 @@ class CodeCount:
 
 
 class Histograms:
-    """How often values of either side lie where, over the range of the first sample; what lies outside counts at the ends.
+    """How often values of either side lie where.
 
+    :ivar low: where the first bin begins
+    :ivar high: where the last bin ends
     :ivar counts: [2, bins], a and b
     """
 
-    def __init__(self, a: Array, b: Array) -> None:
-        values = [value[np.isfinite(value)] for value in (np.asarray(a, np.float64), np.asarray(b, np.float64))]
-        values = [value for value in values if value.size]
-        low = min((float(value.min()) for value in values), default=0.0)
-        high = max((float(value.max()) for value in values), default=1.0)
-        self.low, self.high = (low, high) if high > low else (low - 0.5, low + 0.5)
+    def __init__(self) -> None:
+        self.low, self.high = math.inf, -math.inf
         self.counts = np.zeros((2, BINS), np.int64)
 
     def add(self, a: Array, b: Array) -> None:
-        """Another sample of both."""
-        for row, value in enumerate((a, b)):
-            flat = np.asarray(value, np.float64).reshape(-1)
-            if not np.isfinite(flat).all():
-                flat = np.nan_to_num(flat, posinf=self.high, neginf=self.low)
-            bins = ((np.clip(flat, self.low, self.high) - self.low) * (BINS / (self.high - self.low))).astype(np.int64)
-            self.counts[row] += np.bincount(np.minimum(bins, BINS - 1), minlength=BINS)
+        """Another sample of both. What is not finite does not count."""
+        sides = [np.asarray(value, np.float64).reshape(-1) for value in (a, b)]
+        sides = [value if np.isfinite(value).all() else value[np.isfinite(value)] for value in sides]
+        filled = [value for value in sides if value.size]
+        if not filled:
+            return
+        self._widen(min(float(value.min()) for value in filled), max(float(value.max()) for value in filled))
+        for row, value in enumerate(sides):
+            self.counts[row] += self._count(value)
+
+    def _widen(self, low: float, high: float) -> None:
+        """Make room for values from *low* to *high*; what was counted moves to the bin that its own bin's centre is in."""
+        if self.low <= low and high <= self.high:
+            return
+        centres = self.low + (np.arange(BINS) + 0.5) * ((self.high - self.low) / BINS) if self.counts.any() else None
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        if not self.high > self.low:
+            self.low, self.high = self.low - 0.5, self.high + 0.5
+        if centres is not None:
+            moved = self._bins(centres)
+            self.counts = np.stack([np.bincount(moved, row, BINS).astype(np.int64) for row in self.counts])
+
+    def _count(self, values: Floats) -> npt.NDArray[np.int64]:
+        return np.bincount(self._bins(values), minlength=BINS)
+
+    def _bins(self, values: Array) -> npt.NDArray[np.int64]:
+        bins = ((values - self.low) * (BINS / (self.high - self.low))).astype(np.int64)
+        return np.minimum(bins, BINS - 1)
 
 
 class ChannelRanges:

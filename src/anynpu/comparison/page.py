@@ -35,6 +35,7 @@ def comparison_page(comparison: Comparison, *, pictures: int = _MOST_PICTURES) -
     ]
     known = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(comparison))
     chosen = _chosen(comparison, pictures)
+    diverging = comparison.first_diverging
     body = f"""<h1>{escape(comparison.b)}</h1>
 <p class="sub">compared with {escape(comparison.a)}</p>
 {figure_boxes(figures)}
@@ -45,7 +46,7 @@ def comparison_page(comparison: Comparison, *, pictures: int = _MOST_PICTURES) -
 {noise_chart(comparison)}
 <h2>Values and channel ranges of {len(chosen)} layers</h2>
 <p class="legend">{_legend((COLOUR_A, comparison.a), (COLOUR_B, comparison.b))}</p>
-{"".join(_pictures(entry) for entry in chosen)}
+{"".join(_pictures(entry, diverging is not None and entry is diverging.layer) for entry in chosen)}
 <h2>Table</h2>
 <div class="wide">{_table(comparison)}</div>"""
     return html_document(f"{comparison.b} compared with {comparison.a}", body, style=_STYLE)
@@ -56,18 +57,24 @@ def _legend(*entries: tuple[str, str]) -> str:
 
 
 def _chosen(comparison: Comparison, most: int) -> list[LayerComparison]:
-    """Layers worth a picture, in the order of execution."""
+    """Layers worth a picture: the diverging one, then the others in the order of execution."""
     found = comparison.first_diverging
     first = [found.layer] if found is not None else []
     wanted = {id(entry) for entry in [*first, *comparison.output_layers, *comparison.worst(most)][:most]}
-    return [entry for entry in comparison.layers if id(entry) in wanted]
+    others = wanted - {id(entry) for entry in first}
+    return [*first, *(entry for entry in comparison.layers if id(entry) in others)]
 
 
-def _pictures(entry: LayerComparison) -> str:
-    alone = "" if entry.alone is None else f", alone {entry.alone.snr:.1f} dB"
-    about = f"{entry.kind}, {'x'.join(map(str, entry.shape))}, so far {entry.so_far.snr:.1f} dB{alone}"
+def _pictures(entry: LayerComparison, diverging: bool) -> str:
+    about = [
+        *(["first diverging layer"] if diverging else []),
+        entry.kind,
+        "x".join(map(str, entry.shape)),
+        f"so far {entry.so_far.snr:.1f} dB",
+        *([] if entry.alone is None else [f"alone {entry.alone.snr:.1f} dB"]),
+    ]
     return (
-        f"<h3>{escape(entry.layer)} <span>{escape(about)}</span></h3>"
+        f"<h3>{escape(entry.layer)} <span>{escape(', '.join(about))}</span></h3>"
         f'<div class="pair">{histogram_chart(entry.histograms)}{range_chart(entry.ranges)}</div>'
     )
 
