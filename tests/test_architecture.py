@@ -34,15 +34,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {LEAF, "npu", "rknn", "vip"},
     "dropin": {LEAF, "npu", "rknn", "vip"},
     "serve": {LEAF, "npu", "session"},
-    "demo": {LEAF, "npu", "compiler", "session"},
-    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "demo"},
+    "profiling": {LEAF, "npu"},
+    "demo": {LEAF, "npu", "compiler", "session", "profiling"},
+    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "profiling", "demo"},
 }
 """Which rooms each room may import, besides itself."""
 
 ONLY_ITS_FACE = {("session", "rknn"), ("session", "vip"), ("rknn", "session"), ("vip", "session")}
 """Pairs in which the first may import the second package, but no module inside it."""
 
-OPTIONAL = {"onnx", "onnxruntime", "cv2", "typer", "rich"}
+OPTIONAL = {"onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"}
 """Packages that are loaded at first use. The command line may import its own two at once."""
 
 

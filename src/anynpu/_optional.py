@@ -37,3 +37,8 @@ def onnxruntime() -> Any:
 def cv2() -> Any:
     """The package ``cv2`` (opencv-python-headless)."""
     return _load("cv2", "vision")
+
+
+def pyopencl() -> Any:
+    """The package ``pyopencl``."""
+    return _load("pyopencl", "opencl")

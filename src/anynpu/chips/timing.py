@@ -80,20 +80,20 @@ _PROFILES: Mapping[str, TimingProfile] = {
     for profile in (
         _published(
             "rk3588",
-            TimingParameters(883.9, 8.913, 18.48, 23020.0, 0.8691, 0.279),
+            TimingParameters(892.7, 8.883, 18.68, 23010.0, 0.8896, 0.7767),
             0.030,
             0.51,
             {"MobileNetV2": 0.51, "RetinaFace mobile 320": -0.48},
         ),
-        _published("rk3576", TimingParameters(823.1, 8.936, 12.11, 20060.0, 0.4617, 1.0), 0.021, 0.14, {}),
+        _published("rk3576", TimingParameters(829.5, 8.895, 12.28, 20000.0, 0.5094, 1.0), 0.016, 0.14, {}),
         _published(
             "rk3566",
-            TimingParameters(436.3, 2.895, 46.03, 60680.0, 0.3537, 1.795),
-            0.019,
-            0.25,
-            {"MobileNetV2": 0.17, "RetinaFace mobile 320": -0.25},
+            TimingParameters(437.9, 2.892, 46.03, 60230.0, 0.3782, 1.978),
+            0.017,
+            0.24,
+            {"MobileNetV2": 0.17, "RetinaFace mobile 320": -0.24},
         ),
-        _published("rk3562", TimingParameters(441.2, 4.59, 39.75, 25250.0, 0.8873, 0.4614), 0.032, 0.14, {}),
+        _published("rk3562", TimingParameters(449.2, 4.54, 40.09, 24950.0, 1.0, 1.711), 0.032, 0.15, {}),
     )
 }
 
@@ -141,6 +141,6 @@ def timing_profile(chip: Chip) -> TimingProfile:
     relative = _SAME_NPU.get(chip.name)
     if relative is not None:
         base = _PROFILES[relative]
-        source = f"{relative}, which has the same NPU"
+        source = f"the figures are those of {relative}, which has the same NPU"
         return replace(base, chip=chip.name, calibrated=False, source=source, outliers={}, relative=relative)
     return TimingProfile(chip.name, derived_parameters(chip), False, "MACs and clock of the hardware; no latency is published")

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import calibrate, check, compile, demo, inspect, predict, run_model
+from . import calibrate, check, compile, demo, doctor, inspect, predict, profile, run_model
 from .console import fail
 
 __all__ = ["app", "run"]
@@ -31,6 +31,8 @@ app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
 app.command("predict")(predict.command)
 app.command("calibrate")(calibrate.command)
+app.command("profile")(profile.command)
+app.command("doctor")(doctor.command)
 app.command("demo")(demo.command)
 
 

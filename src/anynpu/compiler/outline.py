@@ -34,7 +34,7 @@ _LARGE_WEIGHT = 1024
 
 
 class ModelOutline:
-    """The outline of an ONNX model for any chip; what does not depend on the chip is done once.
+    """The outline of an ONNX model for any chip; what does not depend on the chip is done once. For one thread at a time.
 
     :ivar name: what to call the model
 

@@ -94,9 +94,10 @@ class Context:
     @property
     def internal_memory(self) -> Buffer:
         """Where the intermediates are, at the offsets of ``program.memory``. May be given to another context, which then takes turns."""
-        self._require()
-        assert self._internal is not None
-        return self._internal
+        internal = self._internal
+        if internal is None:
+            raise _closed()
+        return internal
 
     @property
     def closed(self) -> bool:

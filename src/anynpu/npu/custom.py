@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import DeviceError
+from ..errors import CustomOperatorError
 from ..program import AttributeValue
 from ..tensor import TensorSpec
 from .control import RunControl
@@ -94,17 +94,19 @@ def _call(function: CustomFunction, call: CustomCall) -> None:
     title = f"custom operator '{call.op_type}' in layer '{call.name}'"
     try:
         result = function(call)
+    except CustomOperatorError:
+        raise  # says already what failed
     except Exception as error:  # the user's own code: it may raise anything
-        raise DeviceError(
+        raise CustomOperatorError(
             f"{title} failed: {type(error).__name__}: {error}", hint="see the cause, in the function that was registered for it"
         ) from error
     if result is None or (isinstance(result, int) and not isinstance(result, bool) and result == 0):
         return
     if isinstance(result, int) and not isinstance(result, bool):
-        raise DeviceError(
+        raise CustomOperatorError(
             f"{title} reported failure {result}", code=result, hint="its function returns None or 0 where all is well"
         )
-    raise DeviceError(
+    raise CustomOperatorError(
         f"{title} returned a {type(result).__name__}",
         hint="fill call.outputs[i].array in place, and return None or 0; any other number means failure",
     )
@@ -114,7 +116,7 @@ def require_registered(calls: Iterable[CustomCall], functions: Mapping[str, Cust
     """Refuse calls that there is no function for."""
     for call in calls:
         if call.op_type not in functions:
-            raise DeviceError(
+            raise CustomOperatorError(
                 f"custom operator '{call.op_type}' of layer '{call.name}' is not registered with the context",
                 hint=f"context.register_custom_operator('{call.op_type}', compute) before the run",
             )

@@ -41,6 +41,7 @@ _SLOW = (
     "GlobalAveragePool",
     "GlobalMaxPool",
 )
+_ON_ROWS = ("Softmax", "LogSoftmax", "MatMul", "LayerNormalization")
 _NORMALISATION = ("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div")
 """The operators that exporters write for a LayerNormalization, which the chip does in one."""
 
@@ -117,8 +118,8 @@ def _normalisations(layers: list[LayerWork]) -> list[LayerWork]:
     length = len(_NORMALISATION)
     for first in range(len(layers) - length + 1):
         if tuple(layer.kind for layer in layers[first : first + length]) == _NORMALISATION:
-            elements = max((task.slow for task in layers[first].tasks), default=0.0)
-            layers[first] = replace(layers[first], tasks=(Task(slow=elements),))
+            task = max(layers[first].tasks, key=lambda task: task.slow, default=Task())
+            layers[first] = replace(layers[first], tasks=(replace(task, written=task.read),))
             for index in range(first + 1, first + length):
                 layers[index] = replace(layers[index], tasks=())
     return layers
@@ -186,7 +187,9 @@ class _View:
         if tasks and layer.placement is Placement.NPU:
             for name in layer.outputs:
                 if name in self._relaid:
-                    tasks = (*tasks, Task(slow=self._program.tensors[name].elements))
+                    spec = self._program.tensors[name]
+                    moved = self._bytes(spec)
+                    tasks = (*tasks, Task(read=moved, written=moved, slow=spec.elements))
         return LayerWork(layer.name, layer.kind, tasks, layer.macs, self._splits(layer))
 
     def _tasks(self, layer: Layer) -> tuple[Task, ...]:
@@ -194,17 +197,19 @@ class _View:
         if isinstance(layer.op, Convert) or layer.kind in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast"):
             return ()
         elements = max(sum(spec.elements for spec in inputs), sum(spec.elements for spec in outputs))
+        count = self._row_bytes if layer.kind.startswith(_ON_ROWS) else self._bytes
+        read, written = (sum(map(count, specs)) for specs in (inputs, outputs))
         if layer.placement is Placement.CPU:
-            return (Task(cpu=elements * (_EXPONENTIAL_COST if layer.kind.startswith(_EXPONENTIAL) else 1)),)
+            cost = _EXPONENTIAL_COST if layer.kind.startswith(_EXPONENTIAL) else 1
+            return (Task(read=read, weights=layer.weight_bytes, written=written, cpu=elements * cost),)
         if layer.kind.startswith("Conv"):
             return self._convolution(layer)
         if layer.macs:
             return self._product(layer)
         if layer.kind.startswith(_SLOW) or "Reduce" in layer.kind:
-            return (Task(slow=elements),)
+            return (Task(read=read, written=written, slow=elements),)
         if layer.kind in ("Slice", "Split"):
             return self._slice(layer)
-        read, written = (sum(map(self._bytes, specs)) for specs in (inputs, outputs))
         looked_up = isinstance(layer.op, Table) or _has_table(layer.op)
         atoms = sum(spec.elements for spec in outputs) * self._width / _ATOM_BYTES if looked_up else 0.0
         return (Task(atoms=atoms, read=read, written=written),)
@@ -239,7 +244,7 @@ class _View:
     def _product(self, layer: Layer) -> tuple[Task, ...]:
         """Fully connected layers, products of activations, recurrent layers."""
         inputs, outputs = self._specs(layer)
-        read, written = sum(map(self._bytes, inputs)), sum(map(self._bytes, outputs))
+        read, written = sum(map(self._row_bytes, inputs)), sum(map(self._row_bytes, outputs))
         if isinstance(layer.op, MatMul) or (layer.kind.startswith("MatMul") and len(inputs) > 1):
             n = outputs[0].shape[-1] if outputs[0].shape else 1
             k = max(layer.macs // max(outputs[0].elements, 1), 1)
@@ -287,6 +292,14 @@ class _View:
         if pixels == 1 or (spec.name in self._program.inputs and channels <= _FEW_CHANNELS):
             return float(pixels * channels * self._width)
         return float(pixels * _up(channels * self._width, _BLOCK_BYTES))
+
+    def _row_bytes(self, spec: TensorSpec) -> float:
+        """Bytes of a matrix, or of several: the blocks lie along the rows."""
+        if not spec.dtype.is_float and spec.dtype not in (DType.INT8, DType.INT16):
+            return float(spec.nbytes)
+        columns = spec.shape[-1] if spec.shape else 1
+        rows = spec.elements // max(columns, 1)
+        return float(rows * (_up(columns * self._width, _BLOCK_BYTES) if rows > 1 else columns * self._width))
 
     def _splits(self, layer: Layer) -> bool:
         if layer.placement is Placement.CPU or not self._chip.multicore_operators:

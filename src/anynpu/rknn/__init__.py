@@ -2,6 +2,7 @@
 
 * :class:`Context` and :class:`Matmul`: the calls for Python programs, with numpy arrays and exceptions.
 * :class:`RknnModel`: load, run, read.
+* :class:`CustomOperator` and :func:`load_plugin`: operators of your own, in Python or in C.
 * :func:`open_library`: all ``rknn_*`` functions as a C program has them.
 * :mod:`anynpu.rknn.constants`: every constant under the vendor's name.
 
@@ -10,10 +11,14 @@
 ...     (heat,) = context.run([page])
 """
 
+from .backend import RknnBackend, open_backend
 from .constants import (
     Code,
     Flag,
     rknn_core_mask,
+    rknn_matmul_layout,
+    rknn_matmul_quant_type,
+    rknn_matmul_type,
     rknn_mem_alloc_flags,
     rknn_mem_sync_mode,
     rknn_query_cmd,
@@ -22,8 +27,10 @@ from .constants import (
     rknn_tensor_type,
 )
 from .context import Context
+from .customop import CustomOperator, OperatorCall, PluginOperator, load_plugin
 from .info import MemorySizes, ShapeRange, TensorInfo, Version
 from .library import Library, check, open_library
+from .matmul import Matmul
 from .model import RknnModel
 from .software.library import SoftwareLibrary
 from .tensormemory import TensorMemory
@@ -32,9 +39,14 @@ from .vendor import VendorLibrary
 __all__ = [
     "Code",
     "Context",
+    "CustomOperator",
     "Flag",
     "Library",
+    "Matmul",
     "MemorySizes",
+    "OperatorCall",
+    "PluginOperator",
+    "RknnBackend",
     "RknnModel",
     "ShapeRange",
     "SoftwareLibrary",
@@ -43,8 +55,13 @@ __all__ = [
     "VendorLibrary",
     "Version",
     "check",
+    "load_plugin",
+    "open_backend",
     "open_library",
     "rknn_core_mask",
+    "rknn_matmul_layout",
+    "rknn_matmul_quant_type",
+    "rknn_matmul_type",
     "rknn_mem_alloc_flags",
     "rknn_mem_sync_mode",
     "rknn_query_cmd",

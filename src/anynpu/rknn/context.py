@@ -24,6 +24,7 @@ from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, 
 from ..program import Model
 from .attributes import DTYPE_OF
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
+from .customop import CustomOperator, PluginOperator, Registration, register
 from .info import MemorySizes, ShapeRange, TensorInfo, Version, read_attr, write_attr
 from .library import Library, check, open_library
 from .tensormemory import TensorMemory
@@ -42,8 +43,9 @@ _FORMATS = {
 }
 
 
-def _destroy(library: Library, handle: int) -> None:
+def _destroy(library: Library, handle: int, operators: list[Registration]) -> None:
     library.rknn_destroy(handle)
+    operators.clear()  # not before: destroying the context calls their functions
 
 
 class Context:
@@ -110,7 +112,8 @@ class Context:
 
     def _adopt(self, handle: int) -> None:
         self._handle = handle
-        self._finalizer = weakref.finalize(self, _destroy, self.library, handle)
+        self._operators: list[Registration] = []
+        self._finalizer = weakref.finalize(self, _destroy, self.library, handle, self._operators)
         self._infos: dict[tuple[int, int], TensorInfo] = {}
         self._bound: dict[str, TensorMemory] = {}
         self._kept: list[object] = []
@@ -341,6 +344,13 @@ class Context:
         check(self.library, "rknn_dup_context", self.library.rknn_dup_context(source, result))
         return Context._of(self.library, result[0], self)
 
+    def register_operators(self, *operators: CustomOperator | PluginOperator) -> None:
+        """``rknn_register_custom_ops``: let functions of yours compute the custom operators of the model.
+
+        They may be registered at any time before the first run. A duplicated context needs its own.
+        """
+        self._operators.append(register(self.library, self.handle, operators))
+
     # memory
 
     def memory(self, size: int, *, flags: int = 0) -> TensorMemory:
@@ -439,7 +449,10 @@ class Context:
         return "<rknn.Context, closed>" if self.closed else f"<rknn.Context {self._handle:#x} on {self.library.description}>"
 
     def _call(self, name: str, *arguments: Any) -> None:
-        check(self.library, name, getattr(self.library, name)(self.handle, *arguments))
+        code = getattr(self.library, name)(self.handle, *arguments)
+        if code < 0:
+            causes = [registration.take_failure() for registration in self._operators]
+            check(self.library, name, code, cause=next(filter(None, causes), None))
 
     def _query(self, command: rknn_query_cmd, answer: Any) -> None:
         code = self.library.rknn_query(self.handle, int(command), answer, ffi.sizeof(answer[0]))

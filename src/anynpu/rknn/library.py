@@ -18,6 +18,7 @@ from ..devices import DeviceChoice, choose_device
 from ..errors import (
     AnynpuError,
     CallFailed,
+    CustomOperatorError,
     DeviceClosed,
     DeviceError,
     DeviceMemoryError,
@@ -100,8 +101,11 @@ _TEXTS: dict[int, tuple[str, str]] = {
 }
 
 
-def check(library: Library, call: str, code: int) -> None:
-    """Raise the error that *code* stands for; nothing for success."""
+def check(library: Library, call: str, code: int, *, cause: BaseException | None = None) -> None:
+    """Raise the error that *code* stands for; nothing for success.
+
+    :param cause: what a function of a custom operator raised meanwhile
+    """
     if code >= 0:
         return
     failure = library.last_error()
@@ -110,8 +114,8 @@ def check(library: Library, call: str, code: int) -> None:
     text, hint = _TEXTS.get(code, ("the runtime returned a code without a meaning", ""))
     if failure is not None:
         text, hint = failure.text, failure.hint
-    kind = _CLASSES.get(code, CallFailed)
+    kind = _CLASSES.get(code, CallFailed) if cause is None else CustomOperatorError
     if call == "rknn_init" and code == Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH:
         kind = ModelError
     name = Code(code).name if code in Code._value2member_map_ else ""
-    raise kind(text, hint=hint, code=code, call=call, code_name=name)
+    raise kind(text, hint=hint, code=code, call=call, code_name=name) from cause

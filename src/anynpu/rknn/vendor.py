@@ -110,9 +110,9 @@ def read_version(path: str) -> tuple[int, int, int] | None:
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             match = _VERSION.search(content)
+            return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
     except (OSError, ValueError):
         return None
-    return None if match is None else (int(match[1]), int(match[2]), int(match[3]))
 
 
 def _dotted(version: tuple[int, ...]) -> str:

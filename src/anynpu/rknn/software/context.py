@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
@@ -25,6 +25,9 @@ from .memory import TensorMemory
 from .ports import InputPort, OutputPort, attr_key
 from .refusal import Refusal
 from .sram import Sram, SramShare
+
+if TYPE_CHECKING:
+    from .customops import CustomOperators
 
 __all__ = ["ModelContext", "Ports"]
 
@@ -74,9 +77,11 @@ class ModelContext:
         self.closed = False
         self.runs = 0
         self.last_control: RunControl | None = None
-        self.perf_text: Any = None
+        self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
-        self.custom: Any = None
+        self.outputs_of_frame = False  # what ran last, or shall run last, did not block
+        self.custom: CustomOperators | None = None
+        self._needed_operators = model.custom_operators
         self.loaded: LoadedModel | None = None
         self.npu: Context | None = None
         self.dynamic = len(model.programs) > 1
@@ -85,7 +90,7 @@ class ModelContext:
         self._ports: dict[int, Ports] = {}
         self._given: dict[int, Any] = {}
         self._predictions: dict[tuple[int, int, int], Prediction] = {}
-        self._addresses: dict[str, int] = {}  # of the engine's own inputs and outputs, until something is bound
+        self._places: dict[InputPort | OutputPort, tuple[int, memoryview]] = {}  # the engine's memory, until something is bound
         self._weight_source = weights_from
         self._share: SramShare | None = None
         self._pending_internal: Buffer | None = None
@@ -121,10 +126,11 @@ class ModelContext:
     def dma_size(self) -> int:
         """Bytes of device memory that were allocated for this context alone."""
         total = 0
-        if self.loaded is not None and self._weight_source is None and not self.flags & _ALL_OUTSIDE:
-            total += self.loaded.weights.size
-        if self.npu is not None and not self.flags & _INTERNAL_OUTSIDE:
-            total += self.npu.internal_memory.size
+        loaded, npu = self.loaded, self.npu
+        if loaded is not None and self._weight_source is None and not self.flags & _ALL_OUTSIDE:
+            total += loaded.weights.size
+        if npu is not None and not self.flags & _INTERNAL_OUTSIDE:
+            total += npu.internal_memory.size
         return total + sum(port.spec.nbytes for port in (*self.ports.inputs, *self.ports.outputs) if port.binding is None)
 
     def prediction(self) -> Prediction:
@@ -178,6 +184,12 @@ class ModelContext:
                 "the context was made with RKNN_FLAG_COLLECT_MODEL_INFO_ONLY and answers queries only",
                 "call rknn_init without that flag",
             )
+        if self.custom is not None and self.custom.calling():
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                "the call comes from a callback of a custom operator of the same context, and would wait for itself",
+                "callbacks may read attributes of their operator and use other contexts",
+            )
 
     def set_weights(self, memory: TensorMemory) -> None:
         """Put the weights into memory of the caller, and use them there."""
@@ -189,9 +201,11 @@ class ModelContext:
                 "call rknn_init with RKNN_FLAG_MEM_ALLOC_OUTSIDE",
             )
         with self.lock:
+            self.require_runnable_kind()
+            loaded = self.device.load(self.model, weights=memory.buffer)  # if that is refused, nothing has changed
             internal = self.npu.internal_memory if self.npu is not None else None
             self._drop_engine()
-            self.loaded = self.device.load(self.model, weights=memory.buffer)
+            self.loaded = loaded
             if internal is not None:
                 self._use_internal(internal)
 
@@ -211,6 +225,7 @@ class ModelContext:
                 "RKNN_QUERY_MEM_SIZE tells total_internal_size",
             )
         with self.lock:
+            self.require_runnable_kind()
             if self.loaded is None:
                 self._pending_internal = memory.buffer
             else:
@@ -218,17 +233,19 @@ class ModelContext:
 
     def set_shapes(self, index: int) -> None:
         """Change to another set of shapes; what was bound to the inputs and outputs of the old one is let go."""
-        self.require_runnable_kind()
         with self.lock:
+            self.require_runnable_kind()
             if index != self.shapes or not self.shapes_chosen:
                 for port in (*self.ports.inputs, *self.ports.outputs):
+                    if port.binding is not None and self.npu is not None:
+                        (self.npu.bind_input if isinstance(port, InputPort) else self.npu.bind_output)(port.name, None)
                     port.binding = None
                 self.shapes = index
                 self.shapes_chosen = True
                 self.runs = 0
                 for source in self.ports.inputs:
                     source.given = False
-                self._addresses.clear()
+                self._places.clear()
                 if self.npu is not None:
                     self.npu.select_shapes(index)
 
@@ -236,6 +253,7 @@ class ModelContext:
         """Convert what the caller has into the engine's inputs: for each the port, address, bytes, type, format, pass_through."""
         with self.lock:
             npu = self._engine()
+            accepted = []
             for port, address, nbytes, kind, fmt, pass_through in given:
                 if port.binding is not None:
                     raise Refusal(
@@ -250,13 +268,15 @@ class ModelContext:
                         f"input '{port.name}' takes {transfer.nbytes} bytes, got {nbytes}",
                         "size is in bytes: elements times the size of the type",
                     )
-                transfer.conversion.run(address, self._address(npu, port))
+                accepted.append((port, transfer.conversion, address))
+            for port, conversion, address in accepted:
+                conversion.run(address, self._address(npu, port))
                 port.given = True
 
     def bind(self, memory: TensorMemory, attr: Any) -> None:
         """Bind memory to the input or output that the attributes name."""
-        self.require_runnable_kind()
         with self.lock:
+            self.require_runnable_kind()
             port = self._named(attr)
             key = attr_key(attr)
             bound = port.binding
@@ -268,7 +288,7 @@ class ModelContext:
             bind = npu.bind_input if isinstance(port, InputPort) else npu.bind_output
             if direct is not None or bound is None or bound.conversion is None:
                 bind(port.name, direct)
-                self._addresses.clear()
+                self._places.clear()
             port.binding = binding
 
     def run(self, control: RunControl) -> None:
@@ -276,7 +296,8 @@ class ModelContext:
         self.require_runnable_kind()
         with self.lock:
             npu = self._engine()
-            self._check_bound()
+            self._check_bound(npu)
+            self._check_operators()
             for source in self.ports.inputs:
                 bound = source.binding
                 if bound is not None and bound.conversion is not None:
@@ -289,6 +310,11 @@ class ModelContext:
                 if bound is not None and bound.conversion is not None:
                     bound.conversion.run(self._address(npu, target), bound.address)
             self.runs += 1
+
+    def run_now(self, control: RunControl) -> None:
+        """:meth:`run` for a caller who waits; its outputs take the place of those of earlier frames."""
+        self.outputs_of_frame = False
+        self.run(control)
 
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:
         """Convert an output to the caller's memory."""
@@ -307,9 +333,13 @@ class ModelContext:
     def close(self) -> None:
         """End what runs, then give everything back."""
         self.closed = True
-        npu, frames, custom = self.npu, self.frames, self.custom
+        npu = self.npu
         if npu is not None:
             npu.close()
+        with self.lock:  # what began before has ended, and nothing else begins
+            npu, frames, custom = self.npu, self.frames, self.custom
+            if npu is not None:
+                npu.close()  # it may have been made a moment ago
         if frames is not None:
             frames.close()
         with self.lock:
@@ -317,6 +347,8 @@ class ModelContext:
                 custom.close()
             self._given.clear()
             self._ports.clear()
+            self._places.clear()
+            self.perf_texts.clear()
             self.npu = None
             self.loaded = None
             self._weight_source = None
@@ -327,15 +359,19 @@ class ModelContext:
         source = self._weight_source
         if source is None:
             return self.device.load(self.model)
-        if source.loaded is None:
+        loaded = source.loaded
+        if loaded is None:
             raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the context to take weights from has none", "set its weight memory before")
+        if source.device is not self.device:
+            raise Refusal(Code.RKNN_ERR_MODEL_INVALID, "the context to take weights from is one of another chip")
         if source.model is self.model:
-            return source.loaded
-        return self.device.load(self.model, weights_from=source.loaded)
+            return loaded
+        return self.device.load(self.model, weights_from=loaded)
 
     def _use_internal(self, internal: Buffer) -> None:
         assert self.loaded is not None
-        self._addresses.clear()
+        self._places.clear()
+        self.runs = 0
         previous, self.npu = self.npu, self.loaded.context(internal=internal, shapes=self.shapes)
         if previous is not None:
             previous.close()
@@ -348,11 +384,11 @@ class ModelContext:
         for ports in self._ports.values():
             for source in ports.inputs:
                 source.given = False
-                if source.binding is not None and source.binding.conversion is None and self.npu is not None:
-                    self.npu.bind_input(source.name, source.binding.memory.buffer)
+                if self.npu is not None and (buffer := _direct(source)) is not None:
+                    self.npu.bind_input(source.name, buffer)
             for target in ports.outputs:
-                if target.binding is not None and target.binding.conversion is None and self.npu is not None:
-                    self.npu.bind_output(target.name, target.binding.memory.buffer)
+                if self.npu is not None and (buffer := _direct(target)) is not None:
+                    self.npu.bind_output(target.name, buffer)
 
     def _drop_engine(self) -> None:
         if self.npu is not None:
@@ -382,14 +418,14 @@ class ModelContext:
         return self.npu
 
     def _address(self, npu: Context, port: InputPort | OutputPort) -> int:
-        """Where the engine has an input or output."""
-        known = self._addresses.get(port.name)
+        """Where the engine has an input or output. It stays mapped while the context's lock is held, also if the engine is closed."""
+        known = self._places.get(port)
         if known is None:
             buffer = npu.input_buffer(port.name) if isinstance(port, InputPort) else npu.output_buffer(port.name)
-            known = self._addresses[port.name] = buffer.address
-        return known
+            known = self._places[port] = buffer.address, buffer.view()
+        return known[0]
 
-    def _check_bound(self) -> None:
+    def _check_bound(self, npu: Context) -> None:
         if not self.shapes_chosen:
             raise Refusal(
                 Code.RKNN_ERR_INPUT_INVALID,
@@ -403,6 +439,10 @@ class ModelContext:
                     f"input '{source.name}' has no data",
                     "call rknn_inputs_set, or bind memory with rknn_set_io_mem",
                 )
+        if npu.internal_memory.closed and not self.device.closed:
+            raise Refusal(
+                Code.RKNN_ERR_MALLOC_FAIL, "the internal memory was destroyed", "call rknn_set_internal_mem with other memory"
+            )
         must_bind = self.device.chip.library == "librknnmrt"
         for target in self.ports.outputs:
             if target.binding is None and must_bind:
@@ -415,6 +455,16 @@ class ModelContext:
         ):
             if port.binding is not None and port.binding.memory.buffer.closed:
                 raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
+
+    def _check_operators(self) -> None:
+        needed = self._needed_operators
+        missing = needed and (needed[0] if self.custom is None else self.custom.missing(needed))
+        if missing:
+            raise Refusal(
+                Code.RKNN_ERR_FAIL,
+                f"'{self.model.name}' has the custom operator '{missing}', which is not registered",
+                "call rknn_register_custom_ops before rknn_run; a duplicated context has no operators of its own",
+            )
 
     def _cores(self) -> int:
         """The mask of a run: what was set; for a model of several batches, as many cores as were asked for."""
@@ -436,6 +486,14 @@ class ModelContext:
             f"the attributes name '{name}', which is neither an input nor an output",
             f"begin with attributes that rknn_query gave; the model has: {known}",
         )
+
+
+def _direct(port: InputPort | OutputPort) -> Buffer | None:
+    """The memory that the engine itself shall use; what was destroyed is refused by the next run."""
+    binding = port.binding
+    if binding is None or binding.conversion is not None or binding.memory.buffer.closed:
+        return None
+    return binding.memory.buffer
 
 
 def cut_name(name: str) -> str:

@@ -24,6 +24,9 @@ KEPT = 64
 """Frames that nobody waited for; the oldest are forgotten."""
 
 
+_LARGEST_NUMBER = 2**64 - 1
+
+
 class Frames:
     """The frames of one context."""
 
@@ -33,14 +36,17 @@ class Frames:
         self._futures: OrderedDict[int, Future[None]] = OrderedDict()
         self._next = 1
         self._thread = 0
+        self._closed = False
 
     def submit(self, frame: int, run: Callable[[], None]) -> int:
         """Queue *run* as *frame* (0: the next number) and return its number."""
         with self._lock:
+            if self._closed:
+                raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed")
             frame = frame or self._next
             if frame in self._futures and not self._futures[frame].done():
                 raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"frame {frame} is on its way already", "give every frame its number")
-            self._next = max(self._next, frame) + 1
+            self._next = max(self._next, frame) % _LARGEST_NUMBER + 1
             self._futures[frame] = self._pool.submit(self._run, run)
             self._futures.move_to_end(frame)
             while len(self._futures) > KEPT and next(iter(self._futures.values())).done():
@@ -53,6 +59,9 @@ class Frames:
             if not frame and self._futures:
                 frame = next(reversed(self._futures))
             future = self._futures.get(frame)
+            closed = self._closed
+        if future is None and closed:
+            raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed")
         if future is None:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"no frame {frame} was started", "wait for a frame that rknn_run queued")
         try:
@@ -77,4 +86,8 @@ class Frames:
 
     def close(self) -> None:
         """Drop what waits and let what runs end (which may be the caller: a custom operator may destroy its context)."""
+        with self._lock:
+            self._closed = True
         self._pool.shutdown(wait=threading.get_ident() != self._thread, cancel_futures=True)
+        with self._lock:
+            self._futures.clear()  # an error refers to the frames of its run, and so to the context

@@ -64,10 +64,14 @@ class Handles:
         """Whether there is an object behind *handle*."""
         return handle & _LOW_BITS in self._objects
 
-    def all(self) -> list[object]:
-        """Every object, in no order."""
+    def __len__(self) -> int:
+        return len(self._objects)
+
+    def clear(self) -> list[object]:
+        """Take every object off the table; gives them in no order."""
         with self._lock:
-            return list(self._objects.values())
+            objects, self._objects = list(self._objects.values()), {}
+        return objects
 
 
 def _unknown(handle: int, entry: object) -> Refusal:

@@ -46,6 +46,7 @@ _KNOWN_FLAGS = functools.reduce(lambda left, right: left | right, Flag)
 _POINTER_CALLS = frozenset(
     {"rknn_create_mem", "rknn_create_mem2", "rknn_create_mem_from_fd", "rknn_create_mem_from_phys", "rknn_create_mem_from_mb_blk"}
 )
+_CALLS_WITHOUT_RESULT = frozenset({"rknn_custom_op_get_op_attr"})
 _WORKS_HERE = frozenset({"rknn_wait"})
 """Listed as unavailable on every chip by the vendor, and available here."""
 
@@ -100,9 +101,10 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     def close(self) -> None:
         """End everything that was made through this library; handles become invalid."""
         self._closed = True
-        for entry in self.handles.all():
+        for entry in self.handles.clear():
             if isinstance(entry, ModelContext):
                 entry.close()
+        self.memories.clear()
         with self._lock:
             devices, self._devices = list(self._devices.values()), {}
         for device, _ in devices:
@@ -138,7 +140,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     def _refuse_missing(self, chip: Chip) -> None:
         """Give the calls that the chip lacks an answer of their own, so that the others need no check."""
         for name, available in chip.calls.items():
-            if not available and name not in _WORKS_HERE and name != "rknn_custom_op_get_op_attr":
+            if not available and name not in _WORKS_HERE | _CALLS_WITHOUT_RESULT:
                 setattr(self, name, functools.partial(self._missing, name, chip.name))
 
     def _missing(self, name: str, chip: str, *arguments: Any) -> Any:
@@ -245,52 +247,38 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         entry = self._context(context)
         self._supported("rknn_inputs_set", entry)
         entry.require_runnable_kind()
-        ports = entry.ports.inputs
-        if inputs == ffi.NULL or n_inputs != len(ports):
-            raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
-        if not entry.shapes_chosen:
-            raise Refusal(
-                Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
-            )
-        given: list[tuple[InputPort, int, int, int, int, int]] = []
-        for position in range(n_inputs):
-            one = inputs[position]
-            if one.index >= n_inputs or any(port.index == one.index for port, *_ in given):
-                raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input index {one.index} does not exist or came twice")
-            address = int(ffi.cast("uintptr_t", one.buf))
-            if not address:
-                raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{ports[one.index].name}' is a null pointer")
-            given.append((ports[one.index], address, one.size, one.type, one.fmt, one.pass_through))
-        entry.set_inputs(given)
+        with entry.lock:  # another thread may change the shapes
+            entry.set_inputs(_given(entry, n_inputs, inputs))
         return 0
 
     def rknn_run(self, context: int, extend: Any) -> int:
         """Execute; with ``non_block`` of *extend*, return at once."""
         entry = self._context(context)
         if extend == ffi.NULL:
-            entry.run(RunControl())
+            entry.run_now(RunControl())
             return 0
         control = RunControl(extend.timeout_ms / 1000 if extend.timeout_ms > 0 else None)
         if not extend.non_block:
-            entry.run(control)
+            entry.run_now(control)
             return 0
-        entry.require_runnable_kind()
         with entry.lock:
-            if entry.frames is None:
-                entry.frames = Frames()
-        extend.frame_id = entry.frames.submit(extend.frame_id, lambda: entry.run(control))
+            entry.require_runnable_kind()
+            frames = entry.frames = entry.frames or Frames()
+            entry.outputs_of_frame = True
+        extend.frame_id = frames.submit(extend.frame_id, lambda: entry.run(control))
         return 0
 
     def rknn_wait(self, context: int, extend: Any) -> int:
         """Wait for a run that did not block."""
         entry = self._context(context)
         entry.require_runnable_kind()
-        if entry.frames is None:
+        frames = entry.frames
+        if frames is None:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, "no run is on its way", "call rknn_run with non_block before")
         if extend == ffi.NULL:
-            entry.frames.wait(0, None)
+            frames.wait(0, None)
         else:
-            extend.frame_id = entry.frames.wait(extend.frame_id, extend.timeout_ms / 1000 if extend.timeout_ms > 0 else None)
+            extend.frame_id = frames.wait(extend.frame_id, extend.timeout_ms / 1000 if extend.timeout_ms > 0 else None)
         return 0
 
     def rknn_outputs_get(self, context: int, n_outputs: int, outputs: Any, extend: Any) -> int:
@@ -301,17 +289,20 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         ports = entry.ports.outputs
         if outputs == ffi.NULL or n_outputs != len(ports):
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_outputs} outputs asked for, the model has {len(ports)}")
-        if entry.frames is not None:
+        if entry.frames is not None and (entry.outputs_of_frame or (extend != ffi.NULL and extend.frame_id)):
             _wait_for_frame(entry.frames, extend)
         with entry.lock:
             if not entry.runs:
                 raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, "the model has not run yet", "call rknn_run before")
+            ports = entry.ports.outputs  # another thread may have changed the shapes
             wanted = [_wanted(ports, outputs[position]) for position in range(n_outputs)]
+            held = []  # what is given out now may be released by another thread before it is filled
             for position, (port, want_float) in enumerate(wanted):
                 one = outputs[position]
                 nbytes = port.transfer(want_float).nbytes
                 if not one.is_prealloc:
-                    one.buf = entry.give_output(nbytes)
+                    one.buf = memory = entry.give_output(nbytes)
+                    held.append(memory)
                 entry.read(port, want_float, int(ffi.cast("uintptr_t", one.buf)))
                 one.size = nbytes
         return 0
@@ -416,8 +407,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def rknn_destroy_mem(self, context: int, mem: Any) -> int:
         """Give memory back; what the caller brought himself stays his."""
-        entry = self.memories.find(mem)
-        if entry.owner != context and not self.handles.known(context):
+        if self.memories.owner(mem) != context and not self.handles.known(context):
             raise Refusal(Code.RKNN_ERR_CTX_INVALID, f"there is no context {context:#x}")
         entry = self.memories.remove(mem)
         if entry.sram is not None:
@@ -471,7 +461,6 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
 def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """*method* with failures as codes."""
-    failure = ffi.NULL if name in _POINTER_CALLS else None
 
     @functools.wraps(method)
     def call(self: SoftwareLibrary, *arguments: Any) -> Any:
@@ -479,7 +468,9 @@ def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             return method(self, *arguments)
         except Exception as error:  # nothing may leave through C; what is not an error of ours is logged with its traceback
             code = self.failed(name, error)
-            return code if failure is None else failure
+            if name in _CALLS_WITHOUT_RESULT:
+                return None
+            return ffi.NULL if name in _POINTER_CALLS else code
 
     return call
 
@@ -519,6 +510,26 @@ def _read_model(model: Any, size: int, extend: Any) -> Model:
         raise Refusal(Code.RKNN_ERR_MODEL_INVALID, f"{path} cannot be read: {error.strerror or error}") from error
 
 
+def _given(entry: ModelContext, n_inputs: int, inputs: Any) -> list[tuple[InputPort, int, int, int, int, int]]:
+    """What ``rknn_inputs_set`` was called with, as :meth:`ModelContext.set_inputs` takes it."""
+    ports = entry.ports.inputs
+    if inputs == ffi.NULL or n_inputs != len(ports):
+        raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
+    if not entry.shapes_chosen:
+        raise Refusal(Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes")
+    given: list[tuple[InputPort, int, int, int, int, int]] = []
+    for position in range(n_inputs):
+        one = inputs[position]
+        index = one.index
+        if index >= n_inputs or any(port.index == index for port, *_ in given):
+            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input index {index} does not exist or came twice")
+        address = int(ffi.cast("uintptr_t", one.buf))
+        if not address:
+            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{ports[index].name}' is a null pointer")
+        given.append((ports[index], address, one.size, one.type, one.fmt, one.pass_through))
+    return given
+
+
 def _wait_for_frame(frames: Frames, extend: Any) -> None:
     latest = frames.latest
     if extend == ffi.NULL:
@@ -537,6 +548,8 @@ def _wanted(ports: list[OutputPort], one: Any) -> tuple[OutputPort, bool]:
     if one.index >= len(ports):
         raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"there is no output {one.index}: the model has {len(ports)}")
     port, want_float = ports[one.index], bool(one.want_float)
+    if port.binding is not None and port.binding.memory.buffer.closed:
+        raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
     if one.is_prealloc:
         nbytes = port.transfer(want_float).nbytes
         if one.buf == ffi.NULL:

@@ -81,11 +81,18 @@ class MemoryTable:
         return struct
 
     def find(self, pointer: Any) -> TensorMemory:
-        """The memory behind a pointer of the caller."""
+        """The memory behind a pointer of the caller; refused if it is a part of memory that was destroyed."""
+        entry = self._entries.get(_address(pointer))
+        if entry is None or entry.buffer.closed:
+            raise _unknown(pointer)
+        return entry
+
+    def owner(self, pointer: Any) -> int:
+        """The handle that the memory behind a pointer was made with."""
         entry = self._entries.get(_address(pointer))
         if entry is None:
             raise _unknown(pointer)
-        return entry
+        return entry.owner
 
     def remove(self, pointer: Any) -> TensorMemory:
         """Forget the memory behind a pointer; only one of several callers gets it."""
@@ -101,6 +108,10 @@ class MemoryTable:
             if not entry.buffer.closed and first <= address and address + size <= first + entry.size:
                 return entry
         return None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._entries.clear()
 
     def __len__(self) -> int:
         return len(self._entries)

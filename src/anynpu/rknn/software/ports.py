@@ -40,21 +40,21 @@ class Transfer:
     conversion: Conversion
 
 
-@dataclass(frozen=True, eq=False)
 class Binding:
-    """Memory of the caller that a tensor is bound to.
+    """Memory of the caller that a tensor is bound to. It stays mapped for as long as the binding lives, also if it is destroyed.
 
     :ivar key: the bytes of the attributes that it was bound with: binding the same again changes nothing
     :ivar conversion: None where the engine uses the memory itself
     """
 
-    memory: TensorMemory
-    key: bytes
-    conversion: Conversion | None
+    __slots__ = ("_view", "address", "conversion", "key", "memory")
 
-    @property
-    def address(self) -> int:
-        return self.memory.buffer.address
+    def __init__(self, memory: TensorMemory, key: bytes, conversion: Conversion | None) -> None:
+        self.memory = memory
+        self.key = key
+        self.conversion = conversion
+        self.address = memory.buffer.address
+        self._view = memory.buffer.view()
 
 
 class _Port:
@@ -137,7 +137,7 @@ class InputPort(_Port):
 
     def transfer(self, kind: int, fmt: int, pass_through: int) -> Transfer:
         """From what ``rknn_inputs_set`` is given to the engine."""
-        key = (kind, fmt, pass_through)
+        key = (0, 0, 1) if pass_through else (kind, fmt, 0)  # what is passed through is not looked at
         known = self._transfers.get(key)
         if known is None:
             source = self._native() if pass_through else self._source(kind, fmt)

@@ -145,8 +145,7 @@ def _perf_detail(context: ModelContext, info: Any, size: int) -> None:
                 Code.RKNN_ERR_FAIL, "the times of layers were not collected", "call rknn_init with RKNN_FLAG_COLLECT_PERF_MASK"
             )
         text = perf_table(context)
-    context.perf_text = ffi.new("char[]", text.encode())
-    info.perf_data = context.perf_text
+    info.perf_data = context.perf_texts.setdefault(text, ffi.new("char[]", text.encode()))
     info.data_len = len(text.encode())
 
 

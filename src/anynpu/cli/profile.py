@@ -1,0 +1,135 @@
+"""``anynpu profile``: where the time goes."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from .. import chips
+from ..npu import Device, LoadedModel
+from ..npu.timing_board import read_board
+from ..profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
+from ..program import Model
+from .console import plain_table, print_json, results
+from .models import TimedModel
+from .options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
+from .summary import shape_text
+
+__all__ = ["command"]
+
+
+def command(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="A compiled model, or an ONNX model.", exists=True, dir_okay=False, readable=True),
+    ],
+    target: Annotated[str | None, typer.Option("--target", "-t", metavar="CHIP", help="The chip, for an ONNX model.")] = None,
+    cores: Annotated[int, typer.Option("--cores", min=1, help="Cores that one run may use.")] = 1,
+    board: BoardOption = None,
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
+    top: Annotated[int, typer.Option("--top", min=1, help="Layers to list.")] = 15,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with charts.", dir_okay=False)] = None,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for Perfetto.", dir_okay=False)
+    ] = None,
+    host: Annotated[bool, typer.Option("--host", help="Also run it and measure each layer on this machine.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show where the time goes, layer by layer, as predicted for the chip.
+
+    \b
+    Example:
+      anynpu profile yolo.rknn --html profile.html
+      anynpu profile yolo.onnx --target rk3566 --top 30
+      anynpu profile yolo.rknn --trace run.json      (open it in Perfetto)
+    """
+    shapes = parse_shapes(shape)
+    if isinstance(shapes, list):
+        raise typer.BadParameter("a profile has one shape for each input", param_hint="'--shape'")
+    subject = TimedModel(model, shapes=shapes, batch=batch)
+    compiled = subject.compiled
+    if host and compiled is None:
+        raise typer.BadParameter("only a compiled model can be run", param_hint="'--host'")
+    if compiled is not None and target is not None and chips.get(target).name != compiled.chip:
+        raise typer.BadParameter(f"{model.name} was compiled for {compiled.chip}", param_hint="'--target'")
+    timing = read_board(board) if board is not None else None
+    chip = chips.get(timing.chip if timing is not None else compiled.chip if compiled is not None else target or "rk3588")
+    program = subject.program(chip, subject.dtype(None))
+    measured = _host_times(compiled) if host and compiled is not None else None
+    made = profile_program(program, chip, cores=cores, board=timing, host_us=measured)
+    if html is not None:
+        html.write_text(profile_page(made, model.name), encoding="utf-8")
+    if trace is not None:
+        trace.write_text(chrome_trace(profile_events(made), process=f"{model.name} on {chip.name}"), encoding="utf-8")
+    if as_json:
+        print_json(_json(made, model.name))
+        return
+    _print(made, top)
+
+
+def _print(profile: Profile, top: int) -> None:
+    console = results()
+    for sentence in profile.advice():
+        console.print(sentence)
+    console.print(f"{profile.chip.name}: {profile.prediction.confidence}\n")
+    with_host = profile.host_us is not None
+    heads = ["#", "layer", "operator", "output", "time", "share", "bound", "MACs", *(["host"] if with_host else [])]
+    table = plain_table(*heads, right=("#", "time", "share", "MACs", "host"))
+    total = sum(layer.time_us for layer in profile.layers) or 1.0
+    for layer in profile.slowest(top):
+        cells = [
+            str(layer.index),
+            layer.name,
+            layer.kind,
+            shape_text(layer.output_shape),
+            f"{layer.time_us:.0f} us",
+            f"{100 * layer.time_us / total:.1f} %",
+            layer.bound.value,
+            f"{100 * layer.mac_share:.0f} %" if layer.operations else "-",
+        ]
+        if with_host:
+            cells.append("-" if layer.host_us is None else f"{layer.host_us:.0f} us")
+        table.add_row(*cells)
+    console.print(table)
+    if len(profile.layers) > top:
+        console.print(f"... and {len(profile.layers) - top} more")
+
+
+def _host_times(model: Model) -> dict[int, float]:
+    """Microseconds of each layer on this machine; the better of a few runs."""
+    with Device(model.chip, realtime=False) as device:
+        loaded: LoadedModel = device.load(model)
+        with loaded.context() as context:
+            for spec in context.inputs:
+                context.input_buffer(spec.name).array(np.uint8)[:] = 0
+            context.execute()
+            best: dict[int, float] = {}
+            until = time.monotonic() + 2.0
+            for _ in range(5):
+                for entry in context.execute(profile=True):
+                    best[entry.layer] = min(best.get(entry.layer, float("inf")), entry.ns / 1000)
+                if time.monotonic() > until:
+                    break
+            return best
+
+
+def _json(profile: Profile, name: str) -> dict[str, Any]:
+    layers = []
+    for layer in profile.layers:
+        entry = asdict(layer)
+        entry["bound"] = layer.bound.value
+        layers.append(entry)
+    return {
+        "model": name,
+        "chip": profile.chip.name,
+        "latency_ms": round(profile.latency_us / 1000, 4),
+        "confidence": str(profile.prediction.confidence),
+        "advice": profile.advice(),
+        "layers": layers,
+    }

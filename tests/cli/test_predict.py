@@ -1,0 +1,172 @@
+"""``anynpu predict``."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from anynpu import chips
+from anynpu.chips.timing import TimingProfile, timing_profile
+from anynpu.npu.timing_board import write_board
+
+Invoke = Callable[..., Any]
+
+KEYS = {"chip", "latency_ms", "fps_one_core", "fps_all_cores", "memory_bytes", "cpu_share", "confidence"}
+
+
+@pytest.fixture
+def stripped_path(tmp_path: Path) -> Path:
+    """A convolution of a large picture without the values of its weights; it needs more memory than the smallest chips have."""
+    graph = helper.make_graph(
+        [
+            helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+            helper.make_node("Sigmoid", ["c"], ["s"], "gate"),
+            helper.make_node("Mul", ["c", "s"], ["y"], "silu"),
+        ],
+        "large",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32, 1024, 1024])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 40, 1024, 1024])],
+        [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[40, 32, 3, 3])],
+    )
+    path = tmp_path / "large.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    return path
+
+
+def test_all_chips_are_the_default(invoke: Invoke, model_path: Path) -> None:
+    outcome = invoke("predict", model_path)
+    assert outcome.code == 0, outcome.err
+    lines = outcome.out.splitlines()
+    assert lines[0].split() == ["chip", "one", "core", "fps", "all", "cores", "memory", "CPU", "layers", "confidence"]
+    assert [line.split()[0] for line in lines[1:]] == list(chips.names())
+    assert next(line for line in lines if line.startswith("t527")).count("~") == 3
+
+
+def test_json_is_one_object(invoke: Invoke, model_path: Path) -> None:
+    outcome = invoke("predict", model_path, "--target", "all", "--json")
+    assert outcome.code == 0, outcome.err
+    data = json.loads(outcome.out)
+    assert set(data) == {"model", "dtype", "predictions"}
+    assert (data["model"], data["dtype"]) == ("small.onnx", "int8")
+    assert [entry["chip"] for entry in data["predictions"]] == list(chips.names())
+    for entry in data["predictions"]:
+        assert set(entry) == KEYS
+        assert entry["fps_one_core"] == pytest.approx(1000 / entry["latency_ms"], rel=1e-2)
+        assert entry["fps_all_cores"] >= entry["fps_one_core"]
+        assert entry["confidence"] in ("calibrated", "extrapolated", "uncalibrated")
+
+
+def test_stripped_weights_and_chips_with_too_little_memory(invoke: Invoke, stripped_path: Path) -> None:
+    outcome = invoke("predict", stripped_path, "--target", "all")
+    assert outcome.code == 0, outcome.err
+    rows = {line.split()[0]: line for line in outcome.out.splitlines()}
+    assert "does not fit: 72.0 MB needed, 57.6 MB available" in rows["rv1103"]
+    assert "uncalibrated" in rows["rv1106"]
+    data = json.loads(invoke("predict", stripped_path, "--json").out)
+    entry = next(entry for entry in data["predictions"] if entry["chip"] == "rv1103")
+    assert entry["latency_ms"] is None
+    assert entry["memory_bytes"] > 60 << 20
+    assert "does not fit" in entry["reason"]
+
+
+def test_float16_is_slower_and_not_for_every_chip(invoke: Invoke, stripped_path: Path) -> None:
+    int8, half = (json.loads(invoke("predict", stripped_path, "--json", "--dtype", kind).out) for kind in ("int8", "fp16"))
+    assert half["dtype"] == "fp16"
+    first, second = int8["predictions"][0], half["predictions"][0]
+    assert second["latency_ms"] > first["latency_ms"]
+    assert (first["confidence"], second["confidence"]) == ("calibrated", "extrapolated")
+    refusing = next(entry for entry in half["predictions"] if entry["chip"] == "rv1106")
+    assert "does not take fp16" in refusing["reason"]
+    alone = invoke("predict", stripped_path, "--dtype", "fp16", "--target", "rv1106")
+    assert alone.code == 1
+    assert "does not take fp16" in alone.err
+
+
+def test_a_compiled_model_is_predicted_for_its_chip(invoke: Invoke, compiled_path: Path, model_path: Path) -> None:
+    outcome = invoke("predict", compiled_path, "--json")
+    assert outcome.code == 0, outcome.err
+    (compiled,) = json.loads(outcome.out)["predictions"]
+    assert compiled["chip"] == "rk3588"
+    (outline,) = json.loads(invoke("predict", model_path, "--target", "rk3588", "--json").out)["predictions"]
+    assert compiled["latency_ms"] == outline["latency_ms"]
+    everywhere = json.loads(invoke("predict", compiled_path, "--target", "all", "--json").out)["predictions"]
+    assert len(everywhere) == len(chips.names())
+    assert everywhere[1]["confidence"] == "extrapolated"
+
+
+def test_layers(invoke: Invoke, model_path: Path) -> None:
+    outcome = invoke("predict", model_path, "--target", "rk3588", "--layers")
+    assert outcome.code == 0, outcome.err
+    row = next(line for line in outcome.out.splitlines() if " ConvRelu " in line)
+    assert "floor" in row
+    refused = invoke("predict", model_path, "--layers")
+    assert refused.code == 2
+    assert "one chip" in refused.err
+
+
+def test_a_plot_is_an_svg_with_a_bar_for_each_chip(invoke: Invoke, stripped_path: Path, tmp_path: Path) -> None:
+    path = tmp_path / "chips.svg"
+    outcome = invoke("predict", stripped_path, "--plot", path)
+    assert outcome.code == 0, outcome.err
+    root = ElementTree.parse(path).getroot()
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert texts[0] == "large.onnx, int8: one run on one core"
+    for chip in chips.all_chips():
+        assert (chip.name in texts) == (chip.dram_bytes is None or chip.dram_bytes > 100 << 20), chip.name
+    for element in root.iter("{http://www.w3.org/2000/svg}rect"):
+        assert float(element.get("x", "0")) + float(element.get("width", "0")) <= 960
+    refused = invoke("predict", stripped_path, "--plot", tmp_path / "chips.png")
+    assert refused.code == 2
+    assert ".svg" in refused.err
+
+
+def test_a_board_is_used(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    known = timing_profile(chips.get("rk3588")).parameters
+    numbers = {**vars(known), "scale": 2.0, "offset_ns": 1e6}
+    board = write_board(
+        TimingProfile("rk3588", type(known)(**numbers), True, "a desk", median_error=0.07), tmp_path / "desk.json"
+    )
+    plain = json.loads(invoke("predict", model_path, "--target", "rk3588", "--json").out)["predictions"][0]
+    outcome = invoke("predict", model_path, "--board", board, "--json")
+    assert outcome.code == 0, outcome.err
+    (there,) = json.loads(outcome.out)["predictions"]
+    assert there["latency_ms"] == pytest.approx(2 * plain["latency_ms"] + 1, rel=1e-3)
+    other = invoke("predict", model_path, "--board", board, "--target", "rk3566")
+    assert other.code == 2
+    assert "the board has a rk3588" in other.err
+
+
+def test_wrong_inputs_are_explained(
+    invoke: Invoke, tmp_path: Path, compiled_path: Path, dynamic_path: Path, model_path: Path
+) -> None:
+    text = tmp_path / "notes.txt"
+    text.write_text("hello")
+    outcome = invoke("predict", text)
+    assert outcome.code == 1
+    assert "is not a model that is known here" in outcome.err
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(bytes(range(256)))
+    assert "is not an ONNX model, or is damaged" in invoke("predict", broken).err
+    assert "a chip needs fixed numbers" in invoke("predict", dynamic_path).err
+    assert invoke("predict", dynamic_path, "--shape", "images=1,3,32,32", "--target", "rk3588").code == 0
+    assert "is compiled to int8" in invoke("predict", compiled_path, "--dtype", "fp16").err
+    assert "its shapes are fixed" in invoke("predict", compiled_path, "--batch", 2).err
+    assert "is not a board profile" in invoke("predict", model_path, "--board", text).err
+    assert invoke("predict", model_path, "--target", "rk3558").code == 2
+
+
+def test_a_larger_batch_takes_longer(invoke: Invoke, model_path: Path) -> None:
+    rows = [
+        json.loads(invoke("predict", model_path, "--batch", batch, "--target", "rk3588", "--json").out)["predictions"][0]
+        for batch in (1, 64)
+    ]
+    assert rows[1]["memory_bytes"] > rows[0]["memory_bytes"]
+    assert np.all(rows[1]["latency_ms"] >= rows[0]["latency_ms"])
