@@ -99,7 +99,7 @@ def buffer_bytes(dims: tuple[int, ...], data_format: int) -> int:
 def input_attributes(model: Model, spec: TensorSpec, chip: Chip) -> Attributes:
     """How an input of the program is seen."""
     preprocess = model.preprocess.get(spec.name)
-    if preprocess is not None and len(spec.shape) == 4:
+    if preprocess is not None and preprocess.picture:
         pixels = TensorSpec(spec.name, spec.shape, DType.UINT8, Layout.NHWC)
         return attributes_of(pixels, preprocess)
     return attributes_of(_visible(model, spec, chip))

@@ -1,7 +1,7 @@
 """The library object: all ``vip_*`` functions, of the vendor's library or of the software NPU.
 
-What is above it calls its methods with pointers of ``anynpu._vip.ffi`` and reads statuses, as a C program does; which of the two answers
-makes no difference to it.
+What is above it calls its methods with pointers of ``anynpu._vip.ffi`` and reads statuses, as a C program does; which of the two
+answers makes no difference to it.
 
 >>> from anynpu._vip import ffi
 >>> library = open_library("sim:t527")
@@ -44,7 +44,8 @@ _lock = threading.Lock()
 
 
 def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
-    """The library for *device* (see :mod:`anynpu.devices`); the same object for the same device, so networks can share weights."""
+    """The library for *device* (see :mod:`anynpu.devices`); the same object for the same device, so networks can share
+    weights."""
     if device is not None and not isinstance(device, (str, DeviceChoice)):
         return device
     choice = device if isinstance(device, DeviceChoice) else choose_device(device)

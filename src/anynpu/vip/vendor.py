@@ -17,7 +17,8 @@ __all__ = ["VendorLibrary"]
 
 NAMES = ("libNBGlinker.so", "libVIPlite.so")
 HELPERS = ("libVIPhal.so", "libVIPuser.so")
-"""What the two need; loaded first where it lies beside them, because a board does not always have its folder on the loader's path."""
+"""What the two need; loaded first where it lies beside them, because a board does not always have its folder on the loader's
+path."""
 
 FOLDERS = (
     "/usr/lib",
