@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import calibrate, check, compile, demo, doctor, inspect, predict, profile, run_model
+from . import calibrate, check, compile, demo, doctor, inspect, predict, profile, run_model, vpm_run
 from .console import fail
 
 __all__ = ["app", "run"]
@@ -33,6 +33,7 @@ app.command("predict")(predict.command)
 app.command("calibrate")(calibrate.command)
 app.command("profile")(profile.command)
 app.command("doctor")(doctor.command)
+app.command("vpm-run")(vpm_run.command)
 app.command("demo")(demo.command)
 
 

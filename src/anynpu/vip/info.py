@@ -111,7 +111,7 @@ class TensorInfo:
                     f"'{self.name}' takes {list(self.shape)}, got {list(array.shape)}", hint="transpose it to the network's order"
                 )
             array = array.reshape(self.shape)
-        if array.dtype == spec.dtype.storage and spec.dtype is not DType.BFLOAT16:
+        if array.dtype == spec.dtype.storage:
             return np.ascontiguousarray(array)
         if array.dtype.kind == "f":
             numbers = np.ascontiguousarray(array, np.float32)

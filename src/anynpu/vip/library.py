@@ -118,7 +118,7 @@ def check(library: Library, call: str, status: int) -> None:
     if failure is not None:
         text, hint = failure.text, failure.hint
     kind = _CLASSES.get(status, CallFailed)
-    if call in ("vip_create_network", "vip_dup_network") and status == vip_status_e.VIP_ERROR_NOT_SUPPORTED:
+    if call == "vip_create_network" and status == vip_status_e.VIP_ERROR_NOT_SUPPORTED:
         kind = ModelError
     name = vip_status_e(status).name if status in vip_status_e._value2member_map_ else ""
     raise kind(text, hint=hint, code=status, call=call, code_name=name)

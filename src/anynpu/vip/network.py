@@ -65,6 +65,7 @@ class Network:
     :param priority: 0 to 255; of the networks that wait for a core, that with the highest runs first
     :param timeout: seconds for a run, waiting included; None for no limit
     :param core: the core to run on, where there is a choice
+    :param prepare: False leaves that to :meth:`prepare`, for settings that have to come before
     :param video_memory: on V85x, the bytes of memory that the driver may use for everything; 0 for what there is
 
     Threads: a network does one thing at a time; give each thread its own with :meth:`duplicate`.
@@ -80,6 +81,7 @@ class Network:
         priority: int | None = None,
         timeout: float | None = None,
         core: int | None = None,
+        prepare: bool = True,
         video_memory: int = 0,
     ) -> None:
         library = open_library(device)
@@ -103,6 +105,8 @@ class Network:
         self._adopt(library, handle[0], None)
         try:
             self._configure(priority, timeout, core)
+            if prepare:
+                self.prepare()
         except BaseException:
             self.close()
             raise
@@ -115,6 +119,7 @@ class Network:
         network._adopt(library, handle, source)
         try:
             network._configure(*configuration)
+            network.prepare()
         except BaseException:
             network.close()
             raise
@@ -127,6 +132,7 @@ class Network:
         self._finalizer = weakref.finalize(self, _destroy, library, handle)
         self._bound: dict[tuple[str, int], Buffer] = {}
         self._infos: dict[str, tuple[TensorInfo, ...]] = {}
+        self._kept: list[Buffer] = []
 
     def _configure(self, priority: int | None, timeout: float | None, core: int | None) -> None:
         if priority is not None:
@@ -134,8 +140,7 @@ class Network:
         if timeout is not None:
             self.set_timeout(timeout)
         if core is not None:
-            self._set(vip_network_property_e.VIP_NETWORK_PROP_SET_CORE_INDEX, ffi.new("int32_t *", core))
-        self._call("vip_prepare_network")
+            self.set_property(vip_network_property_e.VIP_NETWORK_PROP_SET_CORE_INDEX, ffi.new("int32_t *", core))
 
     # what it is
 
@@ -238,16 +243,34 @@ class Network:
             result.append(info.decode(buffer.array()) if decode else buffer.array().copy())
         return result
 
+    def prepare(self) -> None:
+        """``vip_prepare_network``: put the network into memory; again is harmless."""
+        self._call("vip_prepare_network")
+
+    def set_property(self, property: vip_network_property_e, value: Any) -> None:
+        """``vip_set_network``: *value* is a pointer to what the property takes. Most have to be set before :meth:`prepare`."""
+        self._call("vip_set_network", int(property), value)
+
+    def set_memory_pool(self, buffer: Buffer) -> None:
+        """Use *buffer*, of at least :attr:`memory_pool_size` bytes, for intermediate tensors; before :meth:`prepare`."""
+        self.set_property(vip_network_property_e.VIP_NETWORK_PROP_SET_MEMORY_POOL, buffer.handle)
+        self._kept.append(buffer)
+
+    def set_coefficient_memory(self, buffer: Buffer) -> None:
+        """Put the weights into *buffer*; before :meth:`prepare`."""
+        self.set_property(vip_network_property_e.VIP_NETWORK_PROP_SET_COEFF_MEMORY, buffer.handle)
+        self._kept.append(buffer)
+
     def set_priority(self, priority: int) -> None:
         """0 to 255: of the networks that wait for a core, that with the highest runs first."""
         if not 0 <= priority <= 255:
             raise ParameterError(f"priority {priority} is not possible", hint="use 0 to 255, where 255 goes first")
-        self._set(vip_network_property_e.VIP_NETWORK_PROP_SET_PRIORITY, ffi.new("uint8_t *", priority))
+        self.set_property(vip_network_property_e.VIP_NETWORK_PROP_SET_PRIORITY, ffi.new("uint8_t *", priority))
 
     def set_timeout(self, seconds: float | None) -> None:
         """How long a run may take, waiting included; None for as long as it likes."""
         milliseconds = 0 if seconds is None else max(1, round(seconds * 1000))
-        self._set(vip_network_property_e.VIP_NETWORK_PROP_SET_TIME_OUT, ffi.new("uint32_t *", milliseconds))
+        self.set_property(vip_network_property_e.VIP_NETWORK_PROP_SET_TIME_OUT, ffi.new("uint32_t *", milliseconds))
 
     def duplicate(
         self, *, weak: bool = False, priority: int | None = None, timeout: float | None = None, core: int | None = None
@@ -295,6 +318,7 @@ class Network:
             if buffer.keep is _OWN:
                 buffer.close()
         self._bound.clear()
+        self._kept.clear()
         self._source = None
 
     def __enter__(self) -> Network:
@@ -334,9 +358,6 @@ class Network:
 
     def _call(self, name: str, *arguments: Any) -> None:
         check(self.library, name, getattr(self.library, name)(self.handle, *arguments))
-
-    def _set(self, property: vip_network_property_e, value: Any) -> None:
-        self._call("vip_set_network", int(property), value)
 
     def _query(self, property: vip_network_property_e, value: Any) -> None:
         self._call("vip_query_network", int(property), value)
