@@ -30,7 +30,9 @@ def test_every_function_of_the_interface_is_a_method() -> None:
     assert [name for name in functions() if not callable(getattr(SoftwareLibrary, name, None))] == []
 
 
-@pytest.mark.parametrize(("chip", "version"), [("v853", 0x00010800), ("t527", 0x00010D00), ("a733", 0x00020003), (None, 0x00010D00)])
+@pytest.mark.parametrize(
+    ("chip", "version"), [("v853", 0x00010800), ("t527", 0x00010D00), ("a733", 0x00020003), (None, 0x00010D00)]
+)
 def test_versions(open_calls: Callable[..., Calls], chip: str | None, version: int) -> None:
     assert open_calls(chip, init=False).library.vip_get_version() == version
 
@@ -83,7 +85,8 @@ def test_what_the_caller_sees_of_inputs_and_outputs(calls: Calls) -> None:
     network = calls.create(small_file())
     program = small_model().programs[0]
     given, scores = program.input_specs[0].quantization, program.output_specs[0].quantization
-    assert given is not None and scores is not None
+    assert given is not None
+    assert scores is not None
     params = calls.params(network, 0, is_input=True)
     assert list(params.sizes) == [12, 16, 3, 1, 0, 0]
     assert (params.data_format, params.quant_format) == (2, 2)
@@ -283,7 +286,8 @@ def test_memory_pool_and_coefficients_of_the_caller(calls: Calls, by_pointer: bo
     (given,), (scores, _) = calls.bind_all(network)
     calls.bytes(given)[:] = 200
     calls.ok(library.vip_run_network(network))
-    assert calls.bytes(pool).any() and calls.bytes(weights).any()
+    assert calls.bytes(pool).any()
+    assert calls.bytes(weights).any()
     other, (second,), (expected, _) = calls.ready()
     calls.bytes(second)[:] = 200
     calls.ok(library.vip_run_network(other))

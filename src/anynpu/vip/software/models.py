@@ -26,6 +26,7 @@ from .refusal import Refusal, Status
 __all__ = ["Weights", "check_target", "read_model", "same_network"]
 
 _FILE = vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FILE
+_MODES = vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_NORMAL | vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_SECURE
 _ORIGINS = {
     _FILE,
     vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_MEMORY,
@@ -56,15 +57,15 @@ def read_model(data: Any, size: int, kind: int, chip: Chip | None, generation: G
     """The model that ``vip_create_network`` is given, for *chip* (None: the one it was compiled for)."""
     if data == ffi.NULL:
         raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "the model is a null pointer")
-    if kind & vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_SECURE:
-        raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure networks are not to be had", "leave out the mode")
-    origin = kind & ~int(vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_NORMAL)
+    origin = kind & ~int(_MODES)
     if origin not in _ORIGINS:
         raise Refusal(
             Status.VIP_ERROR_INVALID_NETWORK,
             f"there is no network type {kind:#x}",
             "use VIP_CREATE_NETWORK_FROM_FILE or VIP_CREATE_NETWORK_FROM_MEMORY",
         )
+    if kind & vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_SECURE:
+        raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure networks are not to be had", "leave out the mode")
     source: Path | bytes
     if origin == _FILE:
         source = Path(os.fsdecode(ffi.string(ffi.cast("char *", data))))
