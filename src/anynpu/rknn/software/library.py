@@ -102,7 +102,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """End everything that was made through this library; handles become invalid."""
         self._closed = True
         for entry in self.handles.clear():
-            if isinstance(entry, ModelContext):
+            if isinstance(entry, (ModelContext, MatmulState)):
                 entry.close()
         self.memories.clear()
         with self._lock:
