@@ -4,8 +4,8 @@ The vendor declares this in ``rknn_run_extend`` and does not offer it; here it w
 frames do not overlap: the next one begins when the one before has finished, and its outputs are there until then. A call that changes
 inputs, shapes or memory waits for the frames before it.
 
-Concurrency: the thread is started with the first frame and ends with :meth:`close`. Futures are kept by frame number under the lock
-until they were waited for, at most ``KEPT`` of them.
+Concurrency: the thread is started with the first frame and ends with :meth:`Frames.close`, after which frames are refused. Futures are
+kept by frame number under the lock, so that a frame can be waited for more than once; of those that have finished, at most ``KEPT``.
 """
 
 from __future__ import annotations
