@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import bench, calibrate, check, compile, demo, doctor, inspect, lib, predict, profile, run_model
+from . import bench, calibrate, check, compile, demo, doctor, inspect, lib, predict, profile, run_model, top
 from . import exec as exec_program
 from .console import fail
 
@@ -36,6 +36,7 @@ app.command("predict")(predict.command)
 app.command("calibrate")(calibrate.command)
 app.command("bench")(bench.command)
 app.command("profile")(profile.command)
+app.command("top")(top.command)
 app.command("doctor")(doctor.command)
 app.command("demo")(demo.command)
 
