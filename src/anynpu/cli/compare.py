@@ -14,6 +14,7 @@ from ..comparison import (
     InputSpec,
     LayerComparison,
     Limits,
+    Sample,
     Subject,
     Threshold,
     compare,
@@ -102,8 +103,13 @@ def command(
     )
     with open_sides(a, b, options) as (first, second), progress_bar(f"comparing {Path(b).name}") as progress:
         inputs = _input_specs(first, second)
-        given = random_samples(inputs, samples, seed) if dataset is None else dataset_samples(dataset, inputs, samples)
-        total = samples if dataset is None else None
+        given: Iterable[Sample]
+        total: int | None
+        if dataset is None:
+            given, total = random_samples(inputs, samples, seed), samples
+        else:
+            data = dataset_samples(dataset, inputs, samples)
+            given, total = data, data.length
         made = compare(first, second, given, alone=alone, limits=Limits(cosine, scale), total=total, progress=progress)
     if html is not None:
         html.write_text(comparison_page(made), encoding="utf-8")

@@ -75,19 +75,20 @@ class Difference:
         x, y = (np.asarray(value, np.float64).reshape(-1) for value in (a, b))
         if not x.size:
             return
+        finite = np.isfinite(x) & np.isfinite(y)
+        agree = True
+        if not finite.all():  # infinities that agree are no error; anything else that is not finite is an infinite one
+            odd_x, odd_y = x[~finite], y[~finite]
+            agree = bool(((odd_x == odd_y) | (np.isnan(odd_x) & np.isnan(odd_y))).all())
+            x, y = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
         apart = x - y
-        finite = bool(np.isfinite(apart).all())
-        if not finite:  # infinities that agree are no error; anything else is an infinite one
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            finite = bool(same[~np.isfinite(apart)].all())
-            x, y, apart = (np.where(np.isfinite(x - y), value, 0.0) for value in (x, y, apart))
         products = np.array([_dot(x, x), _dot(y, y), _dot(x, y)])
         self._count += x.size
         self._sums += (x.sum(), y.sum())
         self._products += products
-        self._noise += _dot(apart, apart) if finite else math.inf
-        self._error = max(self._error, float(np.abs(apart).max()) if finite else math.inf)
-        self._worst = min(self._worst, _cosine(products) if finite else -1.0)
+        self._noise += _dot(apart, apart) if agree else math.inf
+        self._error = max(self._error, float(np.abs(apart).max()) if agree else math.inf)
+        self._worst = min(self._worst, _cosine(products) if agree else -1.0)
 
     @property
     def empty(self) -> bool:

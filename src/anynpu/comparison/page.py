@@ -60,8 +60,8 @@ def _chosen(comparison: Comparison, most: int) -> list[LayerComparison]:
     """Layers worth a picture: the diverging one, then the others in the order of execution."""
     found = comparison.first_diverging
     first = [found.layer] if found is not None else []
-    wanted = {id(entry) for entry in [*first, *comparison.output_layers, *comparison.worst(most)][:most]}
-    others = wanted - {id(entry) for entry in first}
+    ranked = dict.fromkeys(id(entry) for entry in [*first, *comparison.output_layers, *comparison.worst(len(comparison.layers))])
+    others = set(list(ranked)[:most]) - {id(entry) for entry in first}
     return [*first, *(entry for entry in comparison.layers if id(entry) in others)]
 
 
