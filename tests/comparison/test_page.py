@@ -11,7 +11,15 @@ import onnx
 import pytest
 from browser import open_page
 
-from anynpu.comparison import Comparison, CompiledSubject, OnnxSubject, compare, comparison_data, comparison_page
+from anynpu.comparison import (
+    Comparison,
+    CompiledSubject,
+    OnnxSubject,
+    OutputsSubject,
+    compare,
+    comparison_data,
+    comparison_page,
+)
 from anynpu.program import Model
 
 from .networks import samples, scaled_layers, with_wrong_scale
@@ -47,6 +55,17 @@ def test_the_page_needs_nothing_from_elsewhere(comparison: Comparison) -> None:
     assert not re.search(r"""(src|href)=["'](?!data:)""", text)
     assert "http" not in text
     assert "nan" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+
+
+def test_values_that_are_not_finite_have_a_page_and_data_too(model: Model) -> None:
+    a = CompiledSubject(model, "int8")
+    broken = OutputsSubject(
+        "broken", a.inputs, a.outputs, lambda arrays: [np.full(shape, np.nan) for shape in a.outputs.values()]
+    )
+    comparison = compare(a, broken, samples(1, seed=3))
+    assert comparison.first_diverging is not None
+    assert "not all values are finite" in comparison_page(comparison)
+    assert json.loads(json.dumps(comparison_data(comparison), allow_nan=False))["layers"][0]["so_far"]["error"] is None
 
 
 def test_the_data_is_plain_json(comparison: Comparison) -> None:
