@@ -63,13 +63,30 @@ def test_values_that_are_constant_or_not_finite(a: list[float], b: list[float], 
 
 
 def test_codes_at_the_rails_count_unless_they_stand_for_zero() -> None:
-    relu = TensorSpec("x", (1, 8), DType.INT8, Layout.PLAIN, Affine.per_tensor(0.1, -128))
-    count = CodeCount(relu)
-    count.add(np.array([-128, -128, -128, 0, 5, 5, 127, 127], np.int8))
-    assert count.codes_used() == CodesUsed(used=4, available=256, rails=0.25)
+    relu = CodeCount(TensorSpec("x", (1, 8), DType.INT8, Layout.PLAIN, Affine.per_tensor(0.1, -128)))
+    clipped = relu.beyond(np.array([-1.0, 0.0, 0.0, 12.8, 13.3, 13.3, 25.54, 26.0]))
+    assert clipped.tolist() == [True, False, False, False, False, False, False, True]
+    relu.add(np.array([-128, -128, -128, 0, 5, 5, 127, 127], np.int8), clipped)
+    assert relu.codes_used() == CodesUsed(used=4, available=256, rails=0.25, clipped=0.25)
     even = CodeCount(TensorSpec("x", (1, 4), DType.INT16, Layout.PLAIN, Affine.per_tensor(0.1, 0)))
-    even.add(np.array([-32768, 0, 1, 32767], np.int16))
-    assert even.codes_used() == CodesUsed(used=4, available=65536, rails=0.5)
+    even.add(np.array([-32768, 0, 1, 32767], np.int16), np.zeros(4, bool))
+    assert even.codes_used() == CodesUsed(used=4, available=65536, rails=0.5, clipped=0.0)
+
+
+def test_what_is_clipped_follows_the_scales_of_channel_groups() -> None:
+    groups = Affine((0.1, 1.0), (0, 0), (1, 2))
+    count = CodeCount(TensorSpec("x", (1, 3, 1, 2), DType.INT8, Layout.NHWC, groups))
+    values = np.array([12.0, 13.0, 12.0, 13.0, 127.0, -129.0]).reshape(1, 3, 1, 2)
+    assert count.beyond(values).reshape(-1).tolist() == [False, True, False, False, False, True]
+
+
+def test_the_scale_is_that_of_what_is_not_clipped() -> None:
+    a = RANDOM.standard_normal(1000)
+    difference = Difference()
+    difference.add(a, np.minimum(a, 0.5), a > 0.5)
+    figures = difference.figures()
+    assert figures.scale == pytest.approx(1.0)
+    assert figures.snr < 10
 
 
 def test_a_histogram_widens_and_loses_nothing() -> None:
@@ -97,7 +114,7 @@ def a_comparison(cosine: float, snr: float) -> Comparison:
     figures = Figures(cosine, cosine, snr, 0.5, 1.03)
     ranges = ChannelRanges(1)
     entry = LayerComparison(
-        0, "conv", "Conv", "y", (1,), (), figures, figures, CodesUsed(9, 256, 0.02), False, Histograms(), ranges
+        0, "conv", "Conv", "y", (1,), (), figures, figures, CodesUsed(9, 256, 0.02, 0.01), False, Histograms(), ranges
     )
     return Comparison("a", "b", 1, (entry,), ("y",), Limits())
 
@@ -115,6 +132,7 @@ def a_comparison(cosine: float, snr: float) -> Comparison:
         ("outputs.scale=0.04", False, False),
         ("layers.codes=10", True, True),
         ("rails=0.01", False, True),
+        ("layers.clipped=0.02", False, False),
     ],
 )
 def test_thresholds(text: str, below: bool, misses: bool) -> None:

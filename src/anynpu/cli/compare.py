@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..comparison import (
+    CodesUsed,
     Comparison,
     Figures,
     InputSpec,
@@ -79,7 +80,7 @@ def command(
     """Compare two forms of one network, layer by layer.
 
     Each layer is judged within the network so far, and alone on the values of A. The first diverging layer is named.
-    Figures: cosine, worst-cosine, snr, error, scale, codes, rails. Scopes: outputs (the default), layers, alone.
+    Figures: cosine, worst-cosine, snr, error, scale, codes, rails, clipped. Scopes: outputs (the default), layers, alone.
 
     \b
     Example:
@@ -146,7 +147,7 @@ def _print(comparison: Comparison, top: int | None, missed: Sequence[str]) -> No
     console = results()
     samples = f"{comparison.samples} sample{'' if comparison.samples == 1 else 's'}"
     console.print(f"{comparison.b} compared with {comparison.a}, {samples}\n")
-    figures = ("cosine", "SNR", "error", "alone: cosine", "SNR", "error", "scale", "codes", "rails")
+    figures = ("cosine", "SNR", "error", "alone: cosine", "SNR", "error", "scale", "codes", "rails", "clipped")
     table = plain_table("#", "layer", "operator", *figures, right=("#", *figures))
     for entry in comparison.layers if top is None else comparison.worst(top):
         table.add_row(*_cells(entry))
@@ -166,9 +167,13 @@ def _cells(entry: LayerComparison) -> list[str]:
         entry.kind,
         *_figures(entry.so_far),
         *(("-",) * 4 if alone is None else (*_figures(alone), f"{alone.scale:.4f}")),
-        *(("-", "-") if codes is None else (f"{codes.used}/{codes.available}", f"{100 * codes.rails:.1f} %")),
+        *(("-",) * 3 if codes is None else _codes(codes)),
     ]
 
 
 def _figures(figures: Figures) -> tuple[str, str, str]:
     return f"{figures.cosine:.5f}", "equal" if figures.exact else f"{figures.snr:.1f} dB", f"{figures.error:.3g}"
+
+
+def _codes(codes: CodesUsed) -> tuple[str, str, str]:
+    return f"{codes.used}/{codes.available}", f"{100 * codes.rails:.1f} %", f"{100 * codes.clipped:.1f} %"
