@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", "docs/quickstart.md"]
+GUIDES = ["docs/compare.md"]
 
 
 def python_blocks(page: str) -> list[str]:
@@ -51,6 +52,13 @@ def test_python_examples_run(page: str, workplace: Path) -> None:
     for block in blocks:
         exec(compile(block, page, "exec"), names)
     assert (workplace / "yolo.rknn").is_file()
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_python_examples_of_guides_run(page: str, workplace: Path) -> None:
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), {})
+    assert (workplace / "compare.html").is_file()
 
 
 def test_links_to_files_lead_somewhere() -> None:

@@ -64,6 +64,14 @@ def test_a_device_as_a_side(invoke: Invoke, model_path: Path, compiled_path: Pat
     assert outcome.code == 0, outcome.err
 
 
+def test_the_twin_of_a_vendors_file(invoke: Invoke, model_path: Path, compiled_path: Path, tmp_path: Path) -> None:
+    vendor = tmp_path / "small.rknn"
+    vendor.write_bytes(rknn_file())
+    (tmp_path / "small.anynpu").write_bytes(compiled_path.read_bytes())
+    outcome = invoke("compare", model_path, vendor, "--samples", 1, "--fail-diverging")
+    assert outcome.code == 0, outcome.err
+
+
 def test_mean_and_std_for_two_onnx_models(invoke: Invoke, model_path: Path, compiled_path: Path, pictures: Path) -> None:
     arguments = ("compare", model_path, model_path, "--dataset", pictures, "--std", "255,255,255", "--samples", 1)
     outcome = invoke(*arguments)
