@@ -38,6 +38,8 @@ def test_the_page_shows_its_pictures_in_a_browser(comparison: Comparison, tmp_pa
     assert not console
     assert document.count("<svg") == 1 + 2 * 5
     assert document.count("<tr>") == 1 + len(comparison.layers)
+    cells, heads = (len(re.findall(rf"<{tag}[ >]", document)) for tag in ("td", "th"))
+    assert cells == heads * len(comparison.layers)
     assert "net &amp; &lt;fp32&gt;" in document
     assert comparison.first_diverging is not None
     assert f"First diverging layer: {comparison.first_diverging.layer.layer}" in document
