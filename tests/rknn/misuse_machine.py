@@ -79,7 +79,7 @@ class Context:
     sample: Sample
     flags: int
     has_weights: bool
-    internal: Memory | None | bool = False  # True: its own
+    internal: Memory | bool | None = False  # True: its own
     alive: bool = True
     shapes: int | None = 0
     given: set[str] = field(default_factory=set)
@@ -88,7 +88,7 @@ class Context:
     frames: bool = False
     outputs_of_frame: bool = False
     pending: list[tuple[int, frozenset[int]]] = field(default_factory=list)
-    last_frame: tuple[int, frozenset[int]] | None = None
+    last_code: int = OK  # of the last frame
     held: list[Any] = field(default_factory=list)
 
     @property
@@ -208,7 +208,9 @@ class Machine:
 
     def _context(self, random: Random) -> tuple[int, Context | None]:
         """A handle, and the context behind it if there is one."""
-        alive = [context for context in self.contexts if context.alive]
+        while len(self.contexts) < 2:
+            self._decent_init(random)
+        alive = self.contexts
         if alive and random.random() < 0.85:
             context = random.choice(alive)
             upper = random.choice((0, 0, 0, 0xDEAD_BEEF << 32))  # callers with handles of four bytes leave these unset
@@ -216,15 +218,30 @@ class Machine:
         handle = random.choice([*self.stale_handles, self.foreign_handle, random.getrandbits(64)])
         return handle, next((context for context in alive if context.handle == handle & 0xFFFF_FFFF), None)
 
-    def _memory(self, random: Random) -> tuple[Any, Memory | None]:
-        """A pointer, and the memory behind it if there is some."""
-        alive = [memory for memory in self.memories if memory.alive]
+    def _memory(self, random: Random, context: Context | None = None, wanted: int = 0) -> tuple[Any, Memory | None]:
+        """A pointer, and the memory behind it if there is some; often of *wanted* bytes, made with *context*."""
+        alive = self.memories
+        if context is not None and len(alive) < MOST_MEMORIES and random.random() < 0.4:
+            address = self.make("rknn_create_mem", (context.handle, max(wanted, 1)), True)
+            alive.append(Memory(address, max(wanted, 1), context.handle))
+            return ffi.cast("rknn_tensor_mem *", address), alive[-1]
         if alive and random.random() < 0.88:
             memory = random.choice(alive)
             return ffi.cast("rknn_tensor_mem *", memory.address), memory
         address = random.choice([*self.stale_memories, random.getrandbits(47)])
         known = next((memory for memory in alive if memory.address == address), None)
         return ffi.cast("rknn_tensor_mem *", address), known
+
+    def _decent_init(self, random: Random) -> None:
+        fitting = [sample for sample in self.samples.values() if self._fits(sample) and not sample.weightless]
+        sample = random.choice(fitting)
+        flags = random.choice((0, 0, PERF, PERF | SRAM, OUTSIDE, INTERNAL_OUTSIDE))
+        handle = ffi.new("rknn_context *")
+        self.call("rknn_init", (handle, ffi.from_buffer(sample.data), len(sample.data), flags, ffi.NULL), set())
+        self._add(int(handle[0]), sample, flags, has_weights=not flags & OUTSIDE)
+
+    def _fits(self, sample: Sample) -> bool:
+        return self.library.chip is None or self.library.chip.name == sample.model.chip
 
     def _lacking(self, name: str, context: Context | None) -> set[int]:
         """The code of a call that the chip does not have."""
@@ -241,20 +258,22 @@ class Machine:
         """Wait for the frames of a context, whose fate is known from here on."""
         if context is None or not context.pending:
             return
-        frame, codes = context.pending[-1]
-        extend = ffi.new("rknn_run_extend *", {"frame_id": frame})
-        self.call("rknn_wait", (context.handle, extend), codes)
-        context.ran = context.ran or any(OK in allowed for _, allowed in context.pending)
-        context.last_frame = context.pending[-1]
+        for frame, codes in dict(context.pending).items():
+            extend = ffi.new("rknn_run_extend *", {"frame_id": frame})
+            code = self.call("rknn_wait", (context.handle, extend), codes)
+            context.ran = context.ran or code == OK
+        context.ran = context.ran or any(codes == {OK} for _, codes in context.pending)
+        last = context.pending[-1][0]
+        context.last_code = self.call("rknn_wait", (context.handle, ffi.NULL), dict(context.pending)[last])
         context.pending.clear()
 
     # families of calls
 
     def init(self, random: Random) -> None:
         """Make a context, in every way."""
-        if sum(context.alive for context in self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MOST_CONTEXTS:
             self.destroy(random)
-        sample = random.choice(list(self.samples.values()))
+        sample = random.choice([entry for entry in self.samples.values() if self._fits(entry) or random.random() < 0.1])
         problems: set[int] = set()
         flags = sum(random.sample(OTHER_FLAGS, random.choice((0, 0, 1, 3))))
         for flag, chance in (
@@ -306,7 +325,7 @@ class Machine:
             place = ffi.NULL
             problems.add(PARAM)
         weights_lost = share is not None and share.flags & OUTSIDE and not problems  # its memory may hold anything by now
-        allowed = {OK, MODEL, CONTEXT} if weights_lost else problems
+        allowed = {OK, MODEL, MALLOC} if weights_lost else problems
         code = self.call("rknn_init", (place, model, size, flags, extend), allowed)
         del keep
         if code == OK:
@@ -354,7 +373,7 @@ class Machine:
 
     def dup(self, random: Random) -> None:
         """Duplicate a context."""
-        if sum(context.alive for context in self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MOST_CONTEXTS:
             self.destroy(random)
         handle, context = self._context(random)
         source, target = ffi.new("rknn_context *", handle), ffi.new("rknn_context *")
@@ -439,15 +458,17 @@ class Machine:
                 problems.add(FAIL)
         if "ATTR" in name or "DYNAMIC" in name:
             ports = context.outputs if "OUTPUT" in name else context.inputs
-            if index >= len(ports):
-                problems.add(PARAM)
-            elif "NHWC_OUTPUT" in name and len(ports[index].shape) != 4:
+            if index >= len(ports) or ("NHWC_OUTPUT" in name and len(ports[index].shape) != 4):
                 problems.add(PARAM)
         return problems
 
     def shapes(self, random: Random) -> None:
         """Choose shapes."""
         handle, context = self._context(random)
+        dynamic = [entry for entry in self.contexts if entry.dynamic]
+        if dynamic and random.random() < 0.7:
+            context = random.choice(dynamic)
+            handle = context.handle
         self.settle(context)
         older = random.random() < 0.3
         problems = self._lacking("rknn_set_input_shapes", context) or self._runnable("rknn_set_input_shapes", context)
@@ -588,7 +609,8 @@ class Machine:
                 context.ran = context.ran or code == OK
             return
         extend.non_block = random.choice((1, -1))
-        extend.frame_id = random.choice((0, 0, 0, 5, 2**64 - 1))
+        if extend.timeout_ms != 1:  # of two frames with one number, the fate of the first would not be known
+            extend.frame_id = random.choice((0, 0, 0, 5, 2**64 - 1))
         refused = context is None or context.info_only
         allowed = {CONTEXT} if refused else {OK, PARAM} if extend.frame_id else {OK}
         code = self.call("rknn_run", (handle, extend), allowed)
@@ -615,8 +637,8 @@ class Machine:
             if extend.frame_id and not problems:
                 problems = {PARAM}
         if not problems:
-            assert context is not None and context.last_frame is not None
-            problems = set(context.last_frame[1])
+            assert context is not None
+            problems = {context.last_code}
         self.call("rknn_wait", (handle, extend), problems)
 
     def outputs(self, random: Random) -> None:
@@ -640,16 +662,12 @@ class Machine:
             else:
                 own = True
         if not problems and context is not None:
-            if context.outputs_of_frame and context.last_frame is not None and OK not in context.last_frame[1]:
-                problems |= context.last_frame[1]
-            elif context.outputs_of_frame and context.last_frame is not None:
-                problems |= context.last_frame[1] - {OK}
+            if context.outputs_of_frame and context.last_code != OK:
+                problems.add(context.last_code)
             if not context.ran:
                 problems.add(OUTPUT)
             if any(spec.name in context.bound and not context.bound[spec.name].usable for spec in specs):
                 problems.add(OUTPUT)
-            if TIMEOUT in problems or (context.ran and context.last_frame and TIMEOUT in context.last_frame[1]):
-                problems |= {OK, TIMEOUT, OUTPUT}
         arguments: list[Any] = [handle, count, outputs, ffi.NULL]
         damage = random.choice((None,) * 12 + ("count", "null", "index", "buffer", "size"))
         if damage == "count":
@@ -667,8 +685,6 @@ class Machine:
         elif damage == "size":
             outputs[0].is_prealloc, outputs[0].buf, outputs[0].size = 1, ffi.cast("void *", self.answer), 1
             problems.add(PARAM)
-        if damage is not None:
-            problems.discard(OK)
         code = self.call("rknn_outputs_get", tuple(arguments), problems)
         if code == OK and context is not None and own:
             context.held.append((outputs, count, keep))
@@ -692,7 +708,7 @@ class Machine:
 
     def create(self, random: Random) -> None:
         """Make memory, in every way."""
-        if sum(memory.alive for memory in self.memories) >= MOST_MEMORIES:
+        while len(self.memories) >= MOST_MEMORIES:
             self.destroy_memory(random)
         handle, context = self._context(random)
         sizes = [1, 64, 100, 4096, 5000]
@@ -808,7 +824,8 @@ class Machine:
             context = random.choice(outside)
             handle = context.handle
         self.settle(context)
-        pointer, memory = self._memory(random)
+        wanted = modelfile.weight_size(context.sample.model) if context is not None else 0
+        pointer, memory = self._memory(random, context, wanted)
         problems = set() if context is not None else {CONTEXT}
         usable = memory is not None and memory.usable
         if not usable:
@@ -839,7 +856,7 @@ class Machine:
             context = random.choice(outside)
             handle = context.handle
         self.settle(context)
-        pointer, memory = self._memory(random)
+        pointer, memory = self._memory(random, context, context.internal_size if context is not None else 0)
         problems = set() if context is not None else {CONTEXT}
         if memory is None or not memory.usable:
             problems.add(PARAM)
@@ -858,7 +875,7 @@ class Machine:
         """Bind memory to an input or output."""
         handle, context = self._context(random)
         self.settle(context)
-        pointer, memory = self._memory(random)
+        pointer, memory = self._memory(random, context, 16 * 4 * 12 * 8 * 3)
         attr = ffi.new("rknn_tensor_attr *")
         problems = set() if context is not None else {CONTEXT}
         if memory is None or not memory.usable:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
 
+from anynpu import chips
 from anynpu.errors import DeviceClosed, ParameterError, ShapeError, TensorTypeError, UnsupportedCall
 from anynpu.rknn import Matmul, SoftwareLibrary
 from anynpu.rknn.constants import rknn_matmul_type
@@ -48,6 +51,28 @@ def test_all_types_and_layouts(chip: str) -> None:
                     finite = np.isfinite(wanted.astype(c.dtype))
                 assert np.abs(c.astype(np.float64) - wanted)[finite].max() <= tolerance, (kind, b_layout, ac_layout)
     library.close()
+
+
+def test_the_examples_of_the_page_run() -> None:
+    page = Path(__file__).parents[2] / "docs" / "rknn-matmul.md"
+    names: dict[str, object] = {}
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize(("row", "kinds"), [("rk3588", 1), ("rk3576", 2), ("rk3566", 3)])
+def test_the_types_of_the_page_are_those_of_the_catalogue(row: str, kinds: int) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "rknn-matmul.md").read_text(encoding="utf-8")
+    table = text.split("## Types")[1].split("## Layouts")[0]
+    found = set()
+    for line in re.findall(r"^\| (\w+ x \w+ -> .*) \|$", table, re.MULTILINE):
+        product, *answers = (cell.strip() for cell in line.split("|"))
+        factors, results = product.split(" -> ")
+        if answers[kinds - 1] == "yes":
+            found |= {(*factors.split(" x "), result.strip(" \\*")) for result in results.split(",")}
+    assert found == set(chips.get(row).matmul_types)
 
 
 def test_kinds_have_short_and_long_names(library: SoftwareLibrary) -> None:

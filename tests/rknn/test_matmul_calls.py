@@ -380,7 +380,12 @@ def test_parameters_that_do_not_fit(library: SoftwareLibrary) -> None:
         assert calls.set_parameters("X", 1.0) == INVALID
         empty = ffi.new("rknn_quant_params *", {"name": b"A"})
         assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
-        empty.scale_len = 1
+        for length in (-1, 2, 2**31 - 1):  # nothing is read: there is nothing to read
+            empty.scale, empty.scale_len = ffi.new("float *", 1.0), length
+            assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
+            empty.scale_len, empty.zp_len = 1, length
+            assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
+        empty.scale, empty.scale_len, empty.zp_len = ffi.NULL, 1, 0
         assert library.rknn_matmul_set_quant_params(calls.context, empty) == INVALID
         library.rknn_matmul_destroy(calls.context)
         assert calls.create(1, 64, 32, 3, AC_quant_type=1) == 0

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from anynpu.errors import DeviceError, DeviceTimeout, JobCancelled
 from anynpu.npu.memory import Buffer
-from anynpu.session import Backend, Bound, InferenceSession, Memory, SessionOptions
+from anynpu.session import Backend, Bound, Feed, InferenceSession, Marks, Memory, SessionOptions
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 
 Array = npt.NDArray[Any]
@@ -80,10 +80,21 @@ class FakeLane:
             self.backend.device.violations.append(f"{self.user} and {me}")
         self.user = me
 
+    def infer(
+        self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
+    ) -> list[Array]:
+        self.write(feed.arrays, feed.nhwc, feed.shape_set)
+        marks.written = time.perf_counter_ns()
+        self.run(timeout)
+        marks.ran = time.perf_counter_ns()
+        return self.read(wanted, types)
+
     def write(self, arrays: Sequence[Array], nhwc: Sequence[bool], shape_set: int) -> None:
         self._used()
         assert all(array.flags.c_contiguous and array.dtype.isnative for array in arrays)
-        self.arrays = [array.transpose(0, 3, 1, 2) if last and array.ndim == 4 else array for array, last in zip(arrays, nhwc)]
+        self.arrays = [
+            array.transpose(0, 3, 1, 2) if last and array.ndim == 4 else array for array, last in zip(arrays, nhwc, strict=True)
+        ]
         self.shape_set = shape_set
         self.backend.device.writes.append((tuple(arrays), tuple(nhwc), shape_set))
 
@@ -119,7 +130,9 @@ class FakeLane:
 
     def read(self, wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> list[Array]:
         self._used()
-        results = [self.backend.device.compute(number, self.arrays).astype(kind) for number, kind in zip(wanted, types)]
+        results = [
+            self.backend.device.compute(number, self.arrays).astype(kind) for number, kind in zip(wanted, types, strict=True)
+        ]
         self.user = None
         return results
 

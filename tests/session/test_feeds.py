@@ -11,7 +11,7 @@ from anynpu.errors import AnynpuError, FeedError, FeedNameError, FeedShapeError,
 from anynpu.session.feeds import FeedReader
 from anynpu.tensor import DType, Layout, TensorSpec
 
-from .fake import IMAGE, X, FakeDevice, feed
+from .fake import IMAGE, FakeDevice, X, feed
 
 INTEGERS = TensorSpec("n", (1, 2), DType.INT64)
 MASK = TensorSpec("m", (1, 2), DType.BOOL)
@@ -25,7 +25,10 @@ def test_the_three_forms_of_a_feed() -> None:
     reader = FeedReader([X, INTEGERS], (), "nchw")
     first, second = feed(), np.zeros((1, 2), np.int64)
     for given in ({"x": first, "n": second}, {"n": second, "x": first}, [first, second], (first, second)):
-        assert [array is expected for array, expected in zip(reader.read(given, False).arrays, (first, second))] == [True, True]
+        assert [array is expected for array, expected in zip(reader.read(given, False).arrays, (first, second), strict=True)] == [
+            True,
+            True,
+        ]
     assert FeedReader([X], (), "nchw").read(first, False).arrays[0] is first
 
 

@@ -184,8 +184,8 @@ def test_cancelled_and_failed_tasks() -> None:
             outcomes = await asyncio.gather(*tasks, return_exceptions=True)
             assert values([outcomes[0], outcomes[2]]) == [0.0, 4.0]
             assert "fake device failed" in str(outcomes[3])
+            device.run_time = 0.05
             with pytest.raises(DeviceTimeout):
-                device.run_time = 0.05
                 await session.arun(None, feed(), timeout=0.01)
 
         asyncio.run(main())

@@ -174,9 +174,9 @@ def test_batches_that_cannot_be_spread() -> None:
             session.run(None, [np.zeros((2, 4)), np.zeros((3, 4))], spread)
         with pytest.raises(FeedShapeError, match="empty"):
             session.run(None, [np.zeros((0, 4)), np.zeros((0, 4))], spread)
-    with FakeDevice(inputs=(TensorSpec("a", (2, 4), DType.FLOAT32),)).open() as session:
-        with pytest.raises(FeedShapeError, match="only where the model's own is 1"):
-            session.run(None, np.zeros((4, 4)), spread)
+    two_at_once = FakeDevice(inputs=(TensorSpec("a", (2, 4), DType.FLOAT32),))
+    with two_at_once.open() as session, pytest.raises(FeedShapeError, match="only where the model's own is 1"):
+        session.run(None, np.zeros((4, 4)), spread)
 
 
 def test_the_first_error_of_a_batch_ends_it() -> None:

@@ -107,9 +107,14 @@ def test_the_end_of_a_with_block_finishes_what_was_submitted_unless_there_was_an
     with device.open(max_queue_size=20) as session:
         jobs = [session.submit(None, feed(value)) for value in range(10)]
     assert [job.result(0)[0][0, 0] for job in jobs] == [2 * value for value in range(10)]
-    with pytest.raises(ZeroDivisionError), device.open(max_queue_size=20) as session:
-        jobs = [session.submit(None, feed(value)) for value in range(10)]
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with device.open(max_queue_size=20) as session:
+            jobs[:] = [session.submit(None, feed(value)) for value in range(10)]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert all(job.done() for job in jobs)
     assert any(isinstance(job.exception(), DeviceClosed) for job in jobs)
 
@@ -122,7 +127,9 @@ def test_closing_from_many_threads_at_once_with_work_in_flight() -> None:
         answers: list[Any] = []
         jobs = [session.submit(None, feed(value)) for value in range(15)]
         for value in range(15):
-            session.run_async(None, feed(value), lambda results, user_data, err: answers.append(user_data), value)
+            session.run_async(
+                None, feed(value), lambda results, user_data, err, answers=answers: answers.append(user_data), value
+            )
         closers = [threading.Thread(target=session.close) for _ in range(4)]
         for closer in closers:
             closer.start()
@@ -174,7 +181,7 @@ def test_sessions_in_reference_cycles_are_collected_while_others_work() -> None:
 def test_a_hung_lane_is_given_up_and_the_others_go_on() -> None:
     device = FakeDevice(3)
     hang = threading.Event()
-    device.run_time = lambda lane: 0.0 if lane.arrays[0][0, 0] != 13 or hang.wait(60) else 0.0
+    device.run_time = lambda lane: float(lane.arrays[0][0, 0] == 13 and not hang.wait(60))
     with device.open(schedule=[0, 1, 2], watchdog_ms=80, max_queue_size=20) as session:
         collector = Collector(12)
         for value in range(12):

@@ -82,7 +82,7 @@ def test_one_slow_core_does_not_block_the_queues_of_the_others() -> None:
     """The peer's single queue would leave cores 1 and 2 idle while its head waits for core 0."""
     device = FakeDevice(3)
     gate = threading.Event()
-    device.run_time = lambda lane: 0.0 if lane.mask != 1 or gate.wait(30) else 0.0
+    device.run_time = lambda lane: float(lane.mask == 1 and not gate.wait(30))
     with device.open(schedule=[0, 1, 2], max_queue_size=3) as session:
         collector = Collector(12)
         jobs = [session.submit(None, feed(value)) for value in range(12)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -47,7 +48,7 @@ def test_a_trace_has_a_track_for_each_lane(tmp_path: Path) -> None:
     assert {event["ph"] for event in runs} == {"X"}
     for track in {event["tid"] for event in runs}:
         spans = sorted((event["ts"], event["ts"] + event["dur"]) for event in runs if event["tid"] == track)
-        assert all(end <= begin for (_, end), (begin, _) in zip(spans, spans[1:]))
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
     waiting = [event["args"]["requests"] for event in events if event["name"] == "waiting"]
     assert min(waiting) == waiting[-1] == 0
 

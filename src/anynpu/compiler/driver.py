@@ -132,9 +132,7 @@ def compile(
     for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
         _tell(progress, "lowering", index, len(prepared))
         groups = choose_groups(entry.graph, steps, channels, kind.groups) if grouped else {}
-        quantization = assign_quantization(
-            entry.graph, steps, ranges, kind, entry.normalisation.preprocess, groups, channels
-        )
+        quantization = assign_quantization(entry.graph, steps, ranges, kind, entry.normalisation.preprocess, groups, channels)
         programs.append(lower(entry.graph, steps, chip, quantization, kind))
     _tell(progress, "lowering", len(prepared), len(prepared))
     return Model(

@@ -79,6 +79,8 @@ struct anynpu_few_kernels {
     int32_t shift; /* what a start is to make up for: -shift * (sum of the row) */
     void (*by_column)(const struct anynpu_few_columns *few);
     void (*by_row)(const struct anynpu_few_rows *few);
+    /* Packs a whole panel of the kernel for many rows from rows of b without gaps, shifted; steps is a multiple of 4. */
+    void (*pack_rows)(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *panel);
 };
 
 extern const struct anynpu_few_kernels anynpu_few_vnni; /* matmul_few_vnni.c */

@@ -22,8 +22,9 @@ enum {
     ALIGNMENT = 64,
     MOST_ROWS = 192, /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
     RESULT_SIZE = 4, /* bytes of int32 and float32 */
-    FEW_ROWS = 16,   /* with so few, b passes through the first cache once: blocks of few steps */
+    FEW_ROWS = 8,    /* with so few, b passes through the first cache once: blocks of few steps */
     FEW_STEPS = 256,
+    SHORT_SUM = 256, /* codes whose sum fits 16 bits */
     MOST_FEW = 4 /* rows of the kernels for a few */
 };
 
@@ -117,8 +118,13 @@ static size_t tile_rows(const struct tiles *tiles, size_t tile)
 }
 
 /* Four codes a row, which lie in a as they shall lie in the tile; those after the last are zero. */
-static void pack_rows_of_bytes(const int8_t *a, size_t k, size_t rows, size_t count, uint8_t *packed)
+static void pack_rows_of_bytes(const struct anynpu_transpose_kernels *transpose, const int8_t *a, size_t k, size_t rows, size_t count,
+                               uint8_t *packed)
 {
+    if (k % 4 == 0 && count % 4 == 0) {
+        transpose->by_size[2](a, k / 4, packed, rows, rows, count / 4);
+        return;
+    }
     for (size_t row = 0; row < rows; row++) {
         const int8_t *from = a + row * k;
         uint8_t *to = packed + 4 * row;
@@ -156,9 +162,15 @@ static void pack_rows_of_floats(const struct anynpu_element_kernels *elements, c
 static void sum_rows(const int8_t *a, size_t k, size_t rows, size_t count, int32_t shift, int32_t *start)
 {
     for (size_t row = 0; row < rows; row++) {
+        const int8_t *codes = a + row * k;
         int32_t sum = 0;
-        for (size_t step = 0; step < count; step++)
-            sum += a[row * k + step];
+        for (size_t first = 0; first < count; first += SHORT_SUM) {
+            const size_t last = least(first + SHORT_SUM, count);
+            int16_t part = 0; /* compilers add twice as many of these at a time */
+            for (size_t step = first; step < last; step++)
+                part = (int16_t)(part + codes[step]);
+            sum += part;
+        }
         start[row] = -shift * sum;
     }
 }
@@ -271,7 +283,7 @@ static void pack_block(const struct product *product, const struct scratch *scra
                                 (void *)packed);
         else {
             if (kernel->a_size == 1)
-                pack_rows_of_bytes((const void *)a, stride, rows, count, packed);
+                pack_rows_of_bytes(product->set->transpose, (const void *)a, stride, rows, count, packed);
             else
                 pack_rows_of_words((const void *)a, stride, rows, count, kernel->group, (void *)packed);
             sum_rows((const void *)a, stride, rows, kernel->shift != 0 ? count : 0, kernel->shift, start);

@@ -9,7 +9,7 @@
 #define INLINE CONV_INLINE
 #define UNROLL CONV_UNROLL
 
-enum { RUN = ANYNPU_FEW_RUN, MOST_COLUMNS = 16, MOST_PAIRS = 16, LANES = 16, CHUNK = 64, STEPS = 8, AHEAD = 4 };
+enum { RUN = ANYNPU_FEW_RUN, MOST_COLUMNS = 16, MOST_PAIRS = 16, PARTS = 8, LANES = 16, CHUNK = 64, STEPS = 8, AHEAD = 4 };
 
 /* As assembly, because compilers reorder the intrinsics until the sums no longer fit the registers. */
 INLINE void add_run(__m256i *sum, __m256i codes, __m256i row)
@@ -22,12 +22,19 @@ INLINE void add_group(__m512i *sum, __m512i codes, __m512i row)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(row));
 }
 
-INLINE int32_t sum_of(__m256i sums)
+/* The eight parts of each sum, by row and column, become results. */
+static __attribute__((noinline)) void finish(const struct anynpu_few_columns *few, const int32_t *parts, size_t rows, size_t columns,
+                                             int32_t *c)
 {
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-    return _mm_cvtsi128_si32(four);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t j = 0; j < columns; j++, parts += PARTS) {
+            int32_t *target = c + i * few->c_stride + j;
+            const __m256i eight = _mm256_loadu_si256((const void *)parts);
+            __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+            four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+            four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+            *target = (few->first ? 0 : *target) + few->start[i] + _mm_cvtsi128_si32(four);
+        }
 }
 
 INLINE void strip(int rows, int columns, const struct anynpu_few_columns *few, const uint8_t *b, int32_t *c)
@@ -50,11 +57,11 @@ INLINE void strip(int rows, int columns, const struct anynpu_few_columns *few, c
         a += RUN;
         b += few->run_stride;
     }
+    int32_t parts[4 * MOST_COLUMNS * PARTS];
     UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < columns; j++) {
-            int32_t *target = c + (size_t)i * few->c_stride + j;
-            *target = (few->first ? 0 : *target) + few->start[i] + sum_of(sums[i][j]);
-        }
+        UNROLL for (int j = 0; j < columns; j++)
+            _mm256_storeu_si256((void *)(parts + (i * columns + j) * PARTS), sums[i][j]);
+    finish(few, parts, (size_t)rows, (size_t)columns, c);
 }
 
 /* As a strip, of columns that lie side by side: two of them fill a register. fetch: bytes that are worth fetching beforehand, by run. */
@@ -80,12 +87,11 @@ INLINE void block(int rows, int pairs, const struct anynpu_few_columns *few, con
         a += RUN;
         b += few->run_stride;
     }
+    int32_t parts[4 * MOST_PAIRS * 2 * PARTS];
     UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < pairs; j++) {
-            int32_t *target = c + (size_t)i * few->c_stride + 2 * j;
-            target[0] = (few->first ? 0 : target[0]) + few->start[i] + sum_of(_mm512_castsi512_si256(sums[i][j]));
-            target[1] = (few->first ? 0 : target[1]) + few->start[i] + sum_of(_mm512_extracti64x4_epi64(sums[i][j], 1));
-        }
+        UNROLL for (int j = 0; j < pairs; j++)
+            _mm512_storeu_si512(parts + (i * pairs + j) * 2 * PARTS, sums[i][j]);
+    finish(few, parts, (size_t)rows, 2 * (size_t)pairs, c);
 }
 
 #define DEFINE_COLUMNS(rows, strip_columns, block_columns)                                                                     \
@@ -128,11 +134,38 @@ INLINE __mmask16 lanes(size_t columns, int block)
     return columns >= before + LANES ? 0xffff : columns <= before ? 0 : (__mmask16)((1u << (columns - before)) - 1);
 }
 
+/* Four rows of 64 codes: in each register four columns of each sixteen, with their codes of all rows side by side. */
+INLINE void interleave(const __m512i rows[4], __m512i codes[4])
+{
+    const __m512i top = _mm512_set1_epi8((char)0x80);
+    __m512i low[2], high[2];
+    UNROLL for (int j = 0; j < 2; j++) {
+        low[j] = _mm512_unpacklo_epi8(rows[2 * j], rows[2 * j + 1]);
+        high[j] = _mm512_unpackhi_epi8(rows[2 * j], rows[2 * j + 1]);
+    }
+    codes[0] = _mm512_xor_si512(top, _mm512_unpacklo_epi16(low[0], low[1]));
+    codes[1] = _mm512_xor_si512(top, _mm512_unpackhi_epi16(low[0], low[1]));
+    codes[2] = _mm512_xor_si512(top, _mm512_unpacklo_epi16(high[0], high[1]));
+    codes[3] = _mm512_xor_si512(top, _mm512_unpackhi_epi16(high[0], high[1]));
+}
+
+static void pack_rows(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *panel)
+{
+    for (size_t step = 0; step < steps; step += 4, b += 4 * b_stride, panel += 4 * CHUNK) {
+        __m512i rows[4], codes[4];
+        UNROLL for (int j = 0; j < 4; j++)
+            rows[j] = _mm512_loadu_si512(b + (size_t)j * b_stride);
+        interleave(rows, codes);
+        turn(codes);
+        UNROLL for (int j = 0; j < 4; j++)
+            _mm512_storeu_si512(panel + j * CHUNK, codes[j]);
+    }
+}
+
 /* Up to 64 columns of some rows of b. */
 INLINE void chunk(int rows, const struct anynpu_few_rows *few, const uint8_t *b, const int8_t *a, size_t steps, int32_t *c, size_t columns,
                   int first)
 {
-    const __m512i top = _mm512_set1_epi8((char)0x80);
     const __mmask64 exist = columns >= CHUNK ? ~(__mmask64)0 : ((__mmask64)1 << columns) - 1;
     __m512i sums[4][4];
     UNROLL for (int i = 0; i < rows; i++) {
@@ -142,17 +175,10 @@ INLINE void chunk(int rows, const struct anynpu_few_rows *few, const uint8_t *b,
         turn(sums[i]);
     }
     for (size_t step = 0; step < steps; step += 4, b += 4 * few->b_stride) {
-        __m512i v[4], low[2], high[2], codes[4];
+        __m512i below[4], codes[4];
         UNROLL for (int j = 0; j < 4; j++)
-            v[j] = _mm512_xor_si512(top, _mm512_maskz_loadu_epi8(exist, b + (size_t)j * few->b_stride));
-        UNROLL for (int j = 0; j < 2; j++) {
-            low[j] = _mm512_unpacklo_epi8(v[2 * j], v[2 * j + 1]);
-            high[j] = _mm512_unpackhi_epi8(v[2 * j], v[2 * j + 1]);
-        }
-        codes[0] = _mm512_unpacklo_epi16(low[0], low[1]);
-        codes[1] = _mm512_unpackhi_epi16(low[0], low[1]);
-        codes[2] = _mm512_unpacklo_epi16(high[0], high[1]);
-        codes[3] = _mm512_unpackhi_epi16(high[0], high[1]);
+            below[j] = _mm512_maskz_loadu_epi8(exist, b + (size_t)j * few->b_stride);
+        interleave(below, codes);
         UNROLL for (int i = 0; i < rows; i++) {
             int32_t four;
             memcpy(&four, a + (size_t)i * few->a_stride + step, sizeof four);
@@ -204,4 +230,5 @@ static void by_row(const struct anynpu_few_rows *few)
     kernels[few->rows - 1](few);
 }
 
-const struct anynpu_few_kernels anynpu_few_vnni = {.rows = 4, .shift = 128, .by_column = by_column, .by_row = by_row};
+const struct anynpu_few_kernels anynpu_few_vnni = {.rows = 4, .shift = 128, .by_column = by_column, .by_row = by_row,
+                                                   .pack_rows = pack_rows};

@@ -149,6 +149,12 @@ void anynpu_matrix_pack_panel(const struct anynpu_matrix *b, const struct anynpu
     const struct packing packing = {kernel, source, set, values, piece, b->type == ANYNPU_F16 ? 2 : 1, packed, column, first};
     const size_t group = kernel->group, columns = least(kernel->width, last - column), steps = (count + group - 1) / group * group;
     const size_t size = steps * kernel->width * packing.size;
+    const struct anynpu_few_kernels *few = set->matrices != NULL ? set->matrices->few : NULL;
+    if (few != NULL && source->order == ANYNPU_BY_ROW && !converts(&packing) && packing.size == 1 && columns == kernel->width &&
+        count == steps) {
+        few->pack_rows(packing.values + (source->first + first) * source->n + column, source->n, count, packed);
+        return;
+    }
     if (columns < kernel->width || count < steps)
         memset(packed, 0, size);
     if (source->order == ANYNPU_BLOCKED)

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from .backend import Backend, Bound, DeviceFactory, Lane, Memory
-from .binding import IOBinding, OrtValue
+from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory
+from .binding import IOBinding
+from .feeds import Feed
 from .nodes import ModelMetadata, NodeArg
 from .options import (
     LayoutLike,
@@ -22,6 +23,7 @@ from .options import (
     ZeroCopyLayoutLike,
     make_provider_options,
 )
+from .ortvalue import OrtValue
 from .request import Job
 from .session import InferenceSession
 from .statistics import LaneStatistics, Percentiles, Statistics
@@ -30,12 +32,14 @@ __all__ = [
     "Backend",
     "Bound",
     "DeviceFactory",
+    "Feed",
     "IOBinding",
     "InferenceSession",
     "Job",
     "Lane",
     "LaneStatistics",
     "LayoutLike",
+    "Marks",
     "Memory",
     "ModelMetadata",
     "NodeArg",

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import Any, Literal, TypedDict, Union
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -34,9 +34,9 @@ __all__ = [
 LayoutLike = Literal["nchw", "original", "nchw_software", "original_software", "nhwc", "any"]
 ZeroCopyLayoutLike = Literal["nhwc", "native"]
 TpModeLike = Literal["auto", "all", "0", "1", "2", "0,1", "0,1,2"]
-ScheduleLike = Union[int, str, Sequence[int]]
-PathLikeStr = Union[str, "PathLike[str]"]
-OutputTypeLike = Union[str, Mapping[str, str]]
+ScheduleLike = int | str | Sequence[int]
+PathLikeStr = str | PathLike[str]
+OutputTypeLike = str | Mapping[str, str]
 """``float32`` (values; integers and booleans that are not quantised keep their type), ``model`` (the output's own type), a type's name, or
 one of these by output name."""
 
@@ -389,7 +389,7 @@ def _type_name(key: str, value: Any) -> str:
     if value == "model":
         return "model"
     try:
-        name = np.dtype(value).name
+        name = str(np.dtype(value).name)
     except TypeError:
         name = ""
     if name not in _OUTPUT_TYPES:

@@ -56,6 +56,9 @@ class InferenceSession:
     ...         ...
     """
 
+    _backend: Backend
+    _layout_last: bool
+
     def __init__(
         self,
         path_or_bytes: str | PathLike[str] | bytes,
@@ -102,6 +105,11 @@ class InferenceSession:
     def device(self) -> str:
         """What the session runs on, for example ``software NPU, rk3588, 3 cores``."""
         return self._backend.description
+
+    @property
+    def cores(self) -> int:
+        """How many cores the device has."""
+        return self._backend.cores
 
     @property
     def input_names(self) -> list[str]:

@@ -68,9 +68,8 @@ class Timekeeper:
         while True:
             due: list[Request] = []
             with self._condition:
-                if self._ended:
-                    return
-                self._condition.wait(self._pause())
+                if not self._ended:
+                    self._condition.wait(self._pause())
                 if self._ended:
                     return
                 now = time.perf_counter_ns()

@@ -4,8 +4,8 @@ A worker waits on a lock of its own; whoever has work takes an idle worker off t
 wake-up, and no other lock. There is always a thread for work that is handed over: if none is idle, a new one starts. So work may wait for
 other work without harm, and there are never more threads than pieces of work were in hand at one time.
 
-The list of idle workers is the only shared state; its append, pop and remove are atomic. Threads are daemons: those that a device never lets
-go must not keep the interpreter alive. They end when the scheduler closes.
+The list of idle workers is the only shared state; its append, pop and remove are atomic. Threads are daemons: those that a device never
+lets go must not keep the interpreter alive. They end when the scheduler closes.
 """
 
 from __future__ import annotations

@@ -79,6 +79,7 @@ class ModelContext:
         self.last_control: RunControl | None = None
         self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
+        self._frames_lock = threading.Lock()
         self.outputs_of_frame = False  # what ran last, or shall run last, did not block
         self.custom: CustomOperators | None = None
         self._needed_operators = model.custom_operators
@@ -190,6 +191,19 @@ class ModelContext:
                 "the call comes from a callback of a custom operator of the same context, and would wait for itself",
                 "callbacks may read attributes of their operator and use other contexts",
             )
+
+    def started_frames(self) -> Frames:
+        """The frames, made now if there were none; not under the lock, which a frame that runs holds."""
+        with self._frames_lock:
+            self.require_runnable_kind()
+            self.frames = self.frames or Frames()
+            self.outputs_of_frame = True
+            return self.frames
+
+    def settle(self) -> None:
+        """Wait for frames that are on their way; what the caller changes next is not for them."""
+        if self.frames is not None:
+            self.frames.settle()
 
     def set_weights(self, memory: TensorMemory) -> None:
         """Put the weights into memory of the caller, and use them there."""
@@ -313,11 +327,16 @@ class ModelContext:
 
     def run_now(self, control: RunControl) -> None:
         """:meth:`run` for a caller who waits; its outputs take the place of those of earlier frames."""
+        self.settle()
         self.outputs_of_frame = False
         self.run(control)
 
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:
         """Convert an output to the caller's memory."""
+        if port.binding is not None and port.binding.memory.buffer.closed:
+            raise Refusal(
+                Code.RKNN_ERR_OUTPUT_INVALID, f"the memory bound to '{port.name}' was destroyed", "get outputs before that"
+            )
         port.transfer(want_float).conversion.run(self._address(self._engine(), port), address)
 
     def give_output(self, nbytes: int) -> Any:
@@ -332,7 +351,8 @@ class ModelContext:
 
     def close(self) -> None:
         """End what runs, then give everything back."""
-        self.closed = True
+        with self._frames_lock:
+            self.closed = True
         npu = self.npu
         if npu is not None:
             npu.close()
@@ -366,6 +386,8 @@ class ModelContext:
             raise Refusal(Code.RKNN_ERR_MODEL_INVALID, "the context to take weights from is one of another chip")
         if source.model is self.model:
             return loaded
+        if loaded.weights.closed:
+            raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the memory of the weights to share was destroyed", "set other memory there")
         return self.device.load(self.model, weights_from=loaded)
 
     def _use_internal(self, internal: Buffer) -> None:
@@ -432,7 +454,8 @@ class ModelContext:
                 f"'{self.model.name}' has dynamic shapes and none is set",
                 "call rknn_set_input_shapes",
             )
-        for source in self.ports.inputs:
+        ports = self.ports
+        for source in ports.inputs:
             if source.binding is None and not source.given:
                 raise Refusal(
                     Code.RKNN_ERR_INPUT_INVALID,
@@ -444,16 +467,14 @@ class ModelContext:
                 Code.RKNN_ERR_MALLOC_FAIL, "the internal memory was destroyed", "call rknn_set_internal_mem with other memory"
             )
         must_bind = self.device.chip.library == "librknnmrt"
-        for target in self.ports.outputs:
+        for target in ports.outputs:
             if target.binding is None and must_bind:
                 raise Refusal(
                     Code.RKNN_ERR_OUTPUT_INVALID, f"output '{target.name}' has no memory", "bind some with rknn_set_io_mem"
                 )
-        for port, code in (
-            *((port, Code.RKNN_ERR_INPUT_INVALID) for port in self.ports.inputs),
-            *((port, Code.RKNN_ERR_OUTPUT_INVALID) for port in self.ports.outputs),
-        ):
+        for port in (*ports.inputs, *ports.outputs):
             if port.binding is not None and port.binding.memory.buffer.closed:
+                code = Code.RKNN_ERR_INPUT_INVALID if isinstance(port, InputPort) else Code.RKNN_ERR_OUTPUT_INVALID
                 raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
 
     def _check_operators(self) -> None:

@@ -1,7 +1,8 @@
 """Runs that do not block: frames, one after the other, on a thread of the context's own.
 
 The vendor declares this in ``rknn_run_extend`` and does not offer it; here it works. A context has one set of inputs and outputs, so
-frames do not overlap: the next one begins when the one before has finished, and its outputs are there until then.
+frames do not overlap: the next one begins when the one before has finished, and its outputs are there until then. A call that changes
+inputs, shapes or memory waits for the frames before it.
 
 Concurrency: the thread is started with the first frame and ends with :meth:`close`. Futures are kept by frame number under the lock
 until they were waited for, at most ``KEPT`` of them.
@@ -14,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import wait as wait_for
 
 from ..constants import Code
 from .refusal import Refusal
@@ -73,6 +75,13 @@ class Frames:
                 raise Refusal(Code.RKNN_ERR_TIMEOUT, f"frame {frame} was not finished in time") from None
             raise
         return frame
+
+    def settle(self) -> None:
+        """Wait until all frames have ended, however they did; a frame's own thread (a custom operator) waits for nothing."""
+        if threading.get_ident() != self._thread:
+            with self._lock:
+                pending = [future for future in self._futures.values() if not future.done()]
+            wait_for(pending)
 
     def _run(self, run: Callable[[], None]) -> None:
         self._thread = threading.get_ident()

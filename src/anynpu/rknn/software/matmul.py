@@ -93,11 +93,16 @@ class MatmulState:
             raise _invalid(f"{mask:#x} is not a core mask of {chip.name}", f"it has {known}")
         self._mask = mask
 
-    def set_parameters(self, name: str, parameters: Parameters) -> None:
-        """Set scales and zero points of one matrix."""
-        extents = [(layout.k, layout.n) for layout in self._layouts]
+    def set_parameters(self, name: str, params: Any) -> None:
+        """Copy scales and zero points of one matrix from where the caller's struct points."""
+        count, zeros = params.scale_len, params.zp_len
         with self._lock:
-            self._quantization = self._quantization.with_parameters(name, parameters, extents)
+            self._quantization.check_lengths(name, count, zeros, [(layout.k, layout.n) for layout in self._layouts])
+            if params.scale == ffi.NULL or (zeros and params.zp == ffi.NULL):
+                raise _invalid(f"the parameters of {name} are a null pointer", "point to as many as the lengths say")
+            scale = np.frombuffer(ffi.buffer(params.scale, 4 * count), np.float32).copy()
+            zero_point = np.frombuffer(ffi.buffer(params.zp, 4 * zeros), np.int32).copy() if zeros else np.zeros(count, np.int32)
+            self._quantization = self._quantization.with_parameters(name, Parameters(scale, zero_point))
 
     def give_parameters(self, params: Any) -> float:
         """Let *params* point to the parameters of B, which live until this is called again or the context ends.
@@ -220,18 +225,7 @@ class MatmulCalls(abc.ABC):
         """Set scales and zero points of the matrix that the parameters name; they are copied."""
         state = self.handles.get(ctx, MatmulState)
         _check_pointers(params=params)
-        name, count, zeros = _name_of(params), params.scale_len, params.zp_len
-        if count < 1 or params.scale == ffi.NULL or zeros < 0 or (zeros and params.zp == ffi.NULL):
-            raise _invalid(
-                f"{count} scales and {zeros} zero points cannot be read", "give at least one scale, and pointers to all"
-            )
-        state.set_parameters(
-            name,
-            Parameters(
-                np.frombuffer(ffi.buffer(params.scale, 4 * count), np.float32).copy(),
-                np.frombuffer(ffi.buffer(params.zp, 4 * zeros), np.int32).copy() if zeros else np.zeros(count, np.int32),
-            ),
-        )
+        state.set_parameters(_name_of(params), params)
         return 0
 
     def rknn_matmul_get_quant_params(self, ctx: int, params: Any, scale: Any) -> int:

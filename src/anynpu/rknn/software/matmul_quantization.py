@@ -129,21 +129,22 @@ class Quantization:
         """The parameters of "A", "B" or "C"."""
         return self._parameters.get(name) or _NEUTRAL
 
-    def with_parameters(self, name: str, given: Parameters, extents: list[tuple[int, int]]) -> Quantization:
-        """The same with the parameters of one matrix replaced; refused where they do not fit.
+    def check_lengths(self, name: str, scales: int, zero_points: int, extents: list[tuple[int, int]]) -> None:
+        """Refuse a number of parameters that a matrix does not have; to be asked before they are read."""
+        lengths = self._lengths(name, extents)
+        if scales not in lengths or zero_points not in (0, scales):
+            scheme = self.b_scheme if name == "B" else self.ac_scheme
+            raise _invalid(
+                f"{scales} scales and {zero_points} zero points do not fit {name} with {scheme.name}",
+                f"pass {' or '.join(map(str, sorted(lengths)))} of each, or no zero points",
+            )
 
-        :param extents: K and N of every shape of the product
-        """
+    def with_parameters(self, name: str, given: Parameters) -> Quantization:
+        """The same with the parameters of one matrix replaced; refused where their values do not fit."""
         dtype = self.types["ABC".index(name)]
         scheme = self.b_scheme if name == "B" else self.ac_scheme
         if dtype.is_float:
             raise _invalid(f"{name} is {dtype.value}, which is not quantised", "set parameters of integer matrices only")
-        lengths = self._lengths(name, extents)
-        if len(given.scale) not in lengths or len(given.zero_point) != len(given.scale):
-            raise _invalid(
-                f"{len(given.scale)} scales and {len(given.zero_point)} zero points do not fit {name} with {scheme.name}",
-                f"pass {' or '.join(map(str, sorted(lengths)))} of each, or no zero points",
-            )
         if not np.all(np.isfinite(given.scale) & (given.scale > 0)):
             raise _invalid(f"a scale of {name} is not a positive number", "scales are finite and above 0")
         low, high = (-8, 7) if dtype is DType.INT4 else (-128, 127) if dtype is DType.INT8 else (-32768, 32767)
