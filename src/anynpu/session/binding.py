@@ -237,7 +237,10 @@ class _BoundRun:
             if value._memory is None:
                 array = value._held()
                 kind = dtype_of(array.dtype)
-                held = value_spec(spec, kind) if kind in VALUES and kind is not spec.dtype else spec
+                codes = kind is spec.dtype and (
+                    kind is not DType.UINT8 or spec.quantization is None
+                )  # bytes are a picture's values
+                held = value_spec(spec, kind) if kind in VALUES and not codes else spec
                 device = binding.device_value(spec.name, held, "input")
                 assert device._memory is not None
                 self._copies_in.append((device._memory, held, array, last))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .. import chips
 from ..devices import choose_device
 from ..errors import ModelError
-from ..recognise import VIP_MAGIC, open_source
+from ..recognise import RKNN_MAGIC, VIP_MAGIC, open_source
 from .options import SessionOptions
 
 if TYPE_CHECKING:
@@ -36,16 +36,16 @@ def open_backend(
 
 
 def _family(model: str | PathLike[str] | bytes, options: SessionOptions, device: str | None) -> str:
-    """Whose calls a session makes: what the provider asks for, what the device has, and else what the model is for."""
-    if options.family:
-        return options.family
-    choice = choose_device(device)
-    if choice.kind != "sim":
-        return choice.kind
-    if choice.detail:
-        return chips.get(choice.detail).family
+    """Whose calls a session makes: what the device has, and else what the model is for. A provider that asks for another family than the
+    model's is refused by the model's backend."""
+    if not options.family:
+        choice = choose_device(device)
+        if choice.kind != "sim":
+            return choice.kind
+        if choice.detail:
+            return chips.get(choice.detail).family
     try:
         head = bytes(open_source(model).data[:4])
     except ModelError:  # the backend says what is wrong with it
-        return "rknn"
-    return "vip" if head == VIP_MAGIC else "rknn"
+        head = b""
+    return {VIP_MAGIC: "vip", RKNN_MAGIC: "rknn"}.get(head, options.family or "rknn")
