@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from .. import convert
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError, SessionError
-from ..tensor import Layout, TensorSpec
+from ..tensor import DType, Layout, TensorSpec
 from .backend import Bound, Lane, Memory
 from .ortvalue import VALUES, OrtValue, at_address, check_shape, dtype_of, is_cpu, named, plain, stored, value_spec, write_array
 
