@@ -35,8 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dropin": {LEAF, "npu", "rknn", "vip"},
     "serve": {LEAF, "npu", "session"},
     "profiling": {LEAF, "npu"},
+    "comparison": {LEAF, "npu", "compiler", "profiling"},
     "demo": {LEAF, "npu", "compiler", "session", "profiling"},
-    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "profiling", "demo"},
+    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "profiling", "comparison", "demo"},
 }
 """Which rooms each room may import, besides itself."""
 

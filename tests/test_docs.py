@@ -12,7 +12,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/quickstart.md"]
+PAGES = [
+    "README.md",
+    "docs/quickstart.md",
+    "docs/session.md",
+    "docs/migrate-onnxruntime.md",
+    "docs/migrate-rknnlite.md",
+    "docs/migrate-ez-rknn-async.md",
+]
 
 
 def python_blocks(page: str) -> list[str]:

@@ -332,8 +332,8 @@ class Island:
     """A part of the network that runs in float: an ONNX model whose inputs and outputs are tensors of the program.
 
     :ivar model: serialised ONNX; its large initialisers are declared as external data and are found in ``weights`` by name
-    :ivar weights: what a chip would hold in weight memory, in the type it holds it; bfloat16 as its 16 bits (uint16), where the model declares
-        float32
+    :ivar weights: what a chip would hold in weight memory, in the type it holds it; bfloat16 as its 16 bits in uint16, which the model
+        declares as float32
     """
 
     model: bytes

@@ -52,6 +52,13 @@ def test_a_program_finds_a_board(system: Path, tmp_path: Path) -> None:
     ]
 
 
+def test_other_languages_find_it_too(tmp_path: Path) -> None:
+    path = "/proc/device-tree/compatible"
+    program = build("stream.cpp", tmp_path / "stream", compiler="c++", library=None)
+    for command in ([program, path], [sys.executable, "-c", "import sys; sys.stdout.write(open(sys.argv[1]).read())", path]):
+        assert execute("--chip", "rk3566", "--", *command).stdout == "anynpu,rk3566-virtual\0rockchip,rk3566\0"
+
+
 def test_another_chip_has_another_board(system: Path) -> None:
     assert execute("--chip", "rv1106", "--", system, "load").stdout == "NPU load:  0%\n"
 

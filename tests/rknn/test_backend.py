@@ -15,11 +15,13 @@ import pytest
 from npu.builders import SCALE, GatedEngine, dense_chain, dense_values, image_model, shape_sets
 
 from anynpu import modelfile
+from anynpu.dropin.environment import library_folder
 from anynpu.errors import (
     AnynpuError,
     DeviceHungError,
     DeviceTimeout,
     FeedShapeError,
+    FeedTypeError,
     JobCancelled,
     OptionError,
     SessionError,
@@ -33,6 +35,12 @@ from anynpu.tensor import DType, TensorSpec
 IMAGE = np.random.default_rng(3).integers(0, 256, (1, 3, 4, 6), np.uint8)
 
 
+@pytest.fixture(params=["sim", "rknn"])
+def device(request: pytest.FixtureRequest) -> str:
+    """The software NPU by itself, and behind its own librknnrt.so, loaded as if it were the vendor's."""
+    return "sim" if request.param == "sim" else f"rknn:{library_folder() / 'librknnrt.so'}"
+
+
 def opened(model: Model, device: Any = "sim", **options: Any) -> InferenceSession:
     return InferenceSession(modelfile.to_bytes(model), provider_options=options, device=device)
 
@@ -44,26 +52,26 @@ def integer_model() -> Model:
     return Model("rk3588", "w8a8", (Program(("n",), ("m",), specs, (layer,), MemoryPlan({}, 0)),), name="integers")
 
 
-def test_results_are_those_of_the_network() -> None:
+def test_results_are_those_of_the_network(device: str) -> None:
     model = dense_chain()
     codes = np.random.default_rng(1).integers(-128, 128, (1, 8), np.int8)
     expected = dense_values(model, codes)["y"]
-    with opened(model) as session:
+    with opened(model, device) as session:
         (values,) = session.run(None, {"x": codes.astype(np.float32) * SCALE})
         assert values.dtype == np.float32
         assert values.tolist() == (expected * SCALE).tolist()
         assert session.run(None, codes)[0].tolist() == values.tolist(), "the input's own type are codes"
         results = session.stream([codes] * 20)
         assert all(result[0].tolist() == values.tolist() for result in results)
-    with opened(model, output_type="model") as session:
+    with opened(model, device, output_type="model") as session:
         assert session.run(["y"], codes)[0].tolist() == expected.tolist()
-    with opened(model, output_type="float16") as session:
+    with opened(model, device, output_type="float16") as session:
         assert session.run(["y"], codes)[0].dtype == np.float16
 
 
 @pytest.mark.parametrize("layout", ["nchw", "nchw_software", "nhwc", "any"])
-def test_layouts_give_the_same_result(layout: str) -> None:
-    with opened(image_model(), layout=layout) as session:
+def test_layouts_give_the_same_result(layout: str, device: str) -> None:
+    with opened(image_model(), device, layout=layout) as session:
         last = layout in ("nhwc", "any")
         given = np.ascontiguousarray(IMAGE.transpose(0, 2, 3, 1)) if last else IMAGE
         assert session.get_inputs()[0].shape == list(given.shape)
@@ -74,20 +82,20 @@ def test_layouts_give_the_same_result(layout: str) -> None:
         assert session.run(None, turned)[0].tolist() == IMAGE.tolist(), "not contiguous"
 
 
-def test_integers_are_not_squeezed_through_floats() -> None:
+def test_integers_are_not_squeezed_through_floats(device: str) -> None:
     numbers = np.array([[2**24 + 1, -(2**60) - 1, 7]], np.int64)
-    with opened(integer_model()) as session:
+    with opened(integer_model(), device) as session:
         assert session.get_inputs()[0].type == "tensor(int64)"
         (result,) = session.run(None, numbers)
         assert result.dtype == np.int64
         assert result.tolist() == numbers.tolist()
 
 
-def test_dynamic_shapes_follow_the_input_on_every_lane() -> None:
+def test_dynamic_shapes_follow_the_input_on_every_lane(device: str) -> None:
     model = shape_sets((4, 6), (8, 8), (2, 2))
     random = np.random.default_rng(2)
     images = [random.integers(0, 256, (1, 3, *size), np.uint8) for size in ((4, 6), (8, 8), (2, 2), (8, 8))] * 5
-    with opened(model) as session:
+    with opened(model, device) as session:
         for image, (result,) in zip(images, session.stream(images), strict=True):
             assert result.tolist() == image.tolist()
         with pytest.raises(FeedShapeError, match=r"\[1, 3, 4, 6\] or \[1, 3, 8, 8\] or \[1, 3, 2, 2\]"):
@@ -99,8 +107,8 @@ def test_dynamic_shapes_follow_the_input_on_every_lane() -> None:
 
 
 @pytest.mark.parametrize("zero_copy_layout", ["nhwc", "native"])
-def test_bound_memory_on_every_core(zero_copy_layout: str) -> None:
-    with opened(image_model(), zero_copy_layout=zero_copy_layout) as session:
+def test_bound_memory_on_every_core(zero_copy_layout: str, device: str) -> None:
+    with opened(image_model(), device, zero_copy_layout=zero_copy_layout) as session:
         native = session.get_native_outputs()[0].layout
         assert native == ("NHWC" if zero_copy_layout == "nhwc" else "NC1HWC2")
         for core in range(3):
@@ -121,9 +129,9 @@ def test_bound_memory_on_every_core(zero_copy_layout: str) -> None:
         assert session.run(None, IMAGE)[0].tolist() == IMAGE.tolist(), "bound and other runs do not disturb each other"
 
 
-def test_codes_in_bound_memory() -> None:
+def test_codes_in_bound_memory(device: str) -> None:
     codes = (IMAGE.astype(np.int16) - 128).astype(np.int8)
-    with opened(image_model()) as session:
+    with opened(image_model(), device) as session:
         value = OrtValue.ortvalue_from_numpy(codes, "npu", session=session, name="images")
         assert value.element_type() == "tensor(int8)"
         assert value.numpy().tolist() == codes.tolist()
@@ -164,9 +172,36 @@ def test_a_chip_with_one_core() -> None:
 @pytest.mark.parametrize(
     "options", [{"schedule": [0, 1, 2]}, {"tp_mode": "0,1,2"}, {"disable_dup_context": True}, {"threads_per_core": 2}]
 )
-def test_every_way_to_use_cores(options: dict[str, Any]) -> None:
-    with opened(image_model(), **options) as session:
+def test_every_way_to_use_cores(options: dict[str, Any], device: str) -> None:
+    with opened(image_model(), device, **options) as session:
         assert all(result[0].tolist() == IMAGE.tolist() for result in session.stream([IMAGE] * 12))
+
+
+@pytest.mark.parametrize("chip", ["rv1106", "rv1103b"])
+def test_chips_without_the_general_calls(chip: str) -> None:
+    library = SoftwareLibrary()
+    images = image_model(mean=3.0, std=2.0)
+    model = Model(chip, "w8a8", images.programs, name="image", preprocess=images.preprocess)
+    with InferenceSession(modelfile.to_bytes(model), device=OwnLibrary(library)) as session:
+        expected = np.clip(np.rint((IMAGE - 3.0) / 2.0), 0, 255)
+        assert session.run(None, IMAGE)[0].tolist() == expected.tolist()
+        codes = (IMAGE.astype(np.int16) - 128).astype(np.int8)
+        assert session.run(None, codes)[0].tolist() == IMAGE.tolist()
+        assert [result[0].tolist() for result in session.stream([IMAGE, codes] * 5)] == [expected.tolist(), IMAGE.tolist()] * 5
+        with pytest.raises(FeedTypeError, match="normalises bytes only"):
+            session.run(None, IMAGE.astype(np.float32))
+        binding = session.io_binding()
+        binding.bind_cpu_input("images", IMAGE)
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == expected.tolist()
+        del binding
+    assert len(library.handles) == 0
+    assert len(library.memories) == 0
+    chain = dense_chain()
+    rows = np.random.default_rng(1).integers(-128, 128, (1, 8), np.int8)
+    with opened(Model(chip, "w8a8", chain.programs, name="chain"), output_type="model") as session:
+        for given in (rows, rows.astype(np.float32) * SCALE):
+            assert session.run(None, given)[0].tolist() == dense_values(chain, rows)["y"].tolist()
 
 
 def test_weights_are_shared_and_outlive_the_lender() -> None:

@@ -42,6 +42,7 @@ from .support import (
     pixels,
     resolution_model,
 )
+from .test_calls_running import expire
 
 
 @pytest.fixture
@@ -291,9 +292,7 @@ def test_frames(gate: Gate) -> None:
 
 def test_time_limits(gate: Gate) -> None:
     runner = Thread(lambda: gate.context.execute(timeout=0.01))
-    gate.engine.wait_entered()
-    time.sleep(0.02)
-    gate.engine.gate.set()
+    expire(runner, gate.engine, 0.02)
     with pytest.raises(DeviceTimeout) as caught:
         runner.finish()
     assert (caught.value.code, caught.value.call) == (-2, "rknn_run")

@@ -45,6 +45,10 @@ class Misuse(RuleBasedStateMachine):
     def move_memory(self, family: str, seed: int) -> None:
         getattr(self.machine, family)(Random(seed))
 
+    @rule(family=st.sampled_from(["create", "use", "use", "use", "use", "confuse", "operators"]), seed=seeds)
+    def multiply(self, family: str, seed: int) -> None:
+        getattr(self.machine.products, family)(Random(seed))
+
     @rule(seed=seeds)
     def infer(self, seed: int) -> None:
         """What a decent caller does."""

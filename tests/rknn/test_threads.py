@@ -291,6 +291,48 @@ def test_frames_come_in_order_and_can_be_waited_for(library: SoftwareLibrary) ->
     assert library.rknn_destroy(handle) == 0
 
 
+def product(library: SoftwareLibrary) -> tuple[int, list[Any]]:
+    """A context for a product of int8 matrices of 4x64 and 64x64, and its memory."""
+    info = ffi.new("rknn_matmul_info *", {"M": 4, "K": 64, "N": 64, "type": 2})
+    handle, attr = ffi.new("rknn_matmul_ctx *"), ffi.new("rknn_matmul_io_attr *")
+    assert library.rknn_matmul_create(handle, info, attr) == 0, library.last_error()
+    memories = []
+    for matrix in (attr.A, attr.B, attr.C):
+        memories.append(library.rknn_create_mem(handle[0], matrix.size))
+        assert library.rknn_matmul_set_io_mem(handle[0], memories[-1], ffi.addressof(matrix)) == 0
+    ffi.memmove(memories[0].virt_addr, bytes(range(100)), 100)
+    ffi.memmove(memories[1].virt_addr, bytes(number % 251 for number in range(4096)), 4096)
+    return int(handle[0]), memories
+
+
+def test_products_of_several_threads_and_their_ends(library: SoftwareLibrary) -> None:
+    handle, memories = product(library)
+    assert library.rknn_matmul_run(handle) == 0
+    expected = bytes(ffi.buffer(memories[2].virt_addr, memories[2].size))
+    for repetition in range(15):
+        other, others = product(library)
+
+        def destroy(other: int = other, pause: float = 0.0003 * repetition) -> int:
+            time.sleep(pause)
+            return int(library.rknn_matmul_destroy(other))
+
+        def run(other: int = other) -> int:
+            return int(library.rknn_matmul_run(other))
+
+        def neighbour() -> int:
+            for _ in range(20):
+                assert library.rknn_matmul_run(handle) == 0
+            return 0
+
+        assert together([until_ended(run), until_ended(run), neighbour, destroy])[-1] == 0
+        for memory in others:
+            assert library.rknn_destroy_mem(other, memory) == 0
+    assert bytes(ffi.buffer(memories[2].virt_addr, memories[2].size)) == expected
+    assert library.rknn_matmul_destroy(handle) == 0
+    for memory in memories:
+        assert library.rknn_destroy_mem(handle, memory) == 0
+
+
 def test_the_library_is_closed_while_it_is_used() -> None:
     footprint = Footprint.now()
     with Surprises() as surprises:
@@ -311,7 +353,9 @@ def test_the_library_is_closed_while_it_is_used() -> None:
                 ):
                     until_ended(call, frozenset({0}))()
 
-            together([*(lambda handle=handle: work(handle) for handle in handles), close])  # type: ignore[misc]
+            multiplying, _ = product(library)
+            multiply = until_ended(lambda: library.rknn_matmul_run(multiplying))  # noqa: B023
+            together([*(lambda handle=handle: work(handle) for handle in handles), multiply, close])  # type: ignore[misc]
             assert library.rknn_destroy(handles[0]) in ENDED
     assert not surprises.records, surprises.records[0]
     footprint.assert_unchanged()

@@ -21,7 +21,7 @@ MHZ = 1_000_000
 _SDK = Source("vendor's SDK, chip configuration")
 _NO_RKNN = Source("VIPs have no RKNN API")
 _LAYOUT = ("channel_block", "channel_alignment", "input_width_alignment", "nhwc_output_alignment", "pixel_alignment")
-_SEEN_ON_BOARDS = ("cores", "macs_per_cycle", "clock_hz", "buffer_bytes", *_LAYOUT)
+_SEEN_ON_BOARDS = ("cores", "macs_per_cycle", "clock_hz", "buffer_bytes", "float16", *_LAYOUT)
 
 
 def _assumed(text: str) -> Source:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +11,13 @@ from rich.console import Console
 
 import anynpu
 
-from .. import vendorfile
+from .. import chips, vendorfile
+from ..compiler.formats import format_words
 from ..errors import ModelFormatError
 from ..modelfile import FileKind, identify
 from ..program import Model
 from ..reports import report
-from ..tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
+from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from ..vendorfile import VendorModelInfo, VendorTensor
 from .console import plain_table, print_json, results, size_text
 from .onnxfile import OnnxInfo, describe
@@ -66,8 +67,8 @@ def _model_json(model: Model) -> dict[str, Any]:
         "custom_string": model.custom_string,
         "weightless": model.weightless,
         "custom_operators": model.custom_operators,
-        "inputs": [_spec_json(spec) for spec in model.inputs],
-        "outputs": [_spec_json(spec) for spec in model.outputs],
+        "inputs": [_spec_json(_as_seen(model, spec)) for spec in model.inputs],
+        "outputs": [_spec_json(_as_seen(model, spec)) for spec in model.outputs],
         "preprocess": {name: asdict(preprocess) for name, preprocess in model.preprocess.items()},
         "provenance": dict(model.provenance),
         "programs": [
@@ -75,6 +76,21 @@ def _model_json(model: Model) -> dict[str, Any]:
             for index, program in enumerate(model.programs)
         ],
     }
+
+
+def _as_seen(model: Model, spec: TensorSpec) -> TensorSpec:
+    """An input or output as programs see it: on a VIP planes one after the other, and uint8 where the engine has int8 of other numbers."""
+    if chips.get(model.chip).family != "vip":
+        return spec
+    preprocess = model.preprocess.get(spec.name)
+    if preprocess is not None and preprocess.picture:
+        return TensorSpec(spec.name, spec.shape, DType.UINT8, Layout.NHWC)
+    spec = replace(spec, layout=Layout.row_major(len(spec.shape)))
+    quantization = spec.quantization
+    if model.dtype == "w8a8" and spec.dtype is DType.INT8 and isinstance(quantization, Affine) and quantization.is_per_tensor:
+        moved = Affine.per_tensor(quantization.scale, quantization.zero_point + 128)
+        return replace(spec, dtype=DType.UINT8, quantization=moved)
+    return spec
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, Any]:
@@ -99,7 +115,9 @@ def _vendor_json(info: VendorModelInfo) -> dict[str, Any]:
 
 
 def _print_model(console: Console, file: Path, model: Model, layers: bool) -> None:
-    console.print(f"{file.name}: compiled by {model.provenance.get('compiler', 'anynpu')} for {model.chip}, {model.dtype}")
+    words = format_words(model.dtype, chips.get(model.chip))
+    kind = model.dtype if words == model.dtype else f"{model.dtype} ({words})"
+    console.print(f"{file.name}: compiled by {model.provenance.get('compiler', 'anynpu')} for {model.chip}, {kind}")
     if model.weightless:
         console.print("  weights      left out; a context of the complete model supplies them")
     for label, text in (("name", model.name), ("text", model.custom_string)):
@@ -111,14 +129,15 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")
     for name, preprocess in model.preprocess.items():
-        console.print(f"  preprocess   {name}: mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
+        node = f"node for {preprocess.picture.upper()} pictures, " if preprocess.picture else ""
+        console.print(f"  preprocess   {name}: {node}mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
     for index, program in enumerate(model.programs):
         console.print()
         if len(model.programs) > 1:
             console.print(f"shape set {index}")
         table = plain_table("", "name", "shape", "type", "layout", "quantisation")
         for label, specs in (("input", program.input_specs), ("output", program.output_specs)):
-            for spec in specs:
+            for spec in (_as_seen(model, spec) for spec in specs):
                 table.add_row(
                     label,
                     spec.name,

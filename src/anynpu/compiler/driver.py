@@ -61,15 +61,15 @@ def compile(
     :param mean: by channel, subtracted from raw input values; a dict by input name where there are several inputs
     :param std: by channel, raw values are divided by it
     :param channel_order: what the model was trained on; ``bgr`` lets it take RGB pictures all the same
-    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` and ``bf16``. ``int8``, ``int16``, ``float16`` and
-        the names of the vendors' compilers (``uint8``, ``asymmetric_affine``, ``dynamic_fixed_point-i16`` ...) mean the same
+    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``. Usual names (``int8``,
+        ``uint8``, ``float16``) and those of ACUITY (``asymmetric_affine``, ``dynamic_fixed_point-i16`` ...) work too
     :param algorithm: how ranges are found: ``minmax``, ``percentile``, ``kl`` or ``mse``
     :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor.
         By default 2 for Rockchip's chips in ``w8a8``; Allwinner's have none
-    :param per_channel: weights with a scale for each output channel. Rockchip's chips have that by default; Allwinner's only with dtype
-        ``int8``, if asked
-    :param preprocess: ``rgb`` or ``bgr`` to begin the model with a pre-process node: it takes a picture, bytes in that order of channels, and
-        computes mean and std itself; a dict by input name where there are several inputs. Allwinner's chips only
+    :param per_channel: weights with a scale for each output channel (by default for Rockchip's chips and for ``i8`` of Allwinner's), or one
+        for all of a layer (all that other types of Allwinner's chips have)
+    :param preprocess: ``rgb`` or ``bgr`` to begin the model with a pre-process node: it takes a picture's bytes in that order of channels
+        and applies mean and std itself; a dict by input name where there are several inputs. Allwinner's chips only
     :param shapes: shape of each input whose shape is not fixed; a list of such dicts for dynamic shapes
     :param hybrid: tensors that stay in float16
     :param batch: extent of the first axis of every input

@@ -16,33 +16,44 @@ from ..chips import Chip
 from ..errors import CompileError
 from ..tensor import DType
 
-__all__ = ["DTYPES", "Format", "format_of", "known_names"]
+__all__ = ["DTYPES", "Format", "format_of", "format_words", "known_names"]
 
 DTYPES = ("w8a8", "fp16", "w16a16", "i8", "i8dfp", "bf16")
 """What this compiler writes. Chips name further ones (w8a16, w4a16), which it does not write yet."""
 
 Family = Literal["rknn", "vip"]
 
-_ALIASES: Mapping[Family, Mapping[str, str]] = {
-    "rknn": {"int8": "w8a8", "int16": "w16a16", "float16": "fp16"},
+
+@dataclass(frozen=True)
+class _Alias:
+    """Another name of a type, which may ask for weights by channel or for one scale."""
+
+    name: str
+    per_channel: bool | None = None
+
+
+_ALIASES: Mapping[Family, Mapping[str, _Alias]] = {
+    "rknn": {"int8": _Alias("w8a8"), "int16": _Alias("w16a16"), "float16": _Alias("fp16")},
     "vip": {
-        "uint8": "w8a8",
-        "asymmetric_affine": "w8a8",
-        "asymmetric_affine-u8": "w8a8",
-        "int8": "i8",
-        "asymmetric_affine-i8": "i8",
-        "int8_dfp": "i8dfp",
-        "dynamic_fixed_point-i8": "i8dfp",
-        "int16": "w16a16",
-        "dynamic_fixed_point": "w16a16",
-        "dynamic_fixed_point-i16": "w16a16",
-        "float16": "fp16",
-        "bfloat16": "bf16",
-        "qbfloat16": "bf16",
+        "uint8": _Alias("w8a8"),
+        "asymmetric_affine": _Alias("w8a8"),
+        "asymmetric_affine-u8": _Alias("w8a8"),
+        "int8": _Alias("i8"),
+        "asymmetric_affine-i8": _Alias("i8", per_channel=False),
+        "pcq": _Alias("i8", per_channel=True),
+        "perchannel_symmetric_affine": _Alias("i8", per_channel=True),
+        "perchannel_symmetric_affine-i8": _Alias("i8", per_channel=True),
+        "int8_dfp": _Alias("i8dfp"),
+        "dynamic_fixed_point-i8": _Alias("i8dfp"),
+        "int16": _Alias("w16a16"),
+        "dynamic_fixed_point": _Alias("w16a16"),
+        "dynamic_fixed_point-i16": _Alias("w16a16"),
+        "float16": _Alias("fp16"),
+        "bfloat16": _Alias("bf16"),
+        "qbfloat16": _Alias("bf16"),
     },
 }
-_BY_CHANNEL = ("pcq", "perchannel_symmetric_affine", "perchannel_symmetric_affine-i8")
-"""More names for i8 on a VIP, which ask for weights by channel as well."""
+"""The names that users of the vendors' compilers know."""
 
 _GROUPS = 2
 """Channel groups that the compiler uses unless it is told otherwise, where the chip can have them."""
@@ -53,6 +64,7 @@ class Format:
     """How a model holds its numbers.
 
     :ivar name: what ``Model.dtype`` says
+    :ivar words: the same for people
     :ivar codes: type of integer layers
     :ivar weights: how weights share scales
     :ivar fixed_point: scales of activations are powers of two, without zero points
@@ -62,6 +74,7 @@ class Format:
     """
 
     name: str
+    words: str
     codes: DType = DType.INT8
     weights: WeightScales = WeightScales.CHANNEL
     fixed_point: bool = False
@@ -70,22 +83,33 @@ class Format:
     groups: int = 1
 
 
-_FLOAT16 = Format("fp16", floats=True)
+_FLOAT16 = Format("fp16", "float16", floats=True)
 _FORMATS: Mapping[Family, Mapping[str, Format]] = {
     "rknn": {
-        "w8a8": Format("w8a8", groups=_GROUPS),
-        "w16a16": Format("w16a16", DType.INT16, fixed_point=True),
+        "w8a8": Format("w8a8", "int8", groups=_GROUPS),
+        "w16a16": Format("w16a16", "int16", DType.INT16, fixed_point=True),
         "fp16": _FLOAT16,
     },
     "vip": {
-        "w8a8": Format("w8a8", weights=WeightScales.TENSOR),
-        "i8": Format("i8", weights=WeightScales.TENSOR),
-        "i8dfp": Format("i8dfp", weights=WeightScales.FIXED_POINT, fixed_point=True),
-        "w16a16": Format("w16a16", DType.INT16, WeightScales.FIXED_POINT, fixed_point=True),
+        "w8a8": Format("w8a8", "uint8", weights=WeightScales.TENSOR),
+        "i8": Format("i8", "int8", weights=WeightScales.CHANNEL_SYMMETRIC),
+        "i8dfp": Format("i8dfp", "int8 dynamic fixed point", weights=WeightScales.FIXED_POINT, fixed_point=True),
+        "w16a16": Format("w16a16", "int16 dynamic fixed point", DType.INT16, WeightScales.FIXED_POINT, fixed_point=True),
         "fp16": _FLOAT16,
-        "bf16": Format("bf16", half=DType.BFLOAT16, floats=True),
+        "bf16": Format("bf16", "bfloat16", half=DType.BFLOAT16, floats=True),
     },
 }
+
+
+def format_words(dtype: str, chip: Chip) -> str:
+    """What a model of the type *dtype* is called among people; the name itself where there is no such format.
+
+    >>> from anynpu import chips
+    >>> format_words("w8a8", chips.get("rk3588")), format_words("w8a8", chips.get("t527"))
+    ('int8', 'uint8')
+    """
+    kind = _FORMATS[chip.family].get(dtype)
+    return dtype if kind is None else kind.words
 
 
 def known_names() -> tuple[str, ...]:
@@ -94,10 +118,7 @@ def known_names() -> tuple[str, ...]:
     >>> "uint8" in known_names(), "int3" in known_names()
     (True, False)
     """
-    names = dict.fromkeys((*DTYPES, *_BY_CHANNEL))
-    for aliases in _ALIASES.values():
-        names.update(dict.fromkeys(aliases))
-    return tuple(names)
+    return tuple(dict.fromkeys((*DTYPES, *(name for aliases in _ALIASES.values() for name in aliases))))
 
 
 def format_of(dtype: str, chip: Chip, *, per_channel: bool | None = None, channel_groups: int | None = None) -> Format:
@@ -106,8 +127,8 @@ def format_of(dtype: str, chip: Chip, *, per_channel: bool | None = None, channe
     :param per_channel: weights with a scale for each output channel; None for what the format has
     :param channel_groups: None for what the format has
     """
-    by_channel = chip.family == "vip" and dtype in _BY_CHANNEL
-    name = "i8" if by_channel else _ALIASES[chip.family].get(dtype, dtype)
+    alias = _ALIASES[chip.family].get(dtype) or _Alias(dtype)
+    name = alias.name
     taken = ", ".join(kind for kind in DTYPES if kind in chip.quantized_types)
     if name not in DTYPES:
         if dtype in known_names():
@@ -116,22 +137,19 @@ def format_of(dtype: str, chip: Chip, *, per_channel: bool | None = None, channe
     if name not in chip.quantized_types:
         raise CompileError(f"{chip.name} does not take {name} models", hint=f"it takes: {taken}")
     kind = _FORMATS[chip.family][name]
-    if by_channel and per_channel is not False:
-        per_channel = True
-    return _with_groups(_with_weights(kind, chip, per_channel), chip, channel_groups)
+    wanted = alias.per_channel if per_channel is None else per_channel
+    return _with_groups(_with_weights(kind, chip, wanted), chip, channel_groups)
 
 
 def _with_weights(kind: Format, chip: Chip, per_channel: bool | None) -> Format:
     if per_channel is None or kind.floats or per_channel is kind.weights.by_channel:
         return kind
-    if chip.family == "rknn":
-        return replace(kind, weights=WeightScales.TENSOR)
-    if kind.name != "i8":
+    if per_channel:
         raise CompileError(
             f"weights of {kind.name} models of {chip.name} have one scale for all channels",
-            hint="scales by channel come with dtype int8 (--dtype int8 --per-channel)",
+            hint="dtype int8 has a scale for each channel; its activations are the same but for the offset of 128",
         )
-    return replace(kind, weights=WeightScales.CHANNEL_SYMMETRIC)
+    return replace(kind, weights=WeightScales.TENSOR)
 
 
 def _with_groups(kind: Format, chip: Chip, groups: int | None) -> Format:
@@ -140,6 +158,6 @@ def _with_groups(kind: Format, chip: Chip, groups: int | None) -> Format:
     if groups > 1 and chip.family == "vip":
         raise CompileError(
             f"a tensor of {chip.name} has one scale: there are no channel groups",
-            hint="leave channel_groups out; for better accuracy use dtype int16, or int8 with per_channel",
+            hint="leave channel_groups out; for better accuracy use dtype int8 or int16",
         )
     return replace(kind, groups=groups if kind.groups > 1 else 1)

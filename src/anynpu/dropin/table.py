@@ -44,6 +44,7 @@ class _Installed:
     chip: str | None
     names: list[str]
     observer: Observer
+    library: Any = None
 
 
 def _rknn_bindings() -> tuple[Any, Any]:
@@ -101,6 +102,9 @@ _LIBRARIES: dict[str, tuple[_Family, str | None]] = {
 _installed: dict[int, _Installed] = {}
 """By the identity of the family: libraries of one family in one process share one library object."""
 
+_left_behind: list[Any] = []
+"""In a forked child, what was the parent's: never closed, since its threads are not here to answer."""
+
 
 def fill(library: str, address: int) -> None:
     """Fill the table of *library*, whose ``anynpu_start`` lies at *address*."""
@@ -136,7 +140,7 @@ def chosen_chip(environment: Any) -> str | None:
 def _connect(installed: _Installed) -> None:
     """Make a library object and let the C functions call its methods."""
     ffi, _ = installed.family.bindings()
-    library = installed.family.open(installed.chip)
+    library = installed.library = installed.family.open(installed.chip)
     for name in installed.names:
         method = installed.observer.around(ffi, library, name)
         kind = ffi.typeof(f"{name}_fn").result.kind
@@ -160,6 +164,7 @@ def _without_result(method: Callable[..., Any]) -> Callable[..., None]:
 
 def _renew() -> None:
     for installed in _installed.values():
+        _left_behind.append(installed.library)
         _connect(installed)
 
 

@@ -34,6 +34,7 @@ from .control import RunControl
 
 if TYPE_CHECKING:
     from .board import SharedCores
+    from .status import StatusFile
 
 __all__ = ["CoreMask", "CoreScheduler", "CoreStatistics", "Lease", "host_threads"]
 
@@ -142,6 +143,7 @@ class CoreScheduler:
     """Hands out the cores of one NPU.
 
     :param shared: the cores of a board that other processes use as well
+    :param status: opens, with the first job, the file that tells others what the cores do
 
     >>> scheduler = CoreScheduler(3)
     >>> with scheduler.acquire(CoreMask.of(0, 1)) as lease:
@@ -149,8 +151,12 @@ class CoreScheduler:
     (0, 1)
     """
 
-    def __init__(self, cores: int, shared: SharedCores | None = None) -> None:
+    def __init__(
+        self, cores: int, shared: SharedCores | None = None, status: Callable[[], StatusFile | None] | None = None
+    ) -> None:
         self._count = cores
+        self._open_status = status
+        self._status: StatusFile | None = None
         self._shared = shared
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)  # told whenever a holder or a waiter leaves
@@ -294,6 +300,10 @@ class CoreScheduler:
         for claim in holders:
             claim.control.cancel(error)
         self._wait_until_left(lambda claim: True)
+        with self._lock:
+            if self._status is not None:
+                self._status.close()
+            self._status = self._open_status = None
 
     def drain(self) -> None:
         """Wait until nobody waits and nobody has anything (the calling thread itself does not count)."""
@@ -337,6 +347,11 @@ class CoreScheduler:
         self._idle -= cores
         self._taken |= claim.exclusive
         self._holders.add(claim)
+        if cores:
+            if self._open_status is not None:
+                self._status, self._open_status = self._open_status(), None
+            if self._status is not None:
+                self._status.started(claim.granted, claim.started_ns, len(self._waiters))
 
     def _dispatch(self) -> list[_Claim]:
         """Grant what can be granted, in order; gives the claims that got something."""
@@ -398,6 +413,8 @@ class CoreScheduler:
                 self._idle.add(core)
                 self._jobs[core] += 1
                 self._busy_ns[core] += elapsed
+            if self._status is not None and claim.granted:
+                self._status.ended(claim.granted, self._busy_ns, self._jobs, len(self._waiters))
             self._taken -= claim.exclusive
             settled = self._dispatch()
             self._left.notify_all()

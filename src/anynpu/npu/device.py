@@ -9,6 +9,7 @@ is closed and the two weak sets; it is never held while anything waits.
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 import time
@@ -37,6 +38,7 @@ from .workers import Workers
 
 if TYPE_CHECKING:
     from .board import SharedCores
+    from .status import StatusFile
 
 __all__ = ["Device", "Job"]
 
@@ -161,7 +163,9 @@ class Device:
         self.clock = None if speed is None else RealTimeClock(self.chip.cores, speed)
         """Makes jobs take the chip's time; None where they do not."""
         self.memory = MemoryPool(memory_limit)
-        self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board or os.environ.get("ANYNPU_BOARD"), self.chip))
+        board = board or os.environ.get("ANYNPU_BOARD")
+        status = functools.partial(_open_status, self.chip, board, speed)
+        self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board, self.chip), status)
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")
         self._lock = threading.Lock()
         self._closed = False
@@ -291,6 +295,14 @@ class Device:
 
     def __repr__(self) -> str:
         return f"software NPU, {self.chip.name}, {self.cores} core{'' if self.cores == 1 else 's'}"
+
+
+def _open_status(chip: chips.Chip, board: str | None, speed: float | None) -> StatusFile | None:
+    try:
+        from .status import open_status
+    except ImportError:  # no file locks, no shared folder: not on every system
+        return None
+    return open_status(chip.name, chip.cores, board=board or "", realtime=speed)
 
 
 def _shared_cores(board: str | None, chip: chips.Chip) -> SharedCores | None:

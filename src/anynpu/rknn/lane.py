@@ -38,7 +38,7 @@ from .vendor import VendorLibrary
 if TYPE_CHECKING:
     from .backend import RknnBackend
 
-__all__ = ["RknnLane", "RknnMemory", "LAYOUTS", "optional", "quantization", "set_mask"]
+__all__ = ["BoundContext", "RknnLane", "RknnMemory", "LAYOUTS", "optional", "quantization", "set_mask"]
 
 Array = npt.NDArray[Any]
 _Answer = TypeVar("_Answer")
@@ -119,7 +119,7 @@ class RknnLane:
         for index in range(count):
             self._inputs[index].index = index
         self._calls = self._call_each
-        if isinstance(library, VendorLibrary):
+        if isinstance(library, VendorLibrary) and library.has("rknn_inputs_set", "rknn_outputs_get", "rknn_outputs_release"):
             self._calls = self._call_in_a_row
             self._times = native_ffi.new("struct anynpu_inference_times *")
             self._inference = native_ffi.new("struct anynpu_inference *")
@@ -134,7 +134,7 @@ class RknnLane:
         self._extend.fence_fd = -1
         self._running = False
         self._stopped = False
-        self._bound: _BoundContext | None = None
+        self._bound: BoundContext | None = None
 
     def infer(
         self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
@@ -218,10 +218,10 @@ class RknnLane:
             raise SessionError("a model with dynamic shapes does not run on bound memory", hint="use run, submit or run_async")
         bound = self._bound
         if bound is None:
-            bound = self._bound = _BoundContext(self.backend, self.mask)
-        bound.bind(inputs, outputs)
+            bound = self._bound = BoundContext(self.backend, self.backend.another_context(self.mask))
         self._running = True
         try:
+            bound.bind(inputs, outputs)
             bound.context.execute(timeout=timeout)
         except AnynpuError as error:
             raise self._understood(error) from None
@@ -330,12 +330,12 @@ class _Reader:
         return [arrays[index][0] if kind is None else arrays[index][0].astype(kind) for index, kind in self._final]
 
 
-class _BoundContext:
-    """The second context of a lane, for bound memory, and what is bound to it."""
+class BoundContext:
+    """A context that runs on bound memory, and what is bound to it."""
 
-    def __init__(self, backend: RknnBackend, mask: int) -> None:
+    def __init__(self, backend: RknnBackend, context: Context) -> None:
         self._backend = backend
-        self.context = backend.another_context(mask)
+        self.context = context
         self._held: dict[str, tuple[Memory, TensorSpec]] = {}
         self._imported: weakref.WeakKeyDictionary[Memory, TensorMemory] = weakref.WeakKeyDictionary()
 
@@ -355,6 +355,8 @@ class _BoundContext:
                 self._held[key] = (bound.memory, bound.spec)
 
     def _import(self, memory: Memory) -> TensorMemory:
+        if isinstance(memory, RknnMemory) and memory.memory.handle == self.context.handle:
+            return memory.memory
         known = self._imported.get(memory)
         if known is None:
             address = memory.address - memory.offset
@@ -365,10 +367,15 @@ class _BoundContext:
             self._imported[memory] = known
         return known
 
-    def close(self) -> None:
+    def forget(self) -> None:
+        """Let go of all memory."""
         self._held.clear()
         for memory in list(self._imported.values()):
             memory.close()
+
+    def close(self) -> None:
+        """Let go of all memory and destroy the context."""
+        self.forget()
         self.context.close()
 
 

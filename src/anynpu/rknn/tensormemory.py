@@ -55,6 +55,11 @@ class TensorMemory:
         return self._pointer
 
     @property
+    def handle(self) -> int:
+        """The ``rknn_context`` that it was made with."""
+        return self._handle
+
+    @property
     def size(self) -> int:
         return int(self.pointer.size)
 

@@ -108,6 +108,7 @@ class Execution(Delivery):
                 self._run_failed(slot, error)
         else:
             slot.failures = 0
+        request.feed = None  # whoever keeps the request need not keep its arrays
         request.finished = now()
 
     def _run_failed(self, slot: Slot, error: BaseException) -> None:

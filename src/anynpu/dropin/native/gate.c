@@ -22,8 +22,8 @@ static int state; /* enum state */
 static long inside;
 static __thread int inside_here;
 static pthread_mutex_t start_lock = PTHREAD_MUTEX_INITIALIZER;
-static __thread int starting_here;
-static __thread int fork_has_lock;
+static __thread int starting_here; /* this is the thread that starts Python */
+static __thread int fork_has_lock, fork_told;
 
 static int state_now(void)
 {
@@ -58,6 +58,7 @@ void anynpu_complain(const char *format, ...)
 static void start(void *unused)
 {
     (void)unused;
+    starting_here = 1;
     int ready = anynpu_start_python(&anynpu_library);
     change_state(STARTING, ready ? READY : FAILED);
 }
@@ -66,10 +67,9 @@ static void start(void *unused)
 static int make_ready(void)
 {
     if (starting_here)
-        return 0; /* something that Python imports calls back: there is nothing to answer it yet */
+        return 0; /* something that Python loads when it starts makes a call: there is nothing to answer it yet */
     void *python = anynpu_release_python();
     pthread_mutex_lock(&start_lock);
-    starting_here = 1;
     if (change_state(NOT_STARTED, STARTING)) {
         if (!anynpu_run_on_large_stack(start, NULL)) {
             anynpu_complain("no thread to start Python on: %s", strerror(errno));
@@ -78,7 +78,6 @@ static int make_ready(void)
         if (state_now() == READY)
             atexit(anynpu_close);
     }
-    starting_here = 0;
     pthread_mutex_unlock(&start_lock);
     anynpu_resume_python(python);
     return state_now() == READY;
@@ -125,13 +124,14 @@ static void before_fork(void)
             fork_has_lock = pthread_mutex_trylock(&start_lock) == 0;
         }
     }
-    if (state_now() == READY)
+    fork_told = state_now() == READY;
+    if (fork_told)
         anynpu_before_fork();
 }
 
 static void after_fork_parent(void)
 {
-    if (state_now() == READY)
+    if (fork_told)
         anynpu_after_fork_parent();
     if (fork_has_lock)
         pthread_mutex_unlock(&start_lock);
@@ -143,7 +143,7 @@ static void after_fork_child(void)
     anynpu_forget_helpers();
     __atomic_store_n(&inside, inside_here, __ATOMIC_SEQ_CST);
     change_state(STARTING, NOT_STARTED);
-    if (state_now() == READY)
+    if (fork_told)
         anynpu_after_fork_child();
 }
 

@@ -44,6 +44,7 @@ static struct {
     int (*is_initialized)(void);
     void (*set_program_name)(const wchar_t *);
     void (*initialize)(int);
+    const char *(*version)(void);
     wchar_t *(*decode_locale)(const char *, size_t *);
     int (*ensure)(void);
     void (*release)(int);
@@ -74,6 +75,7 @@ static int bind(void *library)
 #define BIND(member, name) (*(void **)(&python.member) = look_up(library, name, &missing))
     BIND(is_initialized, "Py_IsInitialized");
     BIND(initialize, "Py_InitializeEx");
+    BIND(version, "Py_GetVersion");
     BIND(decode_locale, "Py_DecodeLocale");
     BIND(ensure, "PyGILState_Ensure");
     BIND(release, "PyGILState_Release");
@@ -146,6 +148,12 @@ static int start_new(anynpu_start *start, const struct anynpu_settings *settings
 {
     if (python.set_program_name == NULL) {
         anynpu_complain("this library starts Python 3.10 to 3.14; that of %s is another", settings->python);
+        return 0;
+    }
+    size_t length = strlen(settings->version);
+    if (strncmp(python.version(), settings->version, length) != 0 || python.version()[length] != '.') {
+        anynpu_complain("the program brings Python %.6s, anynpu is installed for %s; install it for the program's", python.version(),
+                        settings->version);
         return 0;
     }
     if (!anynpu_has_standard_library(settings)) {

@@ -111,6 +111,7 @@ static void *help(void *argument)
 static void dismiss(void *argument)
 {
     struct helper *mine = argument;
+    helper = NULL; /* what runs later at the end of this thread may call again */
     if (mine->generation != __atomic_load_n(&generation, __ATOMIC_ACQUIRE)) {
         free(mine);
         return;

@@ -4,8 +4,8 @@ The vendor declares this in ``rknn_run_extend`` and does not offer it; here it w
 frames do not overlap: the next one begins when the one before has finished, and its outputs are there until then. A call that changes
 inputs, shapes or memory waits for the frames before it.
 
-Concurrency: the thread is started with the first frame and ends with :meth:`close`. Futures are kept by frame number under the lock
-until they were waited for, at most ``KEPT`` of them.
+Concurrency: the thread is started with the first frame and ends with :meth:`Frames.close`, after which frames are refused. Futures are
+kept by frame number under the lock, so that a frame can be waited for more than once; of those that have finished, at most ``KEPT``.
 """
 
 from __future__ import annotations
@@ -45,8 +45,11 @@ class Frames:
         with self._lock:
             if self._closed:
                 raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed")
-            frame = frame or self._next
-            if frame in self._futures and not self._futures[frame].done():
+            if not frame:
+                frame = self._next
+                while self._on_its_way(frame):  # the numbers have begun anew
+                    frame = frame % _LARGEST_NUMBER + 1
+            if self._on_its_way(frame):
                 raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"frame {frame} is on its way already", "give every frame its number")
             self._next = max(self._next, frame) % _LARGEST_NUMBER + 1
             self._futures[frame] = self._pool.submit(self._run, run)
@@ -54,6 +57,9 @@ class Frames:
             while len(self._futures) > KEPT and next(iter(self._futures.values())).done():
                 self._futures.popitem(last=False)
         return frame
+
+    def _on_its_way(self, frame: int) -> bool:
+        return frame in self._futures and not self._futures[frame].done()
 
     def wait(self, frame: int, timeout: float | None) -> int:
         """Wait for *frame* (0: the latest) and return its number; raises what its run raised."""

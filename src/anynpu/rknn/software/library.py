@@ -102,7 +102,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """End everything that was made through this library; handles become invalid."""
         self._closed = True
         for entry in self.handles.clear():
-            if isinstance(entry, ModelContext):
+            if isinstance(entry, (ModelContext, MatmulState)):
                 entry.close()
         self.memories.clear()
         with self._lock:
@@ -139,7 +139,8 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def _refuse_missing(self, chip: Chip) -> None:
         """Give the calls that the chip lacks an answer of their own, so that the others need no check."""
-        for name, available in chip.calls.items():
+        calls = {**chip.calls, "rknn_set_input_shape": chip.calls["rknn_set_input_shapes"]}
+        for name, available in calls.items():
             if not available and name not in _WORKS_HERE | _CALLS_WITHOUT_RESULT:
                 setattr(self, name, functools.partial(self._missing, name, chip.name))
 
