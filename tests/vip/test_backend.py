@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Callable
@@ -163,7 +164,8 @@ def test_zero_copy(library: SoftwareLibrary) -> None:
             binding.bind_cpu_input("x", array)
             session.run_with_iobinding(binding)
             equal(binding.copy_outputs_to_cpu(), session.run(None, {"x": array}))
-        del value, binding
+    del value, binding, session
+    gc.collect()
     assert not library.initialised
 
 
