@@ -31,6 +31,8 @@ from .constants import (
 )
 from .info import HardwareInfo, Profile, TensorInfo, read_info
 from .library import Library, check, open_library
+from .preflight import check_target
+from .vendor import VendorLibrary
 
 __all__ = ["Network", "query_hardware"]
 
@@ -98,6 +100,8 @@ class Network:
         handle = ffi.new("vip_network *")
         check(library, "vip_init", library.vip_init(video_memory))
         try:
+            if isinstance(library, VendorLibrary):
+                check_target(model, query_hardware(library).customer_id, genuine=True)
             check(library, "vip_create_network", library.vip_create_network(data, size, int(kind), handle))
         except BaseException:
             library.vip_destroy()
