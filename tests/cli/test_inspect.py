@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from vendor_files import nb_file, rknn_file
 
 Invoke = Callable[..., Any]
 
@@ -174,3 +175,22 @@ def test_a_vendors_file_cannot_be_run(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("run", vendor_rknn(tmp_path / "detector.rknn"))
     assert outcome.code == 1
     assert "only the vendor's runtime can execute it" in outcome.err
+
+
+def test_a_file_for_another_chip_names_both(invoke: Invoke, tmp_path: Path, compiled_path: Path) -> None:
+    path, rknn = tmp_path / "lenet.nb", tmp_path / "yolo.rknn"
+    path.write_bytes(nb_file(customer=0x1000003B))
+    rknn.write_bytes(rknn_file())
+    for file, chip in ((path, "t736"), (rknn, "rk3588"), (compiled_path, "rk3588s")):
+        outcome = invoke("inspect", file, "--target", chip)
+        assert outcome.code == 0, outcome.err
+    outcome = invoke("inspect", path, "--target", "t527")
+    assert outcome.code == 1
+    words = " ".join(outcome.err.split())
+    assert "binary target=0x1000003b" in words
+    assert "actual target=0x10000016" in words
+    for file, chip, text in ((path, "rk3588", "not for rk3588"), (rknn, "rk3566", "is for rk3588, not for rk3566")):
+        outcome = invoke("inspect", file, "--target", chip)
+        assert outcome.code == 1
+        assert text in " ".join(outcome.err.split())
+    assert "is for rk3588, not for v853" in " ".join(invoke("inspect", compiled_path, "-t", "v853").err.split())

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from vendor_files import nb_file
 
 import anynpu
 from anynpu import chips, errors
 from anynpu.vip import Library, Network, SoftwareLibrary, VendorLibrary, open_library
 from anynpu.vip.interface import functions
+from anynpu.vip.preflight import check_target, model_target
 
 from .support import CHIPS, SHAPE, Calls, picture, small_file, small_model, small_onnx
 
@@ -243,6 +245,42 @@ def test_a_vendors_library_says_its_generation(tmp_path: Path, version: int, nam
     assert {name for name in functions() if not callable(getattr(library, name))} == set()
     with pytest.raises(errors.DeviceMemoryError, match="VIP_ERROR_OUT_OF_RESOURCE"):
         Network(small_file(), device=library)
+
+
+BOARD = """
+#include <stdint.h>
+uint32_t vip_get_version(void) {{ return {version} + {init}; }}
+int vip_init(void) {{ return 0; }}
+int vip_destroy(void) {{ return 0; }}
+int vip_query_hardware(int property, uint32_t size, uint32_t *value)
+{{ (void)size; *value = property == 0 ? 0x10000016 : 1; return 0; }}
+int vip_create_network(const void *data, uint32_t size, int type, void **network)
+{{ (void)data; (void)size; (void)type; *network = 0; return -7; }}
+"""
+"""A board with a T527 that takes no model."""
+
+
+def test_a_board_is_not_asked_to_run_what_it_cannot(tmp_path: Path) -> None:
+    library = VendorLibrary(build(tmp_path, 0x00010D00, source=BOARD))
+    path = tmp_path / "model.nb"
+    path.write_bytes(nb_file(customer=0x1000003B))
+    for model in (path, path.read_bytes()):
+        with pytest.raises(errors.ModelError, match=r"binary target=0x1000003b .*a733.* actual target=0x10000016 .*t527"):
+            Network(model, device=library)
+    with pytest.raises(errors.ModelError, match="compiled by anynpu, for the software NPU"):
+        Network(small_file(), device=library)
+    path.write_bytes(nb_file(customer=0x10000016))
+    with pytest.raises(errors.ModelError, match="VIP_ERROR_INVALID_NETWORK"):
+        Network(path, device=library)  # right so far; what it says then is the driver's
+
+
+def test_targets_of_files() -> None:
+    assert model_target(small_file("v853")) == 0xEE
+    assert model_target(nb_file(customer=0x15)) == 0x15
+    assert model_target(b"no model") is None
+    with pytest.raises(errors.ModelError, match="not an NPU of the catalogue"):
+        check_target(nb_file(customer=0x15), 0xEE)
+    check_target(small_file("t527"), 0x10000016)
 
 
 def test_later_generations_are_refused(tmp_path: Path) -> None:

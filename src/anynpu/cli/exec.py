@@ -11,7 +11,7 @@ import typer
 
 from ..dropin.environment import Observation, program_environment, remember_python
 from .console import fail
-from .options import chip_name
+from .options import optional_chip
 
 __all__ = ["command"]
 
@@ -26,16 +26,12 @@ class LogFormat(str, enum.Enum):
     JSON = "json"
 
 
-def _optional_chip(value: str | None) -> str | None:
-    return None if value is None else chip_name(value)
-
-
 def command(
     program: Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS]...", help="What to run, after two dashes.")],
     chip: Annotated[
         str | None,
         typer.Option(
-            "--chip", "-c", metavar="CHIP", help="The board's chip. Without it, that of each model.", callback=_optional_chip
+            "--chip", "-c", metavar="CHIP", help="The board's chip. Without it, that of each model.", callback=optional_chip
         ),
     ] = None,
     log: Annotated[str | None, typer.Option("--log", metavar="FILE|-", help="Write every call; - is stderr.")] = None,

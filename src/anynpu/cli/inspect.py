@@ -12,16 +12,18 @@ from rich.console import Console
 import anynpu
 
 from .. import chips, vendorfile
+from ..chips import Chip
 from ..compiler.formats import format_words
-from ..errors import ModelFormatError
+from ..errors import ModelError, ModelFormatError
 from ..modelfile import FileKind, identify
 from ..program import Model
 from ..reports import report
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from ..vendorfile import VendorModelInfo, VendorTensor
+from ..vip.preflight import check_target, model_target
 from .console import plain_table, print_json, results, size_text
 from .onnxfile import OnnxInfo, describe
-from .options import JsonOption, LayersOption
+from .options import JsonOption, LayersOption, optional_chip
 from .summary import cpu_table, layer_table, shape_text, summary_line
 
 __all__ = ["command"]
@@ -34,6 +36,10 @@ def command(
     ],
     layers: LayersOption = False,
     as_json: JsonOption = False,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", metavar="CHIP", help="Fail if the file is not for this chip.", callback=optional_chip),
+    ] = None,
 ) -> None:
     """Show what is in a model file.
 
@@ -43,6 +49,7 @@ def command(
     Example:
       anynpu inspect yolo.rknn --layers
       anynpu inspect yolo.onnx --json
+      anynpu inspect lenet.nb --target t527
     """
     kind = identify(file)
     if kind is FileKind.ANYNPU:
@@ -56,6 +63,26 @@ def command(
     else:
         vendor = vendorfile.read_rknn(file) if kind is FileKind.RKNN else vendorfile.read_nb(file)
         print_json(_vendor_json(vendor)) if as_json else _print_vendor(results(), file, vendor, layers)
+    if target is not None and kind is not FileKind.ONNX:
+        _check_target(file, kind, chips.get(target))
+
+
+def _check_target(file: Path, kind: FileKind, chip: Chip) -> None:
+    """Raise if a compiled file is for another chip, naming both."""
+    if chip.vip is not None and model_target(file) is not None:
+        check_target(file, chip.vip.customer_id)
+        return
+    if kind is FileKind.ANYNPU:
+        own = anynpu.load(file).chip
+    elif kind is FileKind.RKNN:
+        info = vendorfile.read_rknn(file)
+        own = chip.name if chip.name in info.target.replace(",", " ").lower().split() else info.target
+    else:
+        own = vendorfile.read_nb(file).target
+    if own != chip.name:
+        raise ModelError(
+            f"{file.name} is for {own or 'a chip that it does not name'}, not for {chip.name}", hint="compile it again"
+        )
 
 
 def _model_json(model: Model) -> dict[str, Any]:

@@ -27,6 +27,7 @@ __all__ = [
     "TargetOrAllOption",
     "chip_name",
     "chip_or_all",
+    "optional_chip",
     "dtype_name",
     "dtype_words",
     "parse_channel_values",
@@ -69,6 +70,11 @@ def dtype_words(dtype: str, chip: str) -> str:
         return format_of(dtype, chips.get(chip)).words
     except CompileError:
         return dtype
+
+
+def optional_chip(value: str | None) -> str | None:
+    """As :func:`chip_name`, for an option that may be left out."""
+    return None if value is None else chip_name(value)
 
 
 def chip_or_all(value: str) -> str:

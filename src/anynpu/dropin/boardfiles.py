@@ -48,6 +48,8 @@ def _files(chip: Chip) -> dict[str, str]:
     for folder in ("proc/device-tree", "sys/firmware/devicetree/base"):
         files[f"{folder}/compatible"] = f"anynpu,{chip.name}-virtual\0{vendor},{chip.name}\0"
         files[f"{folder}/model"] = f"anynpu virtual board ({chip.name})\0"
+    if chip.family == "vip":
+        files["dev/vipcore"] = ""
     if chip.family == "rknn":
         load = "".join(f" Core{core}:  0%," for core in range(chip.cores)) if chip.cores > 1 else " 0%"
         for folder in ("sys/kernel/debug/rknpu", "proc/rknpu"):

@@ -27,8 +27,8 @@ __all__ = ["Observer", "observer_from"]
 ERRORS, INFORMATION, CALLS, ARGUMENTS = 0, 3, 4, 5
 """Levels of ``RKNN_LOG_LEVEL`` from which on something is said."""
 
-_NOT_READ = ("void", "char", "rknn_tensor_mem")
-"""Types whose pointers are only printed: they may be stale where the call itself does not read what they point to."""
+_NOT_READ = ("void", "char", "rknn_tensor_mem", "struct _vip_network", "struct _vip_buffer", "struct _vip_group")
+"""Types whose pointers are only printed: there is nothing behind them, or they may be stale where the call itself does not read it."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def observer_from(environment: Mapping[str, str], library: str, code_name: Calla
         if os.fstat(trace_fd).st_size == 0:
             _write(trace_fd, "[")
         sinks.append(lambda call: _write(trace_fd, _slice(call) + ","))
-    if level is not None and level.strip().isdigit():
+    if level is not None and level.strip().isdigit() and library.startswith("librknn"):
         number = int(level)
         timed = library != "librknnmrt"
         sinks.append(lambda call: _message(call, number, timed, code_name))

@@ -68,8 +68,35 @@ def _rknn_code_name(code: int) -> str:
         return f"code {code}"
 
 
+def _vip_bindings() -> tuple[Any, Any]:
+    from .. import _vip
+
+    return _vip.ffi, _vip.lib
+
+
+def _vip_library(chip: str | None) -> Any:
+    from ..vip.software.library import SoftwareLibrary
+
+    return SoftwareLibrary(chip)
+
+
+def _vip_status_name(status: int) -> str:
+    from ..vip.constants import vip_status_e
+
+    try:
+        return vip_status_e(status).name
+    except ValueError:
+        return f"status {status}"
+
+
 _RKNN = _Family(_rknn_bindings, _rknn_library, failure=-1, code_name=_rknn_code_name)
-_LIBRARIES: dict[str, tuple[_Family, str | None]] = {"librknnrt": (_RKNN, None), "librknnmrt": (_RKNN, "rv1106")}
+_VIP = _Family(_vip_bindings, _vip_library, failure=-11, code_name=_vip_status_name)
+_LIBRARIES: dict[str, tuple[_Family, str | None]] = {
+    "librknnrt": (_RKNN, None),
+    "librknnmrt": (_RKNN, "rv1106"),
+    "libVIPlite": (_VIP, None),
+    "libNBGlinker": (_VIP, "a733"),
+}
 """The family of each library, and the chip that it stands for unless something else is said."""
 
 _installed: dict[int, _Installed] = {}
@@ -120,7 +147,8 @@ def _connect(installed: _Installed) -> None:
         if kind == "void":
             ffi.def_extern(name=f"anynpu_{name}")(_without_result(method))
         else:
-            failure = ffi.NULL if kind == "pointer" else installed.family.failure
+            unsigned = ffi.typeof(f"{name}_fn").result.cname.startswith("uint")
+            failure = ffi.NULL if kind == "pointer" else 0 if unsigned else installed.family.failure
             ffi.def_extern(name=f"anynpu_{name}", error=failure)(method)
     ffi.def_extern(name="anynpu_shutdown")(library.close)
 

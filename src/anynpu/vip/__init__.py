@@ -22,6 +22,7 @@ from .awnn import (
     awnn_set_input_buffers,
     awnn_uninit,
 )
+from .backend import VipBackend, open_backend
 from .buffer import Buffer
 from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
 from .info import HardwareInfo, Profile, TensorInfo
@@ -40,6 +41,7 @@ __all__ = [
     "SoftwareLibrary",
     "TensorInfo",
     "VendorLibrary",
+    "VipBackend",
     "awnn_create",
     "awnn_destroy",
     "awnn_dump_io",
@@ -50,6 +52,7 @@ __all__ = [
     "awnn_set_input_buffers",
     "awnn_uninit",
     "check",
+    "open_backend",
     "open_library",
     "query_hardware",
     "vip_buffer_format_e",

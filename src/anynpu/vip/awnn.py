@@ -132,7 +132,7 @@ class Awnn:
             written.append(target)
         for index, floats in enumerate(self._floats):
             target = Path(f"{os.fspath(path)}.output_{index}.txt")
-            target.write_text("".join(f"{number:f}\n" for number in floats), encoding="ascii")
+            target.write_text(_lines(floats), encoding="ascii")
             written.append(target)
         return written
 
@@ -166,8 +166,11 @@ def _elements(given: Array, info: TensorInfo) -> Array:
 
 
 def _lines(elements: Array) -> str:
-    if elements.dtype.kind == "f":
-        return "".join(f"{number:f}\n" for number in elements)
+    if elements.dtype.kind == "f":  # C prints the sign of what is no number, Python does not
+        signs = np.isnan(elements) & np.signbit(elements)
+        return "".join(
+            f"{'-' if sign else ''}{number:f}\n" for number, sign in zip(elements.tolist(), signs.tolist(), strict=True)
+        )
     return "".join(f"{int(number)}\n" for number in elements)
 
 

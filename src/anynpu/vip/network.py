@@ -31,6 +31,8 @@ from .constants import (
 )
 from .info import HardwareInfo, Profile, TensorInfo, read_info
 from .library import Library, check, open_library
+from .preflight import check_target
+from .vendor import VendorLibrary
 
 __all__ = ["Network", "query_hardware"]
 
@@ -98,6 +100,8 @@ class Network:
         handle = ffi.new("vip_network *")
         check(library, "vip_init", library.vip_init(video_memory))
         try:
+            if isinstance(library, VendorLibrary):
+                check_target(model, query_hardware(library).customer_id, genuine=True)
             check(library, "vip_create_network", library.vip_create_network(data, size, int(kind), handle))
         except BaseException:
             library.vip_destroy()
@@ -273,17 +277,26 @@ class Network:
         self.set_property(vip_network_property_e.VIP_NETWORK_PROP_SET_TIME_OUT, ffi.new("uint32_t *", milliseconds))
 
     def duplicate(
-        self, *, weak: bool = False, priority: int | None = None, timeout: float | None = None, core: int | None = None
+        self,
+        *,
+        weak: bool = False,
+        model: str | os.PathLike[str] | bytes | None = None,
+        priority: int | None = None,
+        timeout: float | None = None,
+        core: int | None = None,
     ) -> Network:
-        """A network of the same model that shares its weights, for another thread; a *weak* one shares internal memory, too."""
+        """A network of the same model that shares its weights, for another thread; a *weak* one shares internal memory, too.
+
+        :param model: the file or its bytes once more; refused if it is another network
+        """
         library, result = self.library, ffi.new("vip_network *")
         check(library, "vip_init", library.vip_init(0))
         try:
             if weak:
                 check(library, "vip_weak_dup_network", library.vip_weak_dup_network(self.handle, result))
             else:
-                kind = vip_dup_network_type_e.VIP_DUP_FOR_CMD_BY_NETWORK | vip_dup_network_type_e.VIP_DUP_FROM_NETWORK
-                check(library, "vip_dup_network", library.vip_dup_network(ffi.NULL, 0, int(kind), self.handle, result))
+                data, size, kind = _duplicated_from(model)
+                check(library, "vip_dup_network", library.vip_dup_network(data, size, int(kind), self.handle, result))
         except BaseException:
             library.vip_destroy()
             raise
@@ -370,6 +383,16 @@ class Network:
 
 _OWN = object()
 """Marks buffers that a network has made for itself."""
+
+
+def _duplicated_from(model: str | os.PathLike[str] | bytes | None) -> tuple[Any, int, vip_dup_network_type_e]:
+    """What ``vip_dup_network`` is told about the model."""
+    kinds = vip_dup_network_type_e
+    if model is None:
+        return ffi.NULL, 0, kinds.VIP_DUP_FOR_CMD_BY_NETWORK | kinds.VIP_DUP_FROM_NETWORK
+    if isinstance(model, bytes):
+        return ffi.from_buffer(model), len(model), kinds.VIP_DUP_FOR_CMD_BY_NBG | kinds.VIP_DUP_FROM_NBG_MEMORY
+    return ffi.new("char[]", os.fsencode(Path(model))), 0, kinds.VIP_DUP_FOR_CMD_BY_NBG | kinds.VIP_DUP_FROM_NBG_FILE
 
 
 def _in_order(given: Inputs, infos: Sequence[TensorInfo]) -> list[npt.ArrayLike]:

@@ -15,8 +15,8 @@ from declarations import Function, read_declarations
 OWN = re.compile(r"^/\* own: ([\w ]+) \*/$", re.MULTILINE)
 """The line of a special file that names what it defines."""
 
-UNAVAILABLE = -3
-"""What a call returns without Python: no device."""
+UNAVAILABLE = {"int": "-3", "vip_status_e": "VIP_ERROR_IO", "vip_uint32_t": "0"}
+"""What a call returns without Python, by the type of its result: no device. A pointer is null."""
 
 
 def caller(function: Function) -> str:
@@ -24,7 +24,7 @@ def caller(function: Function) -> str:
     pointer = f"({function.result} (*)({function.signature}))anynpu_entries[INDEX_{function.name}]"
     void = function.result == "void"
     fields = "".join(f"    {entry.type} {entry.name};\n" for entry in function.parameters)
-    failure = "NULL" if "*" in function.result else str(UNAVAILABLE)
+    failure = "" if void else UNAVAILABLE.get(function.result, "NULL")
     keep = "" if void else "frame->result = "
     passed = ", ".join(f"frame->{entry.name}" for entry in function.parameters)
     initial = ", ".join(f".{entry.name} = {entry.name}" for entry in function.parameters)

@@ -75,11 +75,11 @@ def naming(name: str, kind: str, words: dict[str, str]) -> str:
     )
 
 
-def write(path: Path, includes: list[str], statements: list[str]) -> None:
+def write(path: Path, includes: list[str], statements: list[str], interface: str = "RKNN") -> None:
     """One header."""
     guard = f"ANYNPU_{path.stem.upper()}_H"
     lines = [
-        f"/* Written by anynpu's build from its declarations of the RKNN interface. */\n#ifndef {guard}\n#define {guard}\n\n"
+        f"/* Written by anynpu's build from its declarations of the {interface} interface. */\n#ifndef {guard}\n#define {guard}\n\n"
     ]
     lines += [f"#include {name}\n" for name in includes]
     lines += ['\n#ifdef __cplusplus\nextern "C" {\n#endif\n\n']

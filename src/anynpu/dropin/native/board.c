@@ -180,7 +180,8 @@ WITH_PATH(int, fstatat64, (int folder, const char *path, struct stat64 *status, 
  * who called it to know whose search path counts, and a last call leaves the program itself as the caller. */
 static const char *moved_library(const char *path)
 {
-    static const char *const names[] = {"librknnrt.so", "librknnmrt.so"};
+    static const char *const names[] = {"librknnrt.so", "librknnmrt.so", "libVIPlite.so", "libVIPuser.so",
+                                        "libNBGlinker.so", "libVIPhal.so", "libawnn.so"};
     static __thread char buffer[PATH_MAX];
     const char *folder = getenv("ANYNPU_LIBRARIES");
     if (path == NULL || folder == NULL)

@@ -21,9 +21,10 @@ from ...program import Model
 from ...recognise import FileKind, identify
 from ..constants import vip_create_network_type_e
 from ..generations import Generation
+from ..preflight import target_words
 from .refusal import Refusal, Status
 
-__all__ = ["Weights", "check_target", "read_model", "same_network"]
+__all__ = ["Weights", "read_model", "same_network"]
 
 _FILE = vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FILE
 _MODES = vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_NORMAL | vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_SECURE
@@ -74,33 +75,35 @@ def read_model(data: Any, size: int, kind: int, chip: Chip | None, generation: G
             raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "the model in memory has no bytes", "pass the size of the file")
         source = bytes(ffi.buffer(ffi.cast("char *", data), size))
     if chip is not None:
-        check_target(source, chip, generation)
+        _check_vendor_file(source, chip, generation)
     model = modelfile.read_or_twin(source)
     own = chips.get(model.chip)
-    if own.vip is None or (chip is not None and chip.vip is not None and own.vip.customer_id != chip.vip.customer_id):
-        raise _wrong_target(own.vip.customer_id if own.vip else 0, own, chip or chips.get("t527"), generation)
+    if own.vip is None:
+        raise Refusal(
+            generation.wrong_target,
+            f"'{model.name}' was compiled for {own.name}, which has no VIPLite NPU",
+            f"compile it for {'t527' if chip is None else chip.name}",
+        )
+    if chip is not None and chip.vip is not None and own.vip.customer_id != chip.vip.customer_id:
+        raise _wrong_target(own.vip.customer_id, chip, generation)
     return model if chip is None else replace(model, chip=chip.name)
 
 
-def check_target(source: Path | bytes, chip: Chip, generation: Generation) -> None:
-    """Refuse a file of the vendor's compiler that is for another NPU, naming both."""
+def _check_vendor_file(source: Path | bytes, chip: Chip, generation: Generation) -> None:
+    """Refuse a file of the vendor's compiler that is for another NPU, naming both, before its twin is looked for."""
     if identify(source) is not FileKind.NB:
         return
-    info = vendorfile.read_nb(source)
-    assert chip.vip is not None
-    if info.target_id != chip.vip.customer_id:
-        raise _wrong_target(info.target_id, chips.get(info.chip) if info.chip else None, chip, generation)
+    target = vendorfile.read_nb(source).target_id
+    if chip.vip is not None and target != chip.vip.customer_id:
+        raise _wrong_target(target, chip, generation)
 
 
-def _wrong_target(target: int, own: Chip | None, chip: Chip, generation: Generation) -> Refusal:
+def _wrong_target(target: int, chip: Chip, generation: Generation) -> Refusal:
     assert chip.vip is not None
-    named = (
-        "another NPU" if own is None else f"{own.vip.target}, {own.name}" if own.vip else f"{own.name}, which has no VIPLite NPU"
-    )
     return Refusal(
         generation.wrong_target,
-        f"binary target={target:#x} ({named}), actual target={chip.vip.customer_id:#x} ({chip.vip.target}, {chip.name})",
-        f"compile the model for {chip.name}, or run it on {own.name if own else 'the chip it was made for'}",
+        f"binary target={target_words(target)}, actual target={target_words(chip.vip.customer_id)}",
+        f"compile the model for {chip.name}",
     )
 
 
