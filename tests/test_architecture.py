@@ -23,7 +23,7 @@ LEAF = "leaf"
 """The room of every module that lies directly in the package, of the catalogue and of the C sources."""
 
 LEAF_PACKAGES = {"chips", "convert", "native"}
-EXTENSION_MODULES = {"_native", "_rknn"}
+EXTENSION_MODULES = {"_native", "_rknn", "_vip"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     LEAF: set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import mmap
 import os
 import threading
@@ -552,6 +553,7 @@ def test_nothing_stays_behind(library: SoftwareLibrary) -> None:
             assert calls.run() == 0
 
     once()
+    gc.collect()  # what earlier tests left must not go in between
     before = len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
     for _ in range(50):
         once()

@@ -209,6 +209,13 @@ def test_a_deadline_ends_a_request_that_waits_and_one_that_runs() -> None:
             session.submit(None, feed(), timeout=0.05).result(30)
 
 
+def test_finished_requests_with_far_deadlines_are_forgotten() -> None:
+    with FakeDevice(1).open() as session:
+        for _ in range(1000):
+            session.submit(None, feed(), timeout=3600).result(30)
+        assert len(session._scheduler._timekeeper._heap) <= 300
+
+
 def test_cancelling() -> None:
     device = FakeDevice(1, gated=True)
     assert device.gate is not None

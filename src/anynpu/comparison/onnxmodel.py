@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ..compiler.calibrate import float_session
 from ..compiler.graph import Graph, Node
 from ..compiler.importer import Shapes, import_onnx, load_onnx
-from ..compiler.options import preprocessing
+from ..compiler.options import InputOptions, preprocessing
 from ..errors import InputError, ParameterError
 from ..program import Preprocess
 from .subject import InputSpec, Outcome, Sample, Subject, Unit
@@ -49,7 +49,7 @@ class OnnxSubject:
                 hint="compare a model that ends before them",
             )
         self._preprocess = preprocess or {}
-        order = preprocessing(self._graph.inputs, self._graph.shapes, None, None, channel_order)
+        order = preprocessing(self._graph.inputs, self._graph.shapes, InputOptions(order=channel_order))
         self._reversed = frozenset(order.reversed_inputs)
         self._makers = self._graph.producers()
         self._watched: list[str] = []

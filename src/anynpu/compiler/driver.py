@@ -11,16 +11,16 @@ from .. import chips
 from ..errors import CompileError, TensorNameError
 from ..program import Model, Program
 from ..reports import Report, report
-from ..tensor import DType
 from .calibrate import CalibratedRanges, UnknownRanges, calibrate
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import InputInfo, open_dataset
+from .formats import Format, format_of
 from .forms import forms_of
 from .graph import Graph
 from .groups import ChannelRanges, choose_groups, grouping_candidates
 from .importer import Shapes, import_onnx, load_onnx
 from .lower import lower
-from .options import Normalisation, PerInput, check_dtype, preprocessing, shape_sets
+from .options import InputOptions, Normalisation, PerInput, preprocessing, shape_sets
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .simplify import reverse_channels, simplify
 from .steps import Step, build_steps
@@ -41,7 +41,9 @@ def compile(
     dtype: str = "w8a8",
     algorithm: str = "percentile",
     percentile: float = 99.99,
-    channel_groups: int = 2,
+    channel_groups: int | None = None,
+    per_channel: bool | None = None,
+    preprocess: str | Mapping[str, str] | None = None,
     shapes: Shapes | Sequence[Shapes] | None = None,
     hybrid: Sequence[str] = (),
     batch: int | None = None,
@@ -59,9 +61,15 @@ def compile(
     :param mean: by channel, subtracted from raw input values; a dict by input name where there are several inputs
     :param std: by channel, raw values are divided by it
     :param channel_order: what the model was trained on; ``bgr`` lets it take RGB pictures all the same
-    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``
+    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``. Usual names (``int8``,
+        ``uint8``, ``float16``) and those of ACUITY (``asymmetric_affine``, ``dynamic_fixed_point-i16`` ...) work too
     :param algorithm: how ranges are found: ``minmax``, ``percentile``, ``kl`` or ``mse``
-    :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor
+    :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor.
+        By default 2 for Rockchip's chips in ``w8a8``; Allwinner's have none
+    :param per_channel: weights with a scale for each output channel (by default for Rockchip's chips and for ``i8`` of Allwinner's), or one
+        for all of a layer (all that other types of Allwinner's chips have)
+    :param preprocess: ``rgb`` or ``bgr`` to begin the model with a pre-process node: it takes a picture's bytes in that order of channels
+        and applies mean and std itself; a dict by input name where there are several inputs. Allwinner's chips only
     :param shapes: shape of each input whose shape is not fixed; a list of such dicts for dynamic shapes
     :param hybrid: tensors that stay in float16
     :param batch: extent of the first axis of every input
@@ -76,27 +84,31 @@ def compile(
     >>> model.save("det.rknn")                                                                       # doctest: +SKIP
     """
     chip = chips.get(target)
-    dtype = check_dtype(dtype, chip)
-    quantized = dtype != "fp16"
-    if quantized and dataset is None:
+    kind = format_of(dtype, chip, per_channel=per_channel, channel_groups=channel_groups)
+    if not kind.floats and dataset is None:
         raise CompileError(
-            f"a {dtype} model needs calibration data",
+            f"a {kind.name} model needs calibration data",
             hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
+        )
+    if preprocess is not None and chip.family != "vip":
+        raise CompileError(
+            f"models of {chip.name} have no pre-process node",
+            hint="leave preprocess out: with mean and std the RKNN calls take the bytes of a picture and normalise them",
         )
     _tell(progress, "importing", 0, 1)
     proto = load_onnx(model, custom_ops)
     custom = custom_table(custom_ops)
     sets = shape_sets(shapes)
-    prepared = [_prepare(proto, entry, batch, mean, std, channel_order, custom) for entry in sets]
+    inputs = InputOptions(mean, std, channel_order, preprocess)
+    prepared = [_prepare(proto, entry, batch, inputs, custom) for entry in sets]
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
-    plans = [plan_steps(entry.graph, dtype, hybrid) for entry in prepared]
-    code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
+    plans = [plan_steps(entry.graph, kind, hybrid) for entry in prepared]
     ranges: Ranges = UnknownRanges()
     channels: ChannelRanges = {}
     calibration = ""
-    grouped = dtype == "w8a8" and channel_groups > 1
-    if quantized and any(not step.is_float for step in plans[0]):
+    grouped = kind.groups > 1
+    if not kind.floats and any(not step.is_float for step in plans[0]):
         infos = [
             InputInfo(
                 entry,
@@ -119,15 +131,13 @@ def compile(
     programs: list[Program] = []
     for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
         _tell(progress, "lowering", index, len(prepared))
-        groups = choose_groups(entry.graph, steps, channels, channel_groups) if grouped else {}
-        quantization = assign_quantization(
-            entry.graph, steps, ranges, code_type, entry.normalisation.preprocess, groups, channels
-        )
-        programs.append(lower(entry.graph, steps, chip, quantization, code_type))
+        groups = choose_groups(entry.graph, steps, channels, kind.groups) if grouped else {}
+        quantization = assign_quantization(entry.graph, steps, ranges, kind, entry.normalisation.preprocess, groups, channels)
+        programs.append(lower(entry.graph, steps, chip, quantization, kind))
     _tell(progress, "lowering", len(prepared), len(prepared))
     return Model(
         chip=chip.name,
-        dtype=dtype,
+        dtype=kind.name,
         programs=tuple(programs),
         name=name or _name_of(model, proto),
         custom_string=custom_string,
@@ -162,19 +172,18 @@ class ModelCheck:
         self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
     ) -> None:
         proto = load_onnx(model, custom_ops)
-        self._graph = _prepare(proto, shape_sets(shapes)[0], batch, None, None, None, custom_table(custom_ops)).graph
+        self._graph = _prepare(proto, shape_sets(shapes)[0], batch, InputOptions(), custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)
         self._provenance = _provenance(model, proto, self._graph, "")
 
     def report(self, target: str, *, dtype: str = "w8a8") -> Report:
         """The report for one chip."""
         chip = chips.get(target)
-        dtype = check_dtype(dtype, chip)
-        steps = plan_steps(self._graph, dtype, ())
-        code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
-        quantization = assign_quantization(self._graph, steps, UnknownRanges(), code_type)
-        program = lower(self._graph, steps, chip, quantization, code_type)
-        return report(Model(chip.name, dtype, (program,), name=self._name, provenance=self._provenance))
+        kind = format_of(dtype, chip)
+        steps = plan_steps(self._graph, kind, ())
+        quantization = assign_quantization(self._graph, steps, UnknownRanges(), kind)
+        program = lower(self._graph, steps, chip, quantization, kind)
+        return report(Model(chip.name, kind.name, (program,), name=self._name, provenance=self._provenance))
 
 
 @dataclass(frozen=True)
@@ -183,17 +192,9 @@ class _Prepared:
     normalisation: Normalisation
 
 
-def _prepare(
-    proto: Any,
-    shapes: Shapes,
-    batch: int | None,
-    mean: PerInput,
-    std: PerInput,
-    order: str | Mapping[str, str] | None,
-    custom: CustomTable,
-) -> _Prepared:
+def _prepare(proto: Any, shapes: Shapes, batch: int | None, inputs: InputOptions, custom: CustomTable) -> _Prepared:
     graph = import_onnx(_copy(proto), shapes, batch, custom)
-    normalisation = preprocessing(graph.inputs, graph.shapes, mean, std, order)
+    normalisation = preprocessing(graph.inputs, graph.shapes, inputs)
     simplify(graph)
     for name in normalisation.reversed_inputs:
         reverse_channels(graph, name)
@@ -206,10 +207,10 @@ def _copy(proto: Any) -> Any:
     return copy
 
 
-def plan_steps(graph: Graph, dtype: str, hybrid: Sequence[str]) -> list[Step]:
+def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str]) -> list[Step]:
     """The steps, with those that are computed in float marked."""
     steps = build_steps(graph, forms_of(graph))
-    if dtype == "fp16":
+    if kind.floats:
         for step in steps:
             step.is_float = True
         return steps

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arithmetic import function_table, quantize_bias, quantize_weights, requantize_table
+from ..arithmetic import WeightScales, function_table, quantize_bias, quantize_weights, requantize_table
 from ..errors import CompileError
 from ..program import (
     Binary,
@@ -44,11 +44,13 @@ class Emitter:
     """Builds the operators of one program.
 
     :ivar dtype: type of the codes, INT8 or INT16
+    :ivar weights: how weights share scales
     """
 
     graph: Graph
     quantization: Mapping[str, Quantization]
     dtype: DType
+    weights: WeightScales
 
     def conv(self, step: Step) -> Conv:
         """A convolution with what is fused to it."""
@@ -192,7 +194,7 @@ class Emitter:
         source = np.full(1, self._scale(step.inputs[0])) if source is None else source
         wide = self.dtype is DType.INT16
         smallest = np.maximum(np.abs(bias) / (source * _LARGEST_BIAS), 1e-9) if not wide else 1e-9
-        codes, scales, zero = quantize_weights(weights, self.dtype, smallest)
+        codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)
         result, _ = self._result(step).expand(len(scales))
         multiplier = (source * scales.astype(np.float64) / result.astype(np.float64)).astype(np.float32)
         return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._epilogue(step, multiplier)

@@ -186,4 +186,23 @@ struct anynpu_sharing {
 int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
                           void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached);
 
+/* ---- one inference through a library that was loaded at run time ---- */
+
+/* Addresses of the library's functions and of the arguments that they take. */
+struct anynpu_inference {
+    uintptr_t inputs_set, run, outputs_get, outputs_release;
+    uint64_t context;
+    uintptr_t inputs, extend, outputs;
+    uint32_t input_count, output_count;
+};
+
+/* When the inputs were there and when the run had ended, by the monotonic clock; failed: which of the first three calls was the last. */
+struct anynpu_inference_times {
+    int64_t written, ran;
+    int32_t failed;
+};
+
+/* The four calls in a row; the code of the first that fails, or 0. */
+int anynpu_infer(const struct anynpu_inference *one, struct anynpu_inference_times *times);
+
 #endif

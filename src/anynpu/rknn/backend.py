@@ -25,6 +25,7 @@ from ..recognise import FileKind, identify
 from ..session import SessionOptions
 from ..tensor import Layout, TensorSpec
 from .attributes import DTYPE_OF
+from .boundlane import BoundLane
 from .constants import Flag, rknn_query_cmd, rknn_tensor_format
 from .context import Context
 from .info import TensorInfo
@@ -106,6 +107,7 @@ class RknnBackend:
         self.chip = chip.name
         self.cores = chip.cores
         self.core_masks = chip.core_masks
+        self._general = chip.calls.get("rknn_inputs_set", True)
         self.lanes_on_demand = isinstance(self.library, SoftwareLibrary)
         cores = f"{chip.cores} core{'' if chip.cores == 1 else 's'}"
         self.description = (
@@ -162,7 +164,7 @@ class RknnBackend:
                 raise DeviceClosed("the session was closed", hint="open a new one")
             first, self._root_taken = not self._root_taken, True
         context = self._root if first else self._another_context()
-        lane = RknnLane(self, context, mask)
+        lane = RknnLane(self, context, mask) if self._general else BoundLane(self, context, mask)
         try:
             set_mask(self.library, context, mask)
             if self._plugins is not None:

@@ -9,6 +9,7 @@ One thread at a time uses a lane; ``cancel`` and ``abandon`` come from others an
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,10 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from .._native import ffi as native_ffi
+from .._native import lib
 from .._rknn import ffi
 from ..convert import nchw_to_nhwc
 from ..errors import AnynpuError, CallFailed, DeviceTimeout, JobCancelled, SessionError, UnsupportedCall
-from ..session import Bound, Memory
+from ..session import Bound, Feed, Marks, Memory
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from .attributes import DTYPE_OF
 from .constants import Code, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
@@ -30,11 +33,12 @@ from .library import Library, check
 from .software.context import ModelContext
 from .software.library import SoftwareLibrary
 from .tensormemory import TensorMemory
+from .vendor import VendorLibrary
 
 if TYPE_CHECKING:
     from .backend import RknnBackend
 
-__all__ = ["RknnLane", "RknnMemory", "LAYOUTS", "optional", "quantization", "set_mask"]
+__all__ = ["BoundContext", "RknnLane", "RknnMemory", "LAYOUTS", "optional", "quantization", "set_mask"]
 
 Array = npt.NDArray[Any]
 _Answer = TypeVar("_Answer")
@@ -54,6 +58,7 @@ LAYOUTS = {
 _FORMATS = {layout: fmt for fmt, layout in LAYOUTS.items()}
 _NCHW, _NHWC = int(rknn_tensor_format.RKNN_TENSOR_NCHW), int(rknn_tensor_format.RKNN_TENSOR_NHWC)
 _UNDEFINED = int(rknn_tensor_format.RKNN_TENSOR_UNDEFINED)
+_CALLS = ("rknn_inputs_set", "rknn_run", "rknn_outputs_get")
 _ANY_CORE_MASKS = (0, 1)
 """Masks that a chip without a choice of cores need not know."""
 
@@ -109,12 +114,19 @@ class RknnLane:
         library = backend.library
         self._library = library
         self._handle = context.handle
-        self._inputs_set, self._run, self._outputs_get = library.rknn_inputs_set, library.rknn_run, library.rknn_outputs_get
-        self._outputs_release = library.rknn_outputs_release
-        count = len(backend.inputs)
+        self._input_count = count = len(backend.inputs)
         self._inputs = ffi.new("rknn_input[]", count)
         for index in range(count):
             self._inputs[index].index = index
+        self._calls = self._call_each
+        if isinstance(library, VendorLibrary) and library.has("rknn_inputs_set", "rknn_outputs_get", "rknn_outputs_release"):
+            self._calls = self._call_in_a_row
+            self._times = native_ffi.new("struct anynpu_inference_times *")
+            self._inference = native_ffi.new("struct anynpu_inference *")
+            for name in ("inputs_set", "run", "outputs_get", "outputs_release"):
+                setattr(self._inference, name, _address(getattr(library, f"rknn_{name}")))
+            self._inference.context = self._handle
+            self._inference.inputs, self._inference.input_count = _address(self._inputs), count
         self._turned = backend._options.layout == "nchw_software"
         self._shape_set = -1 if backend.shape_sets else 0
         self._readers: dict[tuple[tuple[int, ...], tuple[str, ...], int], _Reader] = {}
@@ -122,57 +134,83 @@ class RknnLane:
         self._extend.fence_fd = -1
         self._running = False
         self._stopped = False
-        self._bound: _BoundContext | None = None
+        self._bound: BoundContext | None = None
 
-    def write(self, arrays: Sequence[Array], nhwc: Sequence[bool], shape_set: int) -> None:
-        """Put the inputs where the device reads them."""
-        if shape_set != self._shape_set:
-            self._select(shape_set)
-        inputs = self._inputs
-        kept = []
-        for index, array in enumerate(arrays):
-            struct = inputs[index]
-            last = nhwc[index]
-            if array.ndim != 4:
-                struct.fmt = _UNDEFINED
-            elif not last and self._turned:
-                array, struct.fmt = nchw_to_nhwc(array), _NHWC
-            else:
-                struct.fmt = _NHWC if last else _NCHW
-            pointer = ffi.from_buffer(array)
-            kept.append(pointer)
-            struct.buf = pointer
-            struct.size = array.nbytes
-            struct.type = _NUMBERS[array.dtype.num]
-        code = self._inputs_set(self._handle, len(arrays), inputs)
-        if code:
-            self._fail("rknn_inputs_set", code)
-
-    def run(self, timeout: float | None) -> None:
-        """Execute."""
+    def infer(
+        self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
+    ) -> list[Array]:
+        """Inputs, run, outputs."""
+        kept = self._put(feed)
+        key = (tuple(wanted), tuple([kind.char for kind in types]), self._shape_set)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = _Reader(self._output_infos(), wanted, types)
+        arrays = reader.prepare()
         extend = ffi.NULL
         if timeout is not None:
             extend = self._extend
             extend.timeout_ms = max(1, int(timeout * 1000))
         self._running = True
-        code = self._run(self._handle, extend)
-        self._running = False
+        try:
+            self._calls(extend, reader, marks)
+        finally:
+            self._running = False
+        del kept
+        return reader.finish(arrays)
+
+    def _put(self, feed: Feed) -> list[Any]:
+        """Tell the structs where the arrays are; gives what must live until the call is over."""
+        if feed.shape_set != self._shape_set:
+            self._select(feed.shape_set)
+        inputs, nhwc = self._inputs, feed.nhwc
+        kept = []
+        for index, array in enumerate(feed.arrays):
+            struct = inputs[index]
+            if array.ndim != 4:
+                struct.fmt = _UNDEFINED
+            elif nhwc[index]:
+                struct.fmt = _NHWC
+            elif self._turned:
+                array, struct.fmt = nchw_to_nhwc(array), _NHWC
+            else:
+                struct.fmt = _NCHW
+            pointer = ffi.from_buffer(array)
+            kept.append(pointer)
+            struct.buf = pointer
+            struct.size = array.nbytes
+            struct.type = _NUMBERS[array.dtype.num]
+        return kept
+
+    def _call_each(self, extend: Any, reader: _Reader, marks: Marks) -> None:
+        """The calls one by one, as methods of a library object."""
+        library, handle = self._library, self._handle
+        code = library.rknn_inputs_set(handle, self._input_count, self._inputs)
+        if code:
+            self._fail("rknn_inputs_set", code)
+        marks.written = time.perf_counter_ns()
+        code = library.rknn_run(handle, extend)
         if code:
             self._fail("rknn_run", code)
-
-    def read(self, wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> list[Array]:
-        """New arrays with the outputs."""
-        key = (tuple(wanted), tuple(kind.char for kind in types), self._shape_set)
-        reader = self._readers.get(key)
-        if reader is None:
-            reader = self._readers[key] = _Reader(self._output_infos(), wanted, types)
-        arrays = reader.prepare()
-        structs, count = reader.structs, reader.count
-        code = self._outputs_get(self._handle, count, structs, ffi.NULL)
+        marks.ran = time.perf_counter_ns()
+        code = library.rknn_outputs_get(handle, reader.count, reader.structs, ffi.NULL)
         if code:
             self._fail("rknn_outputs_get", code)
-        self._outputs_release(self._handle, count, structs)
-        return reader.finish(arrays)
+        library.rknn_outputs_release(handle, reader.count, reader.structs)
+
+    def _call_in_a_row(self, extend: Any, reader: _Reader, marks: Marks) -> None:
+        """The calls in one go, outside the GIL, where they are functions of a library that was loaded."""
+        one, times = self._inference, self._times
+        one.extend = _address(extend)
+        one.output_count = reader.count
+        one.outputs = reader.address
+        code = lib.anynpu_infer(one, times)
+        if code:
+            failed = times.failed
+            if failed:
+                marks.written = times.written
+            self._fail(_CALLS[failed], code)
+        marks.written = times.written
+        marks.ran = times.ran
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
         """Execute on memory of the caller."""
@@ -180,10 +218,10 @@ class RknnLane:
             raise SessionError("a model with dynamic shapes does not run on bound memory", hint="use run, submit or run_async")
         bound = self._bound
         if bound is None:
-            bound = self._bound = _BoundContext(self.backend, self.mask)
-        bound.bind(inputs, outputs)
+            bound = self._bound = BoundContext(self.backend, self.backend.another_context(self.mask))
         self._running = True
         try:
+            bound.bind(inputs, outputs)
             bound.context.execute(timeout=timeout)
         except AnynpuError as error:
             raise self._understood(error) from None
@@ -247,6 +285,7 @@ class _Reader:
     def __init__(self, infos: Sequence[TensorInfo], wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> None:
         self.count = len(infos)
         self.structs = ffi.new("rknn_output[]", self.count)
+        self.address = _address(self.structs)
         self._shapes: list[tuple[int, ...]] = []
         self._kinds: list[np.dtype[Any]] = []
         self._final: list[tuple[int, np.dtype[Any] | None]] = []
@@ -291,12 +330,12 @@ class _Reader:
         return [arrays[index][0] if kind is None else arrays[index][0].astype(kind) for index, kind in self._final]
 
 
-class _BoundContext:
-    """The second context of a lane, for bound memory, and what is bound to it."""
+class BoundContext:
+    """A context that runs on bound memory, and what is bound to it."""
 
-    def __init__(self, backend: RknnBackend, mask: int) -> None:
+    def __init__(self, backend: RknnBackend, context: Context) -> None:
         self._backend = backend
-        self.context = backend.another_context(mask)
+        self.context = context
         self._held: dict[str, tuple[Memory, TensorSpec]] = {}
         self._imported: weakref.WeakKeyDictionary[Memory, TensorMemory] = weakref.WeakKeyDictionary()
 
@@ -316,6 +355,8 @@ class _BoundContext:
                 self._held[key] = (bound.memory, bound.spec)
 
     def _import(self, memory: Memory) -> TensorMemory:
+        if isinstance(memory, RknnMemory) and memory.memory.handle == self.context.handle:
+            return memory.memory
         known = self._imported.get(memory)
         if known is None:
             address = memory.address - memory.offset
@@ -326,11 +367,20 @@ class _BoundContext:
             self._imported[memory] = known
         return known
 
-    def close(self) -> None:
+    def forget(self) -> None:
+        """Let go of all memory."""
         self._held.clear()
         for memory in list(self._imported.values()):
             memory.close()
+
+    def close(self) -> None:
+        """Let go of all memory and destroy the context."""
+        self.forget()
         self.context.close()
+
+
+def _address(pointer: Any) -> int:
+    return int(ffi.cast("uintptr_t", pointer))
 
 
 def set_mask(library: Library, context: Context, mask: int) -> None:
@@ -358,8 +408,9 @@ def _attr_order(shape: Sequence[int], fmt: rknn_tensor_format) -> tuple[int, ...
 
 
 def quantization(info: TensorInfo) -> Quantization | None:
-    """The quantisation that attributes state."""
-    if DTYPE_OF[info.type].is_float:
+    """The quantisation that attributes state; runtimes state a scale of 1 for tensors that have none, too."""
+    kind = DTYPE_OF[info.type]
+    if kind.is_float or kind is DType.BOOL or kind.bits > 16:
         return None
     if info.qnt_type is rknn_tensor_qnt_type.RKNN_TENSOR_QNT_AFFINE_ASYMMETRIC and info.scale > 0:
         return Affine.per_tensor(info.scale, info.zp)

@@ -8,8 +8,9 @@
 
 from __future__ import annotations
 
-from .backend import Backend, Bound, DeviceFactory, Lane, Memory
+from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory
 from .binding import IOBinding
+from .feeds import Feed
 from .nodes import ModelMetadata, NodeArg
 from .options import (
     LayoutLike,
@@ -31,12 +32,14 @@ __all__ = [
     "Backend",
     "Bound",
     "DeviceFactory",
+    "Feed",
     "IOBinding",
     "InferenceSession",
     "Job",
     "Lane",
     "LaneStatistics",
     "LayoutLike",
+    "Marks",
     "Memory",
     "ModelMetadata",
     "NodeArg",

@@ -8,8 +8,8 @@ Who calls what, and when:
   run if ``lanes_on_demand`` is true; else only before the first run.
 * A :class:`Lane` is one context of the device. One thread at a time uses it, not always the same one; the session guarantees that. Only
   ``cancel`` comes from another thread while it runs. Lanes never share state that a run changes.
-* ``write`` converts each array once, straight into the memory that the device reads; ``read`` converts each output once, straight into
-  the array that the user gets. Both, and ``run``, let go of the GIL while they work or wait. There is no other copy.
+* ``infer`` converts each array once, straight into the memory that the device reads, and each output once, straight into the array that
+  the user gets. It lets go of the GIL while it converts or waits. There is no other copy.
 
 Memory that a user binds (:class:`Memory`) may be used by any lane of its backend.
 """
@@ -26,9 +26,10 @@ import numpy.typing as npt
 from ..tensor import TensorSpec
 
 if TYPE_CHECKING:
+    from .feeds import Feed
     from .options import SessionOptions
 
-__all__ = ["Backend", "Bound", "DeviceFactory", "Lane", "Memory"]
+__all__ = ["Backend", "Bound", "DeviceFactory", "Lane", "Marks", "Memory"]
 
 Array = npt.NDArray[Any]
 
@@ -63,6 +64,13 @@ class Memory(Protocol):
     def close(self) -> None: ...
 
 
+class Marks(Protocol):
+    """Moments of a request, by ``time.perf_counter_ns``."""
+
+    written: int
+    ran: int
+
+
 class Bound(NamedTuple):
     """Memory and what it holds."""
 
@@ -73,19 +81,16 @@ class Bound(NamedTuple):
 class Lane(Protocol):
     """One context of the device."""
 
-    def write(self, arrays: Sequence[Array], nhwc: Sequence[bool], shape_set: int) -> None:
-        """Put the inputs where the device reads them.
+    def infer(
+        self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
+    ) -> list[Array]:
+        """Put the inputs where the device reads them, execute, and give the outputs *wanted*.
 
-        :param arrays: one for each input: contiguous, in native byte order, of a type that :mod:`anynpu.session.feeds` lets through
-        :param nhwc: for each array, whether its channels are last; otherwise it has the order of the model
-        :param shape_set: which of the model's shape sets they have
+        :param feed: contiguous arrays in native byte order, of types that :mod:`anynpu.session.feeds` lets through
+        :param types: the type of each output, which comes as a new array in the model's order of axes
+        :param timeout: seconds; then :class:`~anynpu.errors.DeviceTimeout`, if the device can stop at all
+        :param marks: told when the inputs were there and when the run had ended
         """
-
-    def run(self, timeout: float | None) -> None:
-        """Execute; raises :class:`~anynpu.errors.DeviceTimeout` after *timeout* seconds, if the device can stop at all."""
-
-    def read(self, wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> list[Array]:
-        """New arrays with the outputs *wanted*, each as the type asked for, in the model's order of axes."""
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
         """Execute on memory of the caller, one piece for each input and output. The specs say what it holds: for an input values

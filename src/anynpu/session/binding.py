@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from .. import convert
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError, SessionError
-from ..tensor import Layout, TensorSpec
+from ..tensor import DType, Layout, TensorSpec
 from .backend import Bound, Lane, Memory
 from .ortvalue import VALUES, OrtValue, at_address, check_shape, dtype_of, is_cpu, named, plain, stored, value_spec, write_array
 
@@ -237,7 +237,10 @@ class _BoundRun:
             if value._memory is None:
                 array = value._held()
                 kind = dtype_of(array.dtype)
-                held = value_spec(spec, kind) if kind in VALUES and kind is not spec.dtype else spec
+                codes = kind is spec.dtype and (
+                    kind is not DType.UINT8 or spec.quantization is None
+                )  # bytes are a picture's values
+                held = value_spec(spec, kind) if kind in VALUES and not codes else spec
                 device = binding.device_value(spec.name, held, "input")
                 assert device._memory is not None
                 self._copies_in.append((device._memory, held, array, last))

@@ -104,6 +104,7 @@ class Delivery(Queues):
 
     def _answer_denied(self, request: Request, error: AnynpuError) -> None:
         request.error = error
+        request.feed = None
         if request.callback is None and not request.hooked:
             self._answer(request)
             return

@@ -101,17 +101,14 @@ class Execution(Delivery):
             else:
                 feed = request.feed
                 assert feed is not None
-                lane.write(feed.arrays, feed.nhwc, feed.shape_set)
-                request.written = now()
-                lane.run(timeout)
-                request.ran = now()
-                request.outcome = lane.read(request.wanted, request.types)
+                request.outcome = lane.infer(feed, request.wanted, request.types, timeout, request)
         except BaseException as error:  # whatever it is, it belongs to the one who waits for the answer
             request.error = error
             if request.written != request.started and request.ran == request.started:
                 self._run_failed(slot, error)
         else:
             slot.failures = 0
+        request.feed = None  # whoever keeps the request need not keep its arrays
         request.finished = now()
 
     def _run_failed(self, slot: Slot, error: BaseException) -> None:

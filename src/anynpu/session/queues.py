@@ -104,11 +104,17 @@ class Queues:
         return self._group(1 << core, self._per_core)
 
     def _queue_or_block(self, group: Group, request: Request) -> None:
-        if len(group.queue) < self._max_queue:
+        if self._has_room(group):
             request.state = QUEUED
             group.put(request)
         else:
             group.blocked.append(request)
+
+    def _has_room(self, group: Group) -> bool:
+        """Whether a new request may go into the queue: not past those that wait for room."""
+        if len(group.queue) >= self._max_queue:
+            return False
+        return not group.blocked or not any(one.urgent or self._undelivered < self._limit for one in group.blocked)
 
     def _oldest(self, group: Group, request: Request) -> Request | None:
         """Who makes room for *request*: the oldest that is no more urgent and that nobody waits for in his thread."""
@@ -142,8 +148,8 @@ class Queues:
 
     def _admit(self, group: Group, started: Started) -> None:
         """Let requests that wait for room into the queue, or start them."""
-        if self._closed is not None:
-            return
+        if self._closed is not None or len(group.queue) > self._max_queue // 2:
+            return  # a submitter who is woken for one place goes back to sleep at once: let there be several
         for request in tuple(group.blocked):
             if not request.urgent and self._undelivered >= self._limit:
                 continue

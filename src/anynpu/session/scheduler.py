@@ -130,7 +130,7 @@ class Scheduler(Execution):
             slot = None if late else group.take()
             if slot is not None:
                 self._hold(slot, request)
-            elif not late and len(group.queue) < self._max_queue:
+            elif not late and self._has_room(group):
                 request.state = QUEUED
                 group.put(request)
             elif overflow == "fail":

@@ -19,6 +19,9 @@ __all__ = ["Timekeeper"]
 LOOKS = 4
 """How often the lanes are looked at within the watchdog's limit."""
 
+PURGED = 256
+"""Deadlines that are held before those of finished requests are forgotten."""
+
 
 class Timekeeper:
     """Tells when a deadline has come, and when to look for lanes that hang."""
@@ -29,6 +32,7 @@ class Timekeeper:
         self._period = None if watchdog is None else watchdog / LOOKS
         self._condition = threading.Condition()
         self._heap: list[tuple[int, int, Request]] = []
+        self._most = PURGED
         self._count = itertools.count()
         self._thread: threading.Thread | None = None
         self._ended = False
@@ -42,6 +46,10 @@ class Timekeeper:
     def add(self, request: Request) -> None:
         """Watch the deadline of a request."""
         with self._condition:
+            if len(self._heap) >= self._most:
+                self._heap = [entry for entry in self._heap if entry[2].state != DONE]
+                heapq.heapify(self._heap)
+                self._most = max(PURGED, 2 * len(self._heap))
             heapq.heappush(self._heap, (request.deadline, next(self._count), request))
             self._ensure_thread()
             if self._heap[0][2] is request:
