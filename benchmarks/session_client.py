@@ -1,6 +1,7 @@
 """Drives one session for :mod:`benchmarks.bench_session` and prints what it measured: ``session_client.py WHOSE LIBRARY WHAT``.
 
-It runs by itself, in an environment that may know nothing of anynpu.
+It runs by itself, in an environment that may know nothing of anynpu. Without ``SESSION_MODEL`` the library is one that needs no model; with
+it the jobs run on the software NPU, which the peer reaches through the drop-in library and ours directly.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from typing import Any
 import numpy as np
 
 MODEL = b"RKNN" + bytes(4) + (6).to_bytes(8, "little") + bytes(64)
-FEED = {"x": np.ones((1, 4), np.float32)}
+REAL_MODEL = os.environ.get("SESSION_MODEL", "")
+FEED = {"x": np.ones((1, 3, 16, 20), np.uint8) if REAL_MODEL else np.ones((1, 4), np.float32)}
 CORES = 3
 
 
@@ -25,10 +27,11 @@ def opened(whose: str, library: str, **options: Any) -> Any:
         os.environ["ZTU_RKNPU2_RUNTIME_LIBRARY"] = library
         import ztu_somemodelruntime_ez_rknn_async as peer
 
-        return peer.InferenceSession(MODEL, provider_options=peer.make_provider_options(**options))
+        return peer.InferenceSession(REAL_MODEL or MODEL, provider_options=peer.make_provider_options(**options))
     from anynpu.session import InferenceSession, make_provider_options
 
-    return InferenceSession(MODEL, provider_options=make_provider_options(**options), device=f"rknn:{library}")
+    device = "sim" if REAL_MODEL else f"rknn:{library}"
+    return InferenceSession(REAL_MODEL or MODEL, provider_options=make_provider_options(**options), device=device)
 
 
 def callbacks(session: Any, count: int) -> tuple[float, float]:
@@ -73,3 +76,5 @@ def main(whose: str, library: str, what: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    sys.stdout.flush()
+    os._exit(0)  # the peer's destructor may wait for ever

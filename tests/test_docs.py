@@ -21,6 +21,7 @@ PAGES = [
     "docs/migrate-ez-rknn-async.md",
     "docs/vip.md",
 ]
+GUIDES = ["docs/compare.md"]
 
 
 def python_blocks(page: str) -> list[str]:
@@ -59,6 +60,13 @@ def test_python_examples_run(page: str, workplace: Path) -> None:
     for block in blocks:
         exec(compile(block, page, "exec"), names)
     assert (workplace / ("yolo.nb" if page == "docs/vip.md" else "yolo.rknn")).is_file()
+
+
+@pytest.mark.parametrize("page", GUIDES)
+def test_python_examples_of_guides_run(page: str, workplace: Path) -> None:
+    for block in python_blocks(page):
+        exec(compile(block, page, "exec"), {})
+    assert (workplace / "compare.html").is_file()
 
 
 def test_links_to_files_lead_somewhere() -> None:

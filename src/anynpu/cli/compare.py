@@ -9,11 +9,13 @@ from typing import Annotated
 import typer
 
 from ..comparison import (
+    CodesUsed,
     Comparison,
     Figures,
     InputSpec,
     LayerComparison,
     Limits,
+    Sample,
     Subject,
     Threshold,
     compare,
@@ -78,7 +80,7 @@ def command(
     """Compare two forms of one network, layer by layer.
 
     Each layer is judged within the network so far, and alone on the values of A. The first diverging layer is named.
-    Figures: cosine, worst-cosine, snr, error, scale, codes, rails. Scopes: outputs (the default), layers, alone.
+    Figures: cosine, worst-cosine, snr, error, scale, codes, rails, clipped. Scopes: outputs (the default), layers, alone.
 
     \b
     Example:
@@ -102,8 +104,13 @@ def command(
     )
     with open_sides(a, b, options) as (first, second), progress_bar(f"comparing {Path(b).name}") as progress:
         inputs = _input_specs(first, second)
-        given = random_samples(inputs, samples, seed) if dataset is None else dataset_samples(dataset, inputs, samples)
-        total = samples if dataset is None else None
+        given: Iterable[Sample]
+        total: int | None
+        if dataset is None:
+            given, total = random_samples(inputs, samples, seed), samples
+        else:
+            data = dataset_samples(dataset, inputs, samples)
+            given, total = data, data.length
         made = compare(first, second, given, alone=alone, limits=Limits(cosine, scale), total=total, progress=progress)
     if html is not None:
         html.write_text(comparison_page(made), encoding="utf-8")
@@ -140,7 +147,7 @@ def _print(comparison: Comparison, top: int | None, missed: Sequence[str]) -> No
     console = results()
     samples = f"{comparison.samples} sample{'' if comparison.samples == 1 else 's'}"
     console.print(f"{comparison.b} compared with {comparison.a}, {samples}\n")
-    figures = ("cosine", "SNR", "error", "alone: cosine", "SNR", "error", "scale", "codes", "rails")
+    figures = ("cosine", "SNR", "error", "alone: cosine", "SNR", "error", "scale", "codes", "rails", "clipped")
     table = plain_table("#", "layer", "operator", *figures, right=("#", *figures))
     for entry in comparison.layers if top is None else comparison.worst(top):
         table.add_row(*_cells(entry))
@@ -160,9 +167,13 @@ def _cells(entry: LayerComparison) -> list[str]:
         entry.kind,
         *_figures(entry.so_far),
         *(("-",) * 4 if alone is None else (*_figures(alone), f"{alone.scale:.4f}")),
-        *(("-", "-") if codes is None else (f"{codes.used}/{codes.available}", f"{100 * codes.rails:.1f} %")),
+        *(("-",) * 3 if codes is None else _codes(codes)),
     ]
 
 
 def _figures(figures: Figures) -> tuple[str, str, str]:
     return f"{figures.cosine:.5f}", "equal" if figures.exact else f"{figures.snr:.1f} dB", f"{figures.error:.3g}"
+
+
+def _codes(codes: CodesUsed) -> tuple[str, str, str]:
+    return f"{codes.used}/{codes.available}", f"{100 * codes.rails:.1f} %", f"{100 * codes.clipped:.1f} %"

@@ -14,7 +14,7 @@ from .outputs import OutputsSubject
 from .page import comparison_page
 from .report import comparison_data, sentences
 from .samples import dataset_samples, random_samples
-from .subject import InputSpec, Subject
+from .subject import InputSpec, Sample, Subject
 from .thresholds import Threshold, parse_threshold
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Limits",
     "OnnxSubject",
     "OutputsSubject",
+    "Sample",
     "Subject",
     "Threshold",
     "compare",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from html import escape
 
+import numpy as np
+
 from ..profiling.svg import LEFT, RIGHT, WIDTH, grid_rows, svg
 from .compare import Comparison, LayerComparison
 from .figures import ChannelRanges, Histograms
@@ -98,13 +100,13 @@ def range_chart(ranges: ChannelRanges) -> str:
     """Smallest to largest value of each channel, of either side."""
     plot, room = _SMALL_HEIGHT - _SMALL_TOP - _SMALL_BOTTOM, _SMALL_WIDTH - _SMALL_LEFT - _SMALL_RIGHT
     channels = ranges.limits.shape[2]
-    low = min(0.0, float(ranges.limits[:, 0].min()))
-    high = max(0.0, float(ranges.limits[:, 1].max()))
-    extent = (high - low) or 1.0
-    if not math.isfinite(extent):
+    if not np.isfinite(ranges.limits).all():
         return svg(
             _SMALL_HEIGHT, ['<text x="60" y="90">not all values are finite</text>'], "ranges by channel", width=_SMALL_WIDTH
         )
+    low = min(0.0, float(ranges.limits[:, 0].min()))
+    high = max(0.0, float(ranges.limits[:, 1].max()))
+    extent = (high - low) or 1.0
 
     def y_of(value: float) -> float:
         return _SMALL_TOP + plot * (high - value) / extent

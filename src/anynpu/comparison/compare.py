@@ -141,11 +141,12 @@ class _Row:
 
     def add(self, a: Array, b: Array, codes: Array | None, alone: Array | None) -> None:
         """Another sample."""
-        self.so_far.add(a, b)
+        clipped = None if self.codes is None else self.codes.beyond(a)
+        self.so_far.add(a, b, clipped)
         if alone is not None:
-            self.alone.add(a, alone)
-        if self.codes is not None and codes is not None:
-            self.codes.add(codes)
+            self.alone.add(a, alone, clipped)
+        if self.codes is not None and codes is not None and clipped is not None:
+            self.codes.add(codes, clipped)
         if self.ranges is None:
             self.shape = a.shape
             self.ranges = ChannelRanges(a.shape[1 if a.ndim > 2 else -1] if a.ndim else 1)

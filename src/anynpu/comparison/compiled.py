@@ -105,7 +105,7 @@ class CompiledSubject:
         if unit.index < 0:
             return None
         layer = self.program.layers[unit.index]
-        memory = _Memory(self.program, {*layer.inputs, *layer.outputs})
+        memory = _Memory(self.program, {*layer.inputs, *layer.outputs, *(spec.name for spec in unit.specs)})
         for name in layer.inputs:
             if not self._fill(memory, name, values):
                 return None
@@ -156,6 +156,10 @@ class CompiledSubject:
             public = self._public(name)
             if public not in chosen or name == public:
                 chosen[public] = name
+        made = {self._memory.owner(name) for name in layer.outputs}
+        for name in self.program.outputs:  # an output may be another view of what a layer makes
+            if self._memory.owner(name) in made:
+                chosen.setdefault(name, name)
         return chosen
 
     def _find_homes(self) -> dict[str, str]:

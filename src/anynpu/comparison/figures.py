@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..tensor import TensorSpec
+from ..tensor import Layout, TensorSpec
 
 __all__ = ["ChannelRanges", "CodeCount", "CodesUsed", "Difference", "Figures", "Histograms"]
 
@@ -35,7 +35,8 @@ class Figures:
     :ivar worst_cosine: that of the worst sample
     :ivar snr: signal to noise in decibels, 20 * log10(|a| / |a - b|), 200 where they are equal
     :ivar error: largest difference of two elements
-    :ivar scale: slope of the straight line that leads from a to b; 1.02 where b is 2 % too large. 1 where a does not vary
+    :ivar scale: slope of the straight line that leads from a to b, without what is clipped; 1.02 where b is 2 % too large, 1 where a
+        does not vary
     :ivar scale_uncertainty: standard error of the scale: large where there are few elements, or few codes
     """
 
@@ -63,31 +64,39 @@ class Difference:
     (1.0, 1.02, 34.0, 0.06)
     """
 
-    _count: int = 0
-    _sums: Floats = field(default_factory=lambda: np.zeros(2))
     _products: Floats = field(default_factory=lambda: np.zeros(3))  # aa, bb, ab
+    _line: Floats = field(default_factory=lambda: np.zeros(6))  # elements that the slope is of, their a, b, aa, bb, ab
+    _count: int = 0
     _noise: float = 0.0
     _error: float = 0.0
     _worst: float = 1.0
 
-    def add(self, a: Array, b: Array) -> None:
-        """Another sample of both."""
+    def add(self, a: Array, b: Array, clipped: Array | None = None) -> None:
+        """Another sample of both.
+
+        :param clipped: elements of *a* that *b* cannot hold
+        """
         x, y = (np.asarray(value, np.float64).reshape(-1) for value in (a, b))
         if not x.size:
             return
+        finite = np.isfinite(x) & np.isfinite(y)
+        agree = True
+        if not finite.all():  # infinities that agree are no error; anything else that is not finite is an infinite one
+            odd_x, odd_y = x[~finite], y[~finite]
+            agree = bool(((odd_x == odd_y) | (np.isnan(odd_x) & np.isnan(odd_y))).all())
+            x, y = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
         apart = x - y
-        finite = bool(np.isfinite(apart).all())
-        if not finite:  # infinities that agree are no error; anything else is an infinite one
-            same = (x == y) | (np.isnan(x) & np.isnan(y))
-            finite = bool(same[~np.isfinite(apart)].all())
-            x, y, apart = (np.where(np.isfinite(x - y), value, 0.0) for value in (x, y, apart))
         products = np.array([_dot(x, x), _dot(y, y), _dot(x, y)])
         self._count += x.size
-        self._sums += (x.sum(), y.sum())
         self._products += products
-        self._noise += _dot(apart, apart) if finite else math.inf
-        self._error = max(self._error, float(np.abs(apart).max()) if finite else math.inf)
-        self._worst = min(self._worst, _cosine(products) if finite else -1.0)
+        if clipped is not None and clipped.any():
+            u, v = x[~clipped.reshape(-1)], y[~clipped.reshape(-1)]
+            self._line += (u.size, u.sum(), v.sum(), _dot(u, u), _dot(v, v), _dot(u, v))
+        else:
+            self._line += (x.size, x.sum(), y.sum(), *products)
+        self._noise += _dot(apart, apart) if agree else math.inf
+        self._error = max(self._error, float(np.abs(apart).max()) if agree else math.inf)
+        self._worst = min(self._worst, _cosine(products) if agree else -1.0)
 
     @property
     def empty(self) -> bool:
@@ -109,11 +118,12 @@ class Difference:
 
     def _slope(self) -> tuple[float, float]:
         """Slope of the regression of b on a, and its standard error."""
-        count = max(self._count, 1)
-        aa, bb, ab = (self._products / count).tolist()
-        mean_a, mean_b = (self._sums / count).tolist()
+        count = float(self._line[0])
+        if count < 3:
+            return 1.0, 0.0
+        mean_a, mean_b, aa, bb, ab = (self._line[1:] / count).tolist()
         variance, other, together = aa - mean_a**2, bb - mean_b**2, ab - mean_a * mean_b
-        if variance <= 1e-12 * aa or count < 3:
+        if variance <= 1e-12 * aa:
             return 1.0, 0.0
         slope = together / variance
         rest = max(other - slope * together, 0.0)
@@ -146,11 +156,13 @@ class CodesUsed:
     :ivar used: different codes that occur
     :ivar available: codes that there are
     :ivar rails: share of the elements at the smallest or largest code. A rail that stands for zero, as below a ReLU, does not count
+    :ivar clipped: share of the elements whose right value is beyond what the codes can stand for
     """
 
     used: int
     available: int
     rails: float
+    clipped: float
 
 
 class CodeCount:
@@ -160,19 +172,33 @@ class CodeCount:
         assert spec.quantization is not None
         self._first, self._last = spec.dtype.limits
         self._counts = np.zeros(self._last - self._first + 1, np.int64)
-        zeros = spec.quantization.expand(spec.channels)[1]
+        self._clipped = 0
+        scales, zeros = spec.quantization.expand(spec.channels)
         self._rails = [code for code in (self._first, self._last) if not bool((zeros == code).any())]
+        last = spec.layout is Layout.PLAIN or len(spec.shape) < 2
+        along = (-1,) if last else (1, -1, *(1,) * (len(spec.shape) - 2))
+        # half a step beyond the last code is still rounded to it
+        self._low, self._high = (
+            ((code + half - zeros) * scales).reshape(along) for code, half in ((self._first, -0.5), (self._last, 0.5))
+        )
+        self._shape = spec.shape
 
-    def add(self, codes: Array) -> None:
-        """Another sample."""
+    def beyond(self, values: Array) -> Array:
+        """Which elements of a tensor, in the order of the ONNX model, the codes cannot stand for."""
+        shaped = values.reshape(self._shape)
+        return ((shaped < self._low) | (shaped > self._high)).reshape(values.shape)
+
+    def add(self, codes: Array, clipped: Array) -> None:
+        """Another sample: the codes, and which elements are clipped."""
         shifted = codes.reshape(-1).astype(np.int64) - self._first
         self._counts += np.bincount(shifted, minlength=len(self._counts))
+        self._clipped += int(np.count_nonzero(clipped))
 
     def codes_used(self) -> CodesUsed:
         """The counts of all samples together."""
-        clipped = sum(int(self._counts[code - self._first]) for code in self._rails)
-        used = int(np.count_nonzero(self._counts))
-        return CodesUsed(used, len(self._counts), clipped / max(int(self._counts.sum()), 1))
+        total = max(int(self._counts.sum()), 1)
+        rails = sum(int(self._counts[code - self._first]) for code in self._rails)
+        return CodesUsed(int(np.count_nonzero(self._counts)), len(self._counts), rails / total, self._clipped / total)
 
 
 class Histograms:

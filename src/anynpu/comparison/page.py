@@ -15,7 +15,8 @@ _STYLE = """
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 1rem; }
 @media (max-width: 760px) { .pair { grid-template-columns: 1fr; } }
 h3 { font-size: .95rem; margin: 1.4rem 0 .2rem; } h3 span { color: var(--faint); font-weight: normal; }
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .wide table { font-size: .78rem; } .wide th, .wide td { padding: .2rem .35rem; }
+.wide td.name { min-width: 9rem; }
 """
 
 _MOST_PICTURES = 16
@@ -60,8 +61,8 @@ def _chosen(comparison: Comparison, most: int) -> list[LayerComparison]:
     """Layers worth a picture: the diverging one, then the others in the order of execution."""
     found = comparison.first_diverging
     first = [found.layer] if found is not None else []
-    wanted = {id(entry) for entry in [*first, *comparison.output_layers, *comparison.worst(most)][:most]}
-    others = wanted - {id(entry) for entry in first}
+    ranked = dict.fromkeys(id(entry) for entry in [*first, *comparison.output_layers, *comparison.worst(len(comparison.layers))])
+    others = set(list(ranked)[:most]) - {id(entry) for entry in first}
     return [*first, *(entry for entry in comparison.layers if id(entry) in others)]
 
 
@@ -81,8 +82,8 @@ def _pictures(entry: LayerComparison, diverging: bool) -> str:
 
 def _table(comparison: Comparison) -> str:
     heads = [
-        *("#", "layer", "operator", "shape", "cosine", "SNR, dB", "largest error"),
-        *("alone: cosine", "SNR, dB", "largest error", "scale", "codes", "rails"),
+        *("#", "layer", "operator", "shape", "cosine", "dB", "error"),
+        *("alone: cosine", "dB", "error", "scale", "codes", "rails", "clipped"),
     ]
     return sortable_table(heads, (_row(entry) for entry in comparison.layers), {*heads} - {"layer", "operator", "shape"})
 
@@ -96,7 +97,7 @@ def _row(entry: LayerComparison) -> list[str]:
         text_cell("x".join(map(str, entry.shape))),
         number_cell(so_far.cosine, f"{so_far.cosine:.5f}"),
         number_cell(so_far.snr, f"{so_far.snr:.1f}"),
-        number_cell(so_far.error, f"{so_far.error:.4g}"),
+        number_cell(so_far.error, f"{so_far.error:.3g}"),
     ]
     if alone is None:
         cells += [number_cell(0.0, "-")] * 4
@@ -104,13 +105,14 @@ def _row(entry: LayerComparison) -> list[str]:
         cells += [
             number_cell(alone.cosine, f"{alone.cosine:.5f}"),
             number_cell(alone.snr, f"{alone.snr:.1f}"),
-            number_cell(alone.error, f"{alone.error:.4g}"),
+            number_cell(alone.error, f"{alone.error:.3g}"),
             number_cell(alone.scale, f"{alone.scale:.4f}"),
         ]
     if codes is None:
-        return [*cells, number_cell(0.0, "-"), number_cell(0.0, "-")]
+        return [*cells, *[number_cell(0.0, "-")] * 3]
     return [
         *cells,
         number_cell(codes.used, f"{codes.used}/{codes.available}"),
-        number_cell(codes.rails, f"{100 * codes.rails:.2f} %"),
+        number_cell(codes.rails, f"{100 * codes.rails:.1f} %"),
+        number_cell(codes.clipped, f"{100 * codes.clipped:.1f} %"),
     ]

@@ -11,7 +11,7 @@ from .figures import Figures
 
 __all__ = ["comparison_data", "sentences"]
 
-_RAILS = 0.01
+_CLIPPED = 0.01
 """Share of clipped elements from which it is worth a sentence."""
 
 
@@ -31,13 +31,13 @@ def sentences(comparison: Comparison) -> list[str]:
     unknown = sum(1 for entry in comparison.layers if entry.alone is None and entry.index >= 0)
     if unknown == len(comparison.layers):
         text.append("Only outputs are known of one side, so no layer was run alone.")
-    clipped = [entry for entry in comparison.layers if entry.codes is not None and entry.codes.rails > _RAILS]
+    clipped = [entry for entry in comparison.layers if entry.codes is not None and entry.codes.clipped > _CLIPPED]
     if clipped:
-        worst = max(clipped, key=lambda entry: entry.codes.rails if entry.codes is not None else 0.0)
+        worst = max(clipped, key=lambda entry: entry.codes.clipped if entry.codes is not None else 0.0)
         assert worst.codes is not None
         count = f"{len(clipped)} tensor{' clips' if len(clipped) == 1 else 's clip'}"
         text.append(
-            f"{count} more than {100 * _RAILS:.0f} % of the elements, most of all {_name(worst)} with {100 * worst.codes.rails:.1f} %."
+            f"{count} more than {100 * _CLIPPED:.0f} % of the elements, most of all {_name(worst)} with {100 * worst.codes.clipped:.1f} %."
         )
     return text
 

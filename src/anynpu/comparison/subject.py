@@ -3,6 +3,8 @@
 A :class:`Subject` runs samples and tells the values of its tensors, by the names that they have in the ONNX model and in its order of
 axes. The side that is judged is also asked for its *units*: what it executes step by step, each of which can be run alone on values of the
 other side.
+
+A subject keeps the tensors of its last run, so one thread at a time uses it; there is no lock in it.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ..errors import ParameterError
 from .compare import Comparison, LayerComparison
-from .figures import Figures
+from .figures import CodesUsed, Figures
 
 __all__ = ["Threshold", "parse_threshold"]
 
@@ -19,7 +19,11 @@ _FIGURES: dict[str, Callable[[Figures], float]] = {
     "error": lambda figures: figures.error,
     "scale": lambda figures: abs(figures.scale - 1.0),
 }
-_CODES = ("codes", "rails")
+_CODES: dict[str, Callable[[CodesUsed], float]] = {
+    "codes": lambda codes: codes.used,
+    "rails": lambda codes: codes.rails,
+    "clipped": lambda codes: codes.clipped,
+}
 _SCOPES = ("outputs", "layers", "alone")
 
 
@@ -28,7 +32,7 @@ class Threshold:
     """A limit for one figure.
 
     :ivar scope: ``outputs`` of the network, all ``layers`` of the network so far, or each layer ``alone``
-    :ivar figure: cosine, worst-cosine, snr, error, scale (its deviation from 1), codes or rails
+    :ivar figure: cosine, worst-cosine, snr, error, scale (its deviation from 1), codes, rails or clipped
     :ivar below: whether smaller values miss it; else larger ones do
     """
 
@@ -51,9 +55,7 @@ class Threshold:
 
     def _figure(self, entry: LayerComparison) -> float | None:
         if self.figure in _CODES:
-            if entry.codes is None:
-                return None
-            return float(entry.codes.used if self.figure == "codes" else entry.codes.rails)
+            return None if entry.codes is None else _CODES[self.figure](entry.codes)
         figures = entry.alone if self.scope == "alone" else entry.so_far
         return None if figures is None else _FIGURES[self.figure](figures)
 

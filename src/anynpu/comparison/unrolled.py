@@ -1,7 +1,7 @@
 """A program whose float islands are taken apart, so that every layer can be executed, and looked at, by itself.
 
 The pieces compute in float32 as the whole island does; what passes between them is kept in float32, so nothing is rounded that was not
-rounded before.
+rounded before. An island that passes on types which programs do not have (float64) stays whole, as one layer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["unrolled"]
 
 
 def unrolled(program: Program) -> Program:
-    """The same program with one island for each float layer."""
+    """The same program with one island for each float layer, as far as islands can be taken apart."""
     if not program.islands:
         return program
     tensors = dict(program.tensors)
@@ -31,15 +31,24 @@ def unrolled(program: Program) -> Program:
             layers.append(layer)
             continue
         pieces = parts[layer.op.island]
-        island = pieces.island(layer)
-        tensors.update({spec.name: spec for spec in pieces.specs(island)})
+        if pieces.separable:
+            island = pieces.island(layer)
+            tensors.update({spec.name: spec for spec in pieces.specs(island)})
+        elif layer is pieces.layers[0]:
+            island = program.islands[layer.op.island]
+            layer = replace(layer, nodes=tuple(node for part in pieces.layers for node in part.nodes))
+        else:
+            continue
         layers.append(replace(layer, op=Float(len(islands)), inputs=island.inputs, outputs=island.outputs))
         islands.append(island)
     return replace(program, tensors=tensors, layers=tuple(layers), islands=tuple(islands))
 
 
 class _Pieces:
-    """One island, by layer."""
+    """One island, by layer.
+
+    :ivar layers: its layers, in order
+    """
 
     def __init__(self, program: Program, number: int) -> None:
         self._program = program
@@ -49,10 +58,16 @@ class _Pieces:
         self._nodes = list(graph.node)
         self._makers = {name: index for index, node in enumerate(self._nodes) for name in node.output if name}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
-        self._inside: dict[str, str] = {}
-        for layer in program.layers:
-            if isinstance(layer.op, Float) and layer.op.island == number:
-                self._inside.update({name: self._inner(name) for name in layer.outputs})
+        self.layers = [layer for layer in program.layers if isinstance(layer.op, Float) and layer.op.island == number]
+        self._inside = {name: self._inner(name) for layer in self.layers for name in layer.outputs}
+        inferred = onnx().shape_inference.infer_shapes(self._model).graph
+        self._types = {value.name: value.type.tensor_type.elem_type for value in inferred.value_info}
+
+    @property
+    def separable(self) -> bool:
+        """Whether all that its layers pass on has a type that a program can hold."""
+        known = {*self._island.inputs, *self._island.outputs}
+        return all(self._dtype(name) is not None for name in self._inside.values() if name not in known)
 
     def island(self, layer: Layer) -> Island:
         """What one layer computes: from the tensors that other layers make, or that enter, to its own."""
@@ -110,8 +125,19 @@ class _Pieces:
         if name in self._island.inputs or name in self._island.outputs:
             return known[name]
         home = known[name.removesuffix("@inside")]
-        dtype = DType.FLOAT32 if home.dtype.is_float else home.dtype
+        dtype = self._dtype(name) or home.dtype
         return TensorSpec(name, home.shape, dtype, Layout.row_major(len(home.shape)))
+
+    def _dtype(self, name: str) -> DType | None:
+        """The type that a tensor has inside the island; None where it is not known, or programs do not have it."""
+        kind = self._types.get(name, 0)
+        if not kind:
+            return None
+        package = onnx()
+        if kind == package.TensorProto.BFLOAT16:
+            return None  # numpy has no such type
+        text = package.helper.tensor_dtype_to_np_dtype(kind).name
+        return DType(text) if text in {dtype.value for dtype in DType} else None
 
     def _info(self, name: str) -> Any:
         package = onnx()

@@ -15,7 +15,6 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from concurrent.futures import wait as wait_for
 
 from ..constants import Code
 from .refusal import Refusal
@@ -87,7 +86,11 @@ class Frames:
         if threading.get_ident() != self._thread:
             with self._lock:
                 pending = [future for future in self._futures.values() if not future.done()]
-            wait_for(pending)
+            for future in pending:  # not concurrent.futures.wait, which never returns for one that a shutdown has cancelled
+                try:
+                    future.exception()
+                except CancelledError:
+                    continue
 
     def _run(self, run: Callable[[], None]) -> None:
         self._thread = threading.get_ident()
