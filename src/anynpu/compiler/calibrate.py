@@ -18,7 +18,7 @@ from .graph import Graph, Node, external_tensor, to_onnx
 from .ranges import ALGORITHMS, Observer
 from .stages import Stage, needed_nodes, stages
 
-__all__ = ["CalibratedRanges", "Calibration", "UnknownRanges", "calibrate"]
+__all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate"]
 
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[str, int, "int | None"], None]
@@ -73,7 +73,7 @@ def calibrate(
     inputs = set(graph.inputs)
     channels = {name: _empty_range(graph, name) for name in by_channel}
     wanted = [name for name in dict.fromkeys((*names, *channels)) if name not in inputs and graph.is_float(name)]
-    model = _FloatModel(graph, wanted, custom or {})
+    model = FloatModel(graph, wanted, custom or {})
     observer = Observer()
     seen = 0
     for sample in samples:
@@ -120,7 +120,7 @@ def widen(ranges: tuple[Floats, Floats], values: npt.NDArray[Any]) -> None:
     np.maximum(ranges[1], high, out=ranges[1])
 
 
-class _FloatModel:
+class FloatModel:
     """The part of a graph that *wanted* tensors depend on: sessions of onnxruntime, and custom operators in between."""
 
     def __init__(self, graph: Graph, wanted: list[str], custom: CustomTable) -> None:
