@@ -38,6 +38,7 @@ from .layout import Tensors, memory_order
 from .memory import plan_memory
 from .place import place
 from .schedule import schedule
+from .simulate import QuantizedWeights
 from .simplify import pad_amounts, pad_value, shuffle_groups
 from .slices import slice_bounds
 from .steps import Step
@@ -56,12 +57,14 @@ def lower(
     dtype: DType,
     *,
     outline: bool = False,
+    refined: Mapping[str, QuantizedWeights] | None = None,
 ) -> Program:
     """The program of *steps* on *chip*. *dtype* is the type of codes: INT8 or INT16.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and islands without a model.
+    *refined* are weights that were rounded with care, by the result of their step.
     """
-    return _Lowering(graph, schedule(graph, steps), chip, quantization, dtype, outline=outline).run()
+    return _Lowering(graph, schedule(graph, steps), chip, quantization, dtype, outline=outline, refined=refined or {}).run()
 
 
 @dataclass(frozen=True)
@@ -81,11 +84,12 @@ class _Lowering:
         dtype: DType,
         *,
         outline: bool,
+        refined: Mapping[str, QuantizedWeights],
     ) -> None:
         self._graph = graph
         self._chip = chip
         self._outline = outline
-        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, dtype)
+        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, dtype, refined=refined)
         self._layers: list[Layer] = []
         self._tensors = Tensors(dtype, quantization, self._layers)
         self._steps = [_Placed(step, *place(graph, step, chip)) for step in steps]

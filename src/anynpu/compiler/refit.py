@@ -42,9 +42,9 @@ _RIDGE = 0.05
 """How strongly weights are held where they are, in relation to the mean energy of an input."""
 
 _MOST_COLUMNS = 1200
-_MOST_ROWS = 60_000
-_ROWS = (200, 1500)  # fewest and most positions that one sample contributes
-_ROUNDS = 3
+_FEWEST_ROWS = 4000
+_ROWS_PER_COLUMN = 10
+_ROUNDS = 2
 _LARGEST_BIAS = 2.0**30
 _TINY = 1e-12
 
@@ -91,8 +91,6 @@ def refit(
 def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]:
     heads = head_tensors(graph, list(steps))
     rng = np.random.default_rng(0)
-    fewest, most = _ROWS
-    rows = max(fewest, min(most, _MOST_ROWS // max(samples, 1)))
     found = []
     for step in steps:
         if step.form is not Form.CONV or step.is_float or step.outputs[0] in heads or graph.rank(step.node.inputs[0]) != 4:
@@ -103,6 +101,7 @@ def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]
             continue
         count, _, height, width = graph.shapes[step.node.outputs[0]]
         pixels = count * height * width
+        rows = -(-max(_FEWEST_ROWS, _ROWS_PER_COLUMN * weights[0].size) // max(samples, 1))
         taken = [rng.choice(pixels, rows, replace=False) if pixels > rows else np.arange(pixels) for _ in range(samples)]
         if sum(map(len, taken)) > 2 * weights[0].size:
             found.append(_Target(step, taken))
@@ -264,7 +263,7 @@ def _fit_dense(columns: Array, wanted: Floats, weights: Floats, smallest: Floats
 
 def _fit_depthwise(columns: Array, wanted: Floats, weights: Floats, smallest: Floats) -> tuple[Array, Array, Array, Floats]:
     mean, target_mean = columns.mean(axis=0, dtype=np.float64), wanted.mean(axis=0)
-    centred = (columns - mean.astype(np.float32)).transpose(1, 2, 0)  # [C, kernel, rows]
+    centred = np.ascontiguousarray((columns - mean.astype(np.float32)).transpose(1, 2, 0))  # [C, kernel, rows]
     start = weights.reshape(len(weights), -1)
     taps = start.shape[1]
     energy = (centred @ centred.transpose(0, 2, 1)).astype(np.float64) / centred.shape[2]
