@@ -17,13 +17,17 @@ from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import InputInfo, open_dataset
 from .forms import forms_of
 from .graph import Graph
-from .groups import ChannelRanges, choose_groups, grouping_candidates
+from .groups import grouping_candidates
 from .importer import Shapes, import_onnx, load_onnx
 from .lower import lower
+from .metrics import Metric
 from .options import Normalisation, PerInput, check_dtype, preprocessing, shape_sets
 from .quantize import Ranges, assign_quantization, quantized_tensors
+from .recipe import recipe_of
+from .search import run_recipe
 from .simplify import reverse_channels, simplify
 from .steps import Step, build_steps
+from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
 
@@ -42,6 +46,10 @@ def compile(
     algorithm: str = "percentile",
     percentile: float = 99.99,
     channel_groups: int = 2,
+    accuracy: str = "default",
+    without: Sequence[str] = (),
+    metric: str | Metric | None = None,
+    time_budget: float = 0.2,
     shapes: Shapes | Sequence[Shapes] | None = None,
     hybrid: Sequence[str] = (),
     batch: int | None = None,
@@ -62,6 +70,11 @@ def compile(
     :param dtype: ``w8a8``, ``fp16`` or ``w16a16``
     :param algorithm: how ranges are found: ``minmax``, ``percentile``, ``kl`` or ``mse``
     :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor
+    :param accuracy: ``fast`` leaves the re-fit of weights out; ``best`` tries recipes and float16 layers against each other
+    :param without: steps of the recipe to leave out: ``heads``, ``clip``, ``groups``, ``refit``
+    :param metric: what ``best`` and the re-fit judge by: ``cosine``, ``top1``, ``margin``, ``detections``, ``map``, or a function of
+        (expected outputs, given outputs) whose result is larger the better; chosen by the shape of the outputs by default
+    :param time_budget: by how much of the predicted time float16 layers of ``best`` may slow the model down
     :param shapes: shape of each input whose shape is not fixed; a list of such dicts for dynamic shapes
     :param hybrid: tensors that stay in float16
     :param batch: extent of the first axis of every input
@@ -92,10 +105,10 @@ def compile(
     _tell(progress, "importing", 1, 1)
     plans = [plan_steps(entry.graph, dtype, hybrid) for entry in prepared]
     code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
+    recipe = recipe_of(accuracy, algorithm, percentile, channel_groups if dtype == "w8a8" else 1, without)
     ranges: Ranges = UnknownRanges()
-    channels: ChannelRanges = {}
-    calibration = ""
-    grouped = dtype == "w8a8" and channel_groups > 1
+    calibration, remarks = "", ""
+    trials: list[Trial] = []
     if quantized and any(not step.is_float for step in plans[0]):
         infos = [
             InputInfo(
@@ -111,17 +124,32 @@ def compile(
         graphs = [(entry.graph, steps) for entry, steps in zip(prepared, plans, strict=True)]
         known = {*first.graph.inputs, *first.graph.producers()}
         names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
+        grouped = dtype == "w8a8"
         candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and grouped]
         seen = calibrate(first.graph, names, candidates, data, data.length, progress, custom)
-        ranges, channels = CalibratedRanges(seen.observer, algorithm, percentile), seen.channels
+        ranges = CalibratedRanges(seen.observer, algorithm, percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         calibration = f"{count}{algorithm}"
+        if dtype == "w8a8":
+            benches = [
+                Workbench(
+                    entry.graph, chip, seen, data, entry.normalisation.preprocess, metric=metric, progress=progress
+                )
+                for entry in prepared
+            ]
+            trials = run_recipe(benches, plans, recipe, best=accuracy == "best", time_budget=time_budget, progress=progress)
+            plans = [trial.steps for trial in trials]
+            remarks = accuracy_text(trials)
     programs: list[Program] = []
     for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
         _tell(progress, "lowering", index, len(prepared))
-        groups = choose_groups(entry.graph, steps, channels, channel_groups) if grouped else {}
+        if trials:
+            programs.append(
+                lower(entry.graph, steps, chip, trials[index].quantization, code_type, refined=trials[index].refined)
+            )
+            continue
         quantization = assign_quantization(
-            entry.graph, steps, ranges, code_type, entry.normalisation.preprocess, groups, channels
+            entry.graph, steps, ranges, code_type, entry.normalisation.preprocess, exact_heads=recipe.heads, clip=recipe.clip
         )
         programs.append(lower(entry.graph, steps, chip, quantization, code_type))
     _tell(progress, "lowering", len(prepared), len(prepared))
@@ -132,7 +160,7 @@ def compile(
         name=name or _name_of(model, proto),
         custom_string=custom_string,
         preprocess=first.normalisation.preprocess,
-        provenance=_provenance(model, proto, first.graph, calibration),
+        provenance=_provenance(model, proto, first.graph, calibration, remarks),
     )
 
 
@@ -230,7 +258,7 @@ def _name_of(model: Any, proto: Any) -> str:
     return Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
 
 
-def _provenance(model: Any, proto: Any, graph: Graph, calibration: str) -> dict[str, str]:
+def _provenance(model: Any, proto: Any, graph: Graph, calibration: str, accuracy: str = "") -> dict[str, str]:
     from importlib import metadata
 
     try:
@@ -244,6 +272,7 @@ def _provenance(model: Any, proto: Any, graph: Graph, calibration: str) -> dict[
         "opset": str(graph.opset),
         "nodes": str(graph.source_nodes),
         "calibration": calibration,
+        "accuracy": accuracy,
     }
     return {key: value for key, value in entries.items() if value}
 

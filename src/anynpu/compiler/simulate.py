@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._optional import MISTAKEN_OPTIMIZERS, onnxruntime
 from ..arithmetic import quantize_weights
 from ..tensor import Quantization
+from .calibrate import open_session
 from .forms import Form
-from .graph import Graph, Node, to_onnx
+from .graph import Graph, Node
 from .groups import is_depthwise
 from .steps import Step
 
@@ -226,15 +226,4 @@ def session_of(
         if name not in whole.shapes and form in _SUFFIXES:
             whole.shapes[name] = graph.shapes[original]
             whole.dtypes[name] = np.dtype(np.int8) if form == "codes" else np.dtype(np.float32)
-    return open_session(to_onnx(whole, whole.nodes, whole.inputs, whole.outputs))
-
-
-def open_session(model: Any) -> Any:
-    """An onnxruntime session that leaves the rounding where it stands."""
-    runtime = onnxruntime()
-    options = runtime.SessionOptions()
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
-    return runtime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"], disabled_optimizers=MISTAKEN_OPTIMIZERS
-    )
+    return open_session(whole, whole.nodes, whole.inputs, whole.outputs, rounding=True)

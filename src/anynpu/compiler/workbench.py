@@ -1,0 +1,198 @@
+"""The workbench: one network and its samples, on which recipes are tried, judged and priced.
+
+Samples are split: every third is kept apart and judges, the others are what weights are fitted to. The float network's answers for those
+that judge are computed once. For one thread at a time; it holds the samples in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..chips import Chip
+from ..program import Preprocess
+from ..tensor import DType, Quantization
+from .calibrate import CalibratedRanges, Calibration, FloatModel
+from .graph import Graph
+from .groups import GroupChoice, choose_groups
+from .lower import lower
+from .metrics import Metric, cosine, metric_of
+from .quantize import assign_quantization
+from .recipe import Recipe
+from .refit import FEWEST_SAMPLES, refit
+from .simulate import QuantizedWeights, Simulation
+from .steps import Step
+
+__all__ = ["Score", "Trial", "Workbench"]
+
+Array = npt.NDArray[Any]
+Sample = Mapping[str, Array]
+Progress = Callable[[str, int, "int | None"], None]
+
+_MOST_SAMPLES = 24
+_KEPT_APART = 3
+_TIE = 0.002
+_WORSE_AT_MOST = 0.01
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a quantised network did on the samples that judge.
+
+    :ivar value: the mean of the metric
+    :ivar cosine: the mean cosine
+    :ivar worst: the cosine of the worst sample
+    """
+
+    value: float
+    cosine: float
+    worst: float
+
+    def beats(self, other: Score) -> bool:
+        """Whether it is better: by the metric, and where that cannot tell, by the cosine; not at the cost of the worst sample."""
+        if self.worst < other.worst - _WORSE_AT_MOST:
+            return False
+        if abs(self.value - other.value) > _TIE:
+            return self.value > other.value
+        return self.cosine > other.cosine
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f}, worst cosine {self.worst:.4f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A network, quantised by a recipe.
+
+    :ivar groups: tensors with groups of channels, and why
+    :ivar refined: weights that were fitted anew, by the result of their step
+    :ivar notes: what was done and why, a line for each step
+    """
+
+    recipe: Recipe
+    steps: list[Step]
+    quantization: dict[str, Quantization]
+    groups: Mapping[str, GroupChoice] = field(default_factory=dict)
+    refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class Workbench:
+    """One network in int8 and all that is known about it.
+
+    :param samples: normalised samples; read at most once, when they are needed
+    :param metric: a function of (expected outputs, given outputs), or the name of one; chosen by the shape of the outputs by default
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        chip: Chip,
+        calibration: Calibration,
+        samples: Iterable[Sample],
+        preprocess: Mapping[str, Preprocess] | None = None,
+        *,
+        metric: str | Metric | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.graph = graph
+        self.chip = chip
+        self.calibration = calibration
+        self._preprocess = preprocess or {}
+        self._source = samples
+        self._progress = progress
+        self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
+
+    @cached_property
+    def _samples(self) -> list[Sample]:
+        return list(islice(self._source, _MOST_SAMPLES))
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether the quantised network can be run here: custom operators cannot."""
+        return not any(node.custom for node in self.graph.nodes)
+
+    @property
+    def fitting(self) -> list[Sample]:
+        """The samples that weights are fitted to."""
+        return [sample for index, sample in enumerate(self._samples) if index % _KEPT_APART != _KEPT_APART - 1]
+
+    @cached_property
+    def judging(self) -> list[Sample]:
+        """The samples that were kept apart; all where there are too few to keep some apart."""
+        return self._samples[_KEPT_APART - 1 :: _KEPT_APART] or self._samples
+
+    @cached_property
+    def _expected(self) -> list[list[Array]]:
+        model = FloatModel(self.graph, list(self.graph.outputs), {})
+        return [[np.asarray(values[name]) for name in self.graph.outputs] for values in map(model.run, self.judging)]
+
+    def quantized(self, recipe: Recipe, steps: list[Step]) -> Trial:
+        """The network quantised by all steps of a recipe but the re-fit."""
+        ranges = CalibratedRanges(self.calibration.observer, recipe.algorithm, recipe.percentile)
+        channels = self.calibration.channels
+        groups: dict[str, GroupChoice] = {}
+        if recipe.groups > 1:
+            groups = choose_groups(self.graph, steps, channels, recipe.groups, self.chip.channel_block.get("int8", 1))
+        quantization = assign_quantization(
+            self.graph,
+            steps,
+            ranges,
+            DType.INT8,
+            self._preprocess,
+            {name: choice.grouping for name, choice in groups.items()},
+            channels,
+            exact_heads=recipe.heads,
+            clip=recipe.clip,
+        )
+        notes = [f"ranges: {recipe.algorithm}" + (f" {recipe.percentile:g}" if recipe.algorithm == "percentile" else "")]
+        for name, choice in groups.items():
+            notes.append(f"groups: {name} in {choice.count}, noise 1/{choice.gain:.0f}")
+        return Trial(recipe, steps, quantization, groups, {}, tuple(notes))
+
+    def refitted(self, trial: Trial) -> Trial:
+        """The trial with fitted weights, if the samples kept apart agree that it is better."""
+        if not self.can_judge:
+            return _noted(trial, "refit: left out, a custom operator stands in the network")
+        if len(self._samples) < FEWEST_SAMPLES:
+            return _noted(trial, f"refit: left out, {len(self._samples)} samples are fewer than {FEWEST_SAMPLES}")
+        refined = refit(self.graph, trial.steps, trial.quantization, self.fitting, self._progress)
+        if not refined:
+            return _noted(trial, "refit: left out, no convolution to fit")
+        better = Trial(trial.recipe, trial.steps, trial.quantization, trial.groups, refined, trial.notes)
+        before, after = self.score(trial), self.score(better)
+        text = f"{self.metric_name} {before} -> {after} on {len(self.judging)} samples kept apart"
+        if after.beats(before):
+            return _noted(better, f"refit: {len(refined)} convolutions, {text}")
+        return _noted(trial, f"refit: not kept, {text}")
+
+    def score(self, trial: Trial) -> Score:
+        """How a trial does on the samples that judge."""
+        simulation = Simulation(self.graph, trial.steps, trial.quantization, refined=trial.refined)
+        given = [simulation.run(sample) for sample in self.judging]
+        pairs = list(zip(self._expected, given, strict=True))
+        cosines = [cosine(*pair) for pair in pairs]
+        values = cosines if self._metric is cosine else [float(self._metric(*pair)) for pair in pairs]
+        return Score(float(np.mean(values)), float(np.mean(cosines)), min(cosines))
+
+    def time_us(self, trial: Trial) -> float:
+        """What the chip is predicted to take, with one core."""
+        from ..npu.timing import predict
+
+        program = lower(self.graph, trial.steps, self.chip, trial.quantization, DType.INT8, outline=True)
+        return predict(program, self.chip).latency_us
+
+
+def _noted(trial: Trial, note: str) -> Trial:
+    return Trial(trial.recipe, trial.steps, trial.quantization, trial.groups, trial.refined, (*trial.notes, note))
+
+
+def accuracy_text(trials: Sequence[Trial]) -> str:
+    """What was done and why, for the model file."""
+    return "; ".join(dict.fromkeys(note for trial in trials for note in trial.notes))
