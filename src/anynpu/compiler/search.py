@@ -8,11 +8,9 @@ those first that cost most accuracy for the time they take, until the result is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 
-from .groups import grouping_candidates
-from .quantize import head_tensors
 from .recipe import Recipe
 from .steps import Step
 from .workbench import Score, Trial, Workbench
@@ -47,10 +45,9 @@ def run_recipe(
     else:
         chosen = first.quantized(recipe, plans[0])
         chosen = first.refitted(chosen) if recipe.refit else chosen
-    floats = {name for step in chosen.steps if step.is_float for name in step.outputs}
     trials = [chosen]
     for bench, steps in zip(benches[1:], plans[1:], strict=True):
-        other = bench.quantized(chosen.recipe, _with_floats(steps, floats))
+        other = bench.quantized(chosen.recipe, _with_floats(steps, chosen.floats))
         same = {
             step.outputs[0]
             for step in other.steps
@@ -61,8 +58,9 @@ def run_recipe(
     return trials
 
 
-def _with_floats(steps: Sequence[Step], floats: set[str]) -> list[Step]:
-    return [replace(step, is_float=step.is_float or step.outputs[0] in floats) for step in steps]
+def _with_floats(steps: Sequence[Step], tensors: Set[str]) -> list[Step]:
+    """The steps, with those in float that make or read one of the *tensors*: only then is it never rounded to a code."""
+    return [replace(step, is_float=step.is_float or not tensors.isdisjoint((*step.reads, *step.outputs))) for step in steps]
 
 
 def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: float, progress: Progress | None) -> Trial:
@@ -76,7 +74,7 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     best = max(score.value for score, _ in scored)
     tells = _TELLS.get(bench.metric_name, _OTHERWISE)
     score, trial = next(entry for entry in scored if entry[0].value >= best - tells)
-    lines = [f"tried {recipe_score[1].recipe}: {recipe_score[0]}" for recipe_score in scored]
+    lines = [f"tried: {other.recipe}, {bench.metric_name} {result}" for result, other in scored]
     lines.append(f"chosen: {trial.recipe}, {bench.metric_name} {score}")
     trial = replace(trial, notes=(*lines, *trial.notes))
     if start.refit:
@@ -90,9 +88,13 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
 
 def _recipes(start: Recipe) -> list[Recipe]:
     """What is tried, in the order of preference; what the caller has switched off stays off."""
-    groups = [count for count in _GROUPS if count <= max(start.groups, 1) or start.groups > 1]
+    groups = _GROUPS if start.groups > 1 else (1,)
     ranges = _RANGES if start.algorithm == "percentile" else ((start.algorithm, start.percentile), *_RANGES)
-    tried = [replace(start, algorithm=algorithm, percentile=percentile, groups=count) for algorithm, percentile in ranges for count in groups]
+    tried = [
+        replace(start, algorithm=algorithm, percentile=percentile, groups=count)
+        for algorithm, percentile in ranges
+        for count in groups
+    ]
     return list(dict.fromkeys(tried))
 
 
@@ -106,16 +108,18 @@ def _floats(
     notes: list[str] = []
     for index, name in enumerate(candidates):
         _tell(progress, "trying float16", stage[0] + index, stage[1])
-        floats = {step.outputs[0] for step in trial.steps if step.is_float} | {name}
+        floats = trial.floats | {name}
         other = bench.quantized(trial.recipe, _with_floats(trial.steps, floats))
-        refined = {key: made for key, made in trial.refined.items() if key not in floats}
-        other = replace(other, refined=refined)
+        still = {step.outputs[0] for step in other.steps if not step.is_float}
+        refined = {key: made for key, made in trial.refined.items() if key in still}
+        other = replace(other, refined=refined, floats=floats)
         time = bench.time_us(other)
         if time > whole * (1.0 + time_budget):
-            notes.append(f"float16: {name} would take the time to {time / 1000:.2f} ms, beyond the budget")
+            notes.append(f"float16: not {name}, {time / 1000:.2f} ms predicted is beyond the budget")
             continue
         after = bench.score(other)
         if not after.beats(score):
+            notes.append(f"float16: not {name}, {bench.metric_name} {score} -> {after}")
             continue
         notes.append(f"float16: {name}, {bench.metric_name} {score} -> {after}, {spent / 1000:.2f} -> {time / 1000:.2f} ms predicted")
         trial, score, spent = replace(other, notes=trial.notes), after, time
@@ -126,14 +130,13 @@ def _floats(
 
 def _by_sensitivity(bench: Workbench, trial: Trial) -> list[str]:
     """Results of integer steps, those first whose rounding alone costs most."""
-    known = set(grouping_candidates(bench.graph, trial.steps)) | head_tensors(bench.graph, trial.steps)
     losses: dict[str, float] = {}
     for step in trial.steps:
         name = step.outputs[0]
-        if step.is_float or name not in trial.quantization or (step.before_activation or name) not in known | {name}:
+        if step.is_float or name not in trial.quantization or name in bench.graph.outputs:
             continue
         codes = {key: trial.quantization[key] for key in (step.before_activation, name) if key in trial.quantization}
-        losses[name] = 1.0 - bench.cosine_with(trial, codes)
+        losses[name] = 1.0 - bench.cosine_of(trial, codes)
     return sorted(losses, key=lambda name: -losses[name])
 
 

@@ -7,7 +7,7 @@ that judge are computed once. For one thread at a time; it holds the samples in 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -73,6 +73,7 @@ class Trial:
     :ivar groups: tensors with groups of channels, and why
     :ivar refined: weights that were fitted anew, by the result of their step
     :ivar notes: what was done and why, a line for each step
+    :ivar floats: tensors that are never rounded to codes: what makes them and what reads them is in float16
     """
 
     recipe: Recipe
@@ -81,6 +82,7 @@ class Trial:
     groups: Mapping[str, GroupChoice] = field(default_factory=dict)
     refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    floats: frozenset[str] = frozenset()
 
 
 class Workbench:
@@ -165,7 +167,7 @@ class Workbench:
         refined = refit(self.graph, trial.steps, trial.quantization, self.fitting, self._progress)
         if not refined:
             return _noted(trial, "refit: left out, no convolution to fit")
-        better = Trial(trial.recipe, trial.steps, trial.quantization, trial.groups, refined, trial.notes)
+        better = replace(trial, refined=refined)
         before, after = self.score(trial), self.score(better)
         text = f"{self.metric_name} {before} -> {after} on {len(self.judging)} samples kept apart"
         if after.beats(before):
@@ -181,6 +183,12 @@ class Workbench:
         values = cosines if self._metric is cosine else [float(self._metric(*pair)) for pair in pairs]
         return Score(float(np.mean(values)), float(np.mean(cosines)), min(cosines))
 
+    def cosine_of(self, trial: Trial, codes: Mapping[str, Quantization]) -> float:
+        """The mean cosine where nothing but the tensors of *codes* is rounded; on two samples, as there are many tensors."""
+        simulation = Simulation(self.graph, trial.steps, codes, weights=False)
+        pairs = zip(self._expected[:2], self.judging[:2], strict=True)
+        return float(np.mean([cosine(expected, simulation.run(sample)) for expected, sample in pairs]))
+
     def time_us(self, trial: Trial) -> float:
         """What the chip is predicted to take, with one core."""
         from ..npu.timing import predict
@@ -190,7 +198,7 @@ class Workbench:
 
 
 def _noted(trial: Trial, note: str) -> Trial:
-    return Trial(trial.recipe, trial.steps, trial.quantization, trial.groups, trial.refined, (*trial.notes, note))
+    return replace(trial, notes=(*trial.notes, note))
 
 
 def accuracy_text(trials: Sequence[Trial]) -> str:
