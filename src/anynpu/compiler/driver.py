@@ -19,6 +19,7 @@ from .forms import forms_of
 from .graph import Graph
 from .groups import grouping_candidates
 from .importer import Shapes, import_onnx, load_onnx
+from .lint import lint_steps, summary
 from .lower import lower
 from .metrics import Metric
 from .options import Normalisation, PerInput, check_dtype, preprocessing, shape_sets
@@ -100,14 +101,14 @@ def compile(
     proto = load_onnx(model, custom_ops)
     custom = custom_table(custom_ops)
     sets = shape_sets(shapes)
-    prepared = [_prepare(proto, entry, batch, mean, std, channel_order, custom) for entry in sets]
+    prepared = [prepare(proto, entry, batch, mean, std, channel_order, custom) for entry in sets]
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
     plans = [plan_steps(entry.graph, dtype, hybrid) for entry in prepared]
     code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
     recipe = recipe_of(accuracy, algorithm, percentile, channel_groups if dtype == "w8a8" else 1, without)
     ranges: Ranges = UnknownRanges()
-    calibration, remarks = "", ""
+    calibration, remarks, warnings = "", "", ""
     trials: list[Trial] = []
     if quantized and any(not step.is_float for step in plans[0]):
         infos = [
@@ -132,21 +133,18 @@ def compile(
         calibration = f"{count}{algorithm}"
         if dtype == "w8a8":
             benches = [
-                Workbench(
-                    entry.graph, chip, seen, data, entry.normalisation.preprocess, metric=metric, progress=progress
-                )
+                Workbench(entry.graph, chip, seen, data, entry.normalisation.preprocess, metric=metric, progress=progress)
                 for entry in prepared
             ]
             trials = run_recipe(benches, plans, recipe, best=accuracy == "best", time_budget=time_budget, progress=progress)
             plans = [trial.steps for trial in trials]
             remarks = accuracy_text(trials)
+            warnings = summary(lint_steps(first.graph, plans[0], seen, first.normalisation.preprocess, trials[0].quantization))
     programs: list[Program] = []
     for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
         _tell(progress, "lowering", index, len(prepared))
         if trials:
-            programs.append(
-                lower(entry.graph, steps, chip, trials[index].quantization, code_type, refined=trials[index].refined)
-            )
+            programs.append(lower(entry.graph, steps, chip, trials[index].quantization, code_type, refined=trials[index].refined))
             continue
         quantization = assign_quantization(
             entry.graph, steps, ranges, code_type, entry.normalisation.preprocess, exact_heads=recipe.heads, clip=recipe.clip
@@ -160,7 +158,7 @@ def compile(
         name=name or _name_of(model, proto),
         custom_string=custom_string,
         preprocess=first.normalisation.preprocess,
-        provenance=_provenance(model, proto, first.graph, calibration, remarks),
+        provenance=_provenance(model, proto, first.graph, calibration, remarks, warnings),
     )
 
 
@@ -190,7 +188,7 @@ class ModelCheck:
         self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
     ) -> None:
         proto = load_onnx(model, custom_ops)
-        self._graph = _prepare(proto, shape_sets(shapes)[0], batch, None, None, None, custom_table(custom_ops)).graph
+        self._graph = prepare(proto, shape_sets(shapes)[0], batch, None, None, None, custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)
         self._provenance = _provenance(model, proto, self._graph, "")
 
@@ -206,12 +204,12 @@ class ModelCheck:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Prepared:
     graph: Graph
     normalisation: Normalisation
 
 
-def _prepare(
+def prepare(
     proto: Any,
     shapes: Shapes,
     batch: int | None,
@@ -219,13 +217,13 @@ def _prepare(
     std: PerInput,
     order: str | Mapping[str, str] | None,
     custom: CustomTable,
-) -> _Prepared:
+) -> Prepared:
     graph = import_onnx(_copy(proto), shapes, batch, custom)
     normalisation = preprocessing(graph.inputs, graph.shapes, mean, std, order)
     simplify(graph)
     for name in normalisation.reversed_inputs:
         reverse_channels(graph, name)
-    return _Prepared(graph, normalisation)
+    return Prepared(graph, normalisation)
 
 
 def _copy(proto: Any) -> Any:
@@ -258,7 +256,7 @@ def _name_of(model: Any, proto: Any) -> str:
     return Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
 
 
-def _provenance(model: Any, proto: Any, graph: Graph, calibration: str, accuracy: str = "") -> dict[str, str]:
+def _provenance(model: Any, proto: Any, graph: Graph, calibration: str, accuracy: str = "", warnings: str = "") -> dict[str, str]:
     from importlib import metadata
 
     try:
@@ -273,6 +271,7 @@ def _provenance(model: Any, proto: Any, graph: Graph, calibration: str, accuracy
         "nodes": str(graph.source_nodes),
         "calibration": calibration,
         "accuracy": accuracy,
+        "warnings": warnings,
     }
     return {key: value for key, value in entries.items() if value}
 

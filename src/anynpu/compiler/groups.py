@@ -81,9 +81,7 @@ def grouping_candidates(graph: Graph, steps: list[Step]) -> list[str]:
     return list(names)
 
 
-def choose_groups(
-    graph: Graph, steps: list[Step], ranges: ChannelRanges, most: int, block: int = 1
-) -> dict[str, GroupChoice]:
+def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: int, block: int = 1) -> dict[str, GroupChoice]:
     """Groups for the tensors that gain from them, at most *most* for each.
 
     Groups of a tensor that has more than *block* channels fill whole blocks: what a chip pads a part of a tensor to.
@@ -162,9 +160,7 @@ def _importance(graph: Graph, step: Step, ranges: ChannelRanges) -> Floats:
     return result
 
 
-def _noise(
-    low: Floats, high: Floats, importance: Floats, most: int, block: int = 1
-) -> tuple[float, npt.NDArray[np.int64]]:
+def _noise(low: Floats, high: Floats, importance: Floats, most: int, block: int = 1) -> tuple[float, npt.NDArray[np.int64]]:
     """The least noise with at most *most* groups, and the group of each channel: exact, over channels sorted by extent.
 
     More channels than *block* are cut only after whole blocks, counted from the largest extent down.

@@ -38,8 +38,8 @@ from .layout import Tensors, memory_order
 from .memory import plan_memory
 from .place import place
 from .schedule import schedule
-from .simulate import QuantizedWeights
 from .simplify import pad_amounts, pad_value, shuffle_groups
+from .simulate import QuantizedWeights
 from .slices import slice_bounds
 from .steps import Step
 from .weights import constant_bytes, float_macs

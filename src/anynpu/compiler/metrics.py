@@ -52,9 +52,7 @@ def margin(expected: Sequence[Array], given: Sequence[Array]) -> float:
     >>> margin([np.array([[3.0, 1.0]])], [np.array([[2.0, 1.0]])])
     0.5
     """
-    first, second = (
-        np.asarray(outputs[0], np.float64).reshape(-1, outputs[0].shape[-1]) for outputs in (expected, given)
-    )
+    first, second = (np.asarray(outputs[0], np.float64).reshape(-1, outputs[0].shape[-1]) for outputs in (expected, given))
     rows = np.arange(len(first))
     best = first.argmax(axis=1)
 

@@ -136,7 +136,9 @@ class _Walk:
         self._pending: list[Node] = [
             node for name in graph.inputs if name in quantization for node in self._rewriter.rounding(name)
         ]
-        self._environments: list[dict[str, Array]] = [{name: np.asarray(sample[name]) for name in graph.inputs} for sample in samples]
+        self._environments: list[dict[str, Array]] = [
+            {name: np.asarray(sample[name]) for name in graph.inputs} for sample in samples
+        ]
         self._left: dict[str, int] = {}
         for node in graph.nodes:
             for name in self._reads(node):

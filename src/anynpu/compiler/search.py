@@ -1,19 +1,20 @@
 """Which recipe a network gets: the one that was asked for, or the best of several, with float16 layers where they pay.
 
-``best`` first tries ranges and numbers of groups against each other without a re-fit. Losers are dropped by the metric; among those that
-it cannot tell apart (cosine cannot, below 0.02) the order of the list decides, in which the recipe that did best over many networks comes
-first. The winner is fitted. If the result is not good yet and the chip has float16, tensors are then kept in float16 one after the other,
-those first that cost most accuracy for the time they take, until the result is good or the budget of predicted time is spent.
+``best`` first tries ranges and numbers of groups against each other without a re-fit. Those that are predicted to take more time than the
+budget allows are dropped, then losers by the metric. Among those that it cannot tell apart (cosine cannot, below 0.02) the order of the
+list decides, in which the recipe that did best over many networks comes first. The winner is fitted. If the result is not good yet and the
+chip has float16, tensors are then kept in float16 one after the other, those first whose rounding alone costs most, until the result is
+good or the budget of predicted time is spent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from .recipe import Recipe
 from .steps import Step
-from .workbench import Score, Trial, Workbench
+from .workbench import Score, Trial, Workbench, with_floats
 
 __all__ = ["run_recipe"]
 
@@ -47,7 +48,7 @@ def run_recipe(
         chosen = first.refitted(chosen) if recipe.refit else chosen
     trials = [chosen]
     for bench, steps in zip(benches[1:], plans[1:], strict=True):
-        other = bench.quantized(chosen.recipe, _with_floats(steps, chosen.floats))
+        other = bench.quantized(chosen.recipe, with_floats(steps, chosen.floats))
         same = {
             step.outputs[0]
             for step in other.steps
@@ -58,24 +59,21 @@ def run_recipe(
     return trials
 
 
-def _with_floats(steps: Sequence[Step], tensors: Set[str]) -> list[Step]:
-    """The steps, with those in float that make or read one of the *tensors*: only then is it never rounded to a code."""
-    return [replace(step, is_float=step.is_float or not tensors.isdisjoint((*step.reads, *step.outputs))) for step in steps]
-
-
 def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: float, progress: Progress | None) -> Trial:
     recipes = _recipes(start)
     total = len(recipes) + 1 + _MOST_FLOATS
-    scored: list[tuple[Score, Trial]] = []
+    scored: list[tuple[Score, Trial, float]] = []
     for index, recipe in enumerate(recipes):
         trial = bench.quantized(recipe, steps)
-        scored.append((bench.score(trial), trial))
+        scored.append((bench.score(trial), trial, bench.time_us(trial)))
         _tell(progress, "trying recipes", index + 1, total)
-    best = max(score.value for score, _ in scored)
+    quickest = min(time for _, _, time in scored)
+    affordable = [entry for entry in scored if entry[2] <= quickest * (1.0 + max(time_budget, 0.0))]
+    best = max(score.value for score, _, _ in affordable)
     tells = _TELLS.get(bench.metric_name, _OTHERWISE)
-    score, trial = next(entry for entry in scored if entry[0].value >= best - tells)
-    lines = [f"tried: {other.recipe}, {bench.metric_name} {result}" for result, other in scored]
-    lines.append(f"chosen: {trial.recipe}, {bench.metric_name} {score}")
+    score, trial, _ = next(entry for entry in affordable if entry[0].value >= best - tells)
+    lines = [f"tried: {other.recipe}, {bench.metric_name} {result}, {time / 1000:.2f} ms" for result, other, time in scored]
+    lines.append(f"chosen: {trial.recipe}")
     trial = replace(trial, notes=(*lines, *trial.notes))
     if start.refit:
         trial = bench.refitted(trial)
@@ -109,7 +107,7 @@ def _floats(
     for index, name in enumerate(candidates):
         _tell(progress, "trying float16", stage[0] + index, stage[1])
         floats = trial.floats | {name}
-        other = bench.quantized(trial.recipe, _with_floats(trial.steps, floats))
+        other = bench.quantized(trial.recipe, with_floats(trial.steps, floats))
         still = {step.outputs[0] for step in other.steps if not step.is_float}
         refined = {key: made for key, made in trial.refined.items() if key in still}
         other = replace(other, refined=refined, floats=floats)
@@ -121,7 +119,9 @@ def _floats(
         if not after.beats(score):
             notes.append(f"float16: not {name}, {bench.metric_name} {score} -> {after}")
             continue
-        notes.append(f"float16: {name}, {bench.metric_name} {score} -> {after}, {spent / 1000:.2f} -> {time / 1000:.2f} ms predicted")
+        notes.append(
+            f"float16: {name}, {bench.metric_name} {score} -> {after}, {spent / 1000:.2f} -> {time / 1000:.2f} ms predicted"
+        )
         trial, score, spent = replace(other, notes=trial.notes), after, time
         if score.value >= _GOOD:
             break

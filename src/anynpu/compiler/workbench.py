@@ -6,7 +6,7 @@ that judge are computed once. For one thread at a time; it holds the samples in 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -29,11 +29,14 @@ from .refit import FEWEST_SAMPLES, refit
 from .simulate import QuantizedWeights, Simulation
 from .steps import Step
 
-__all__ = ["Score", "Trial", "Workbench"]
+__all__ = ["GROUP_BUDGET", "Score", "Trial", "Workbench", "with_floats"]
 
 Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
 Progress = Callable[[str, int, "int | None"], None]
+
+GROUP_BUDGET = 0.25
+"""By how much of the predicted time groups of channels may slow a network down."""
 
 _MOST_SAMPLES = 24
 _KEPT_APART = 3
@@ -106,7 +109,7 @@ class Workbench:
         self.graph = graph
         self.chip = chip
         self.calibration = calibration
-        self._preprocess = preprocess or {}
+        self.preprocess: Mapping[str, Preprocess] = preprocess or {}
         self._source = samples
         self._progress = progress
         self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
@@ -137,26 +140,47 @@ class Workbench:
 
     def quantized(self, recipe: Recipe, steps: list[Step]) -> Trial:
         """The network quantised by all steps of a recipe but the re-fit."""
-        ranges = CalibratedRanges(self.calibration.observer, recipe.algorithm, recipe.percentile)
-        channels = self.calibration.channels
-        groups: dict[str, GroupChoice] = {}
+        choices: dict[str, GroupChoice] = {}
         if recipe.groups > 1:
-            groups = choose_groups(self.graph, steps, channels, recipe.groups, self.chip.channel_block.get("int8", 1))
-        quantization = assign_quantization(
+            block = self.chip.channel_block.get("int8", 1)
+            choices = choose_groups(self.graph, steps, self.calibration.channels, recipe.groups, block)
+        notes = [f"ranges: {recipe.algorithm}" + (f" {recipe.percentile:g}" if recipe.algorithm == "percentile" else "")]
+        if not choices:
+            return Trial(recipe, steps, self._quantization(recipe, steps, {}), {}, {}, tuple(notes))
+        plain = self.time_us(Trial(recipe, steps, self._quantization(recipe, steps, {})))
+        taken: dict[str, GroupChoice] = {}
+        spent = plain
+        for name, choice in choices.items():  # the largest gain first
+            quantization = self._quantization(recipe, steps, {**taken, name: choice})
+            time = self.time_us(Trial(recipe, steps, quantization))
+            why = f"{name} in {choice.count}, noise 1/{choice.gain:.0f}, {_share(time - spent, plain)} time"
+            if time > plain * (1.0 + GROUP_BUDGET):
+                notes.append(f"groups: not {why}")
+                continue
+            notes.append(f"groups: {why}{self._rival(recipe, steps, name, time - spent, plain)}")
+            taken[name], spent = choice, time
+        return Trial(recipe, steps, self._quantization(recipe, steps, taken), taken, {}, tuple(notes))
+
+    def _quantization(self, recipe: Recipe, steps: list[Step], groups: Mapping[str, GroupChoice]) -> dict[str, Quantization]:
+        return assign_quantization(
             self.graph,
             steps,
-            ranges,
+            CalibratedRanges(self.calibration.observer, recipe.algorithm, recipe.percentile),
             DType.INT8,
-            self._preprocess,
+            self.preprocess,
             {name: choice.grouping for name, choice in groups.items()},
-            channels,
+            self.calibration.channels,
             exact_heads=recipe.heads,
             clip=recipe.clip,
         )
-        notes = [f"ranges: {recipe.algorithm}" + (f" {recipe.percentile:g}" if recipe.algorithm == "percentile" else "")]
-        for name, choice in groups.items():
-            notes.append(f"groups: {name} in {choice.count}, noise 1/{choice.gain:.0f}")
-        return Trial(recipe, steps, quantization, groups, {}, tuple(notes))
+
+    def _rival(self, recipe: Recipe, steps: list[Step], name: str, added: float, plain: float) -> str:
+        """What float16 would cost for a tensor instead of groups, where that is less."""
+        if not self.chip.float16:
+            return ""
+        halves = with_floats(steps, {name})
+        time = self.time_us(Trial(recipe, halves, self._quantization(recipe, halves, {})))
+        return f" (float16: {_share(time - plain, plain)})" if time - plain < added else ""
 
     def refitted(self, trial: Trial) -> Trial:
         """The trial with fitted weights, if the samples kept apart agree that it is better."""
@@ -195,6 +219,15 @@ class Workbench:
 
         program = lower(self.graph, trial.steps, self.chip, trial.quantization, DType.INT8, outline=True)
         return predict(program, self.chip).latency_us
+
+
+def with_floats(steps: Sequence[Step], tensors: Set[str]) -> list[Step]:
+    """The steps, with those in float that make or read one of the *tensors*: only then is it never rounded to a code."""
+    return [replace(step, is_float=step.is_float or not tensors.isdisjoint((*step.reads, *step.outputs))) for step in steps]
+
+
+def _share(difference: float, whole: float) -> str:
+    return f"{100.0 * difference / whole:+.1f} %" if whole else "+0.0 %"
 
 
 def _noted(trial: Trial, note: str) -> Trial:

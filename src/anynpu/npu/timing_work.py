@@ -254,9 +254,7 @@ class _View:
             return first, Task(read=written, written=written)
         return (first,)
 
-    def _array_work(
-        self, pixels: int, channels_in: int, channels_out: int, taps: int, *, depthwise: bool
-    ) -> tuple[float, float]:
+    def _array_work(self, pixels: int, channels_in: int, channels_out: int, taps: int, *, depthwise: bool) -> tuple[float, float]:
         """Padded multiply-accumulates of a convolution, and bytes of its weights."""
         padded = self._array.padded(channels_out)
         if depthwise:
