@@ -20,12 +20,11 @@ _SIZE = 32
 def diseased_network() -> onnx.ModelProto:
     """Stem of 16 channels with SiLU, depthwise 3x3 with SiLU, two dense convolutions."""
     rng = np.random.default_rng(5)
-    gains = np.logspace(0.0, 3.0, 16)[rng.permutation(16)]
+    gains = np.concatenate([np.logspace(0.0, 1.3, 12), np.logspace(2.2, 3.0, 4)])[rng.permutation(16)]
     stem = rng.standard_normal((16, 3, 3, 3)) / 6.0 * gains[:, None, None, None]
     taps = rng.standard_normal((16, 1, 3, 3))
     taps -= taps.mean(axis=(2, 3), keepdims=True)  # it looks at differences, which are small
-    taps += 0.05
-    depthwise = taps / gains[:, None, None, None] * 4.0
+    depthwise = taps / gains[:, None, None, None] * 8.0
     mixing = rng.standard_normal((24, 16, 1, 1)) / 3.0
     last = rng.standard_normal((4, 24, 1, 1)) / 4.0
     tensors = {"w0": stem, "w1": depthwise, "w2": mixing, "w3": last, "b0": rng.standard_normal(16) * gains * 0.1}
@@ -60,5 +59,5 @@ def diseased_samples(count: int, first: int = 0) -> list[dict[str, npt.NDArray[A
         rng = np.random.default_rng((7, seed))
         coarse = rng.standard_normal((3, 5, 5))
         smooth = np.repeat(np.repeat(coarse, 7, axis=1), 7, axis=2)[:, :_SIZE, :_SIZE]
-        samples.append({"x": (smooth + 0.1 * rng.standard_normal(smooth.shape)).astype(np.float32)[None]})
+        samples.append({"x": (smooth + 0.05 * rng.standard_normal(smooth.shape)).astype(np.float32)[None]})
     return samples

@@ -8,7 +8,7 @@ consumer takes the ratio of the scales into its weights. Groups are chosen from 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -51,10 +51,18 @@ class GroupChoice:
     """Groups of a tensor, and what they are good for.
 
     :ivar gain: how much less noise two groups give than one
+    :ivar numbers: smallest value, largest value and importance of each channel
+    :ivar block: channels that groups fill
     """
 
     grouping: Grouping
     gain: float
+    numbers: tuple[Floats, Floats, Floats]
+    block: int = 1
+
+    def with_fewer(self) -> GroupChoice:
+        """The best choice with one group less."""
+        return replace(self, grouping=Grouping(_noise(*self.numbers, self.count - 1, self.block)[1]))
 
     @property
     def count(self) -> int:
@@ -89,7 +97,7 @@ def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: 
     if most < 2:
         return {}
     found = {
-        name: GroupChoice(Grouping(_noise(*numbers, most, block)[1]), gain)
+        name: GroupChoice(Grouping(_noise(*numbers, most, block)[1]), gain, numbers, block)
         for name, (gain, numbers) in group_scores(graph, steps, ranges, block).items()
         if gain > WORTHWHILE
     }

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from .recipe import Recipe
 from .steps import Step
-from .workbench import Score, Trial, Workbench, with_floats
+from .workbench import Score, Trial, Workbench, with_floats, within_budget
 
 __all__ = ["run_recipe"]
 
@@ -68,7 +68,7 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
         scored.append((bench.score(trial), trial, bench.time_us(trial)))
         _tell(progress, "trying recipes", index + 1, total)
     quickest = min(time for _, _, time in scored)
-    affordable = [entry for entry in scored if entry[2] <= quickest * (1.0 + max(time_budget, 0.0))]
+    affordable = [entry for entry in scored if within_budget(entry[2], quickest, time_budget)]
     best = max(score.value for score, _, _ in affordable)
     tells = _TELLS.get(bench.metric_name, _OTHERWISE)
     score, trial, _ = next(entry for entry in affordable if entry[0].value >= best - tells)
@@ -112,7 +112,7 @@ def _floats(
         refined = {key: made for key, made in trial.refined.items() if key in still}
         other = replace(other, refined=refined, floats=floats)
         time = bench.time_us(other)
-        if time > whole * (1.0 + time_budget):
+        if not within_budget(time, whole, time_budget):
             notes.append(f"float16: not {name}, {time / 1000:.2f} ms predicted is beyond the budget")
             continue
         after = bench.score(other)

@@ -29,7 +29,7 @@ from .refit import FEWEST_SAMPLES, refit
 from .simulate import QuantizedWeights, Simulation
 from .steps import Step
 
-__all__ = ["GROUP_BUDGET", "Score", "Trial", "Workbench", "with_floats"]
+__all__ = ["GROUP_BUDGET", "Score", "Trial", "Workbench", "with_floats", "within_budget"]
 
 Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
@@ -38,6 +38,7 @@ Progress = Callable[[str, int, "int | None"], None]
 GROUP_BUDGET = 0.25
 """By how much of the predicted time groups of channels may slow a network down."""
 
+_SLACK_US = 200.0
 _MOST_SAMPLES = 24
 _KEPT_APART = 3
 _TIE = 0.002
@@ -151,10 +152,15 @@ class Workbench:
         taken: dict[str, GroupChoice] = {}
         spent = plain
         for name, choice in choices.items():  # the largest gain first
-            quantization = self._quantization(recipe, steps, {**taken, name: choice})
-            time = self.time_us(Trial(recipe, steps, quantization))
+            while True:
+                quantization = self._quantization(recipe, steps, {**taken, name: choice})
+                time = self.time_us(Trial(recipe, steps, quantization))
+                fits = within_budget(time, plain, GROUP_BUDGET)
+                if fits or choice.count <= 2:
+                    break
+                choice = choice.with_fewer()
             why = f"{name} in {choice.count}, noise 1/{choice.gain:.0f}, {_share(time - spent, plain)} time"
-            if time > plain * (1.0 + GROUP_BUDGET):
+            if not fits:
                 notes.append(f"groups: not {why}")
                 continue
             notes.append(f"groups: {why}{self._rival(recipe, steps, name, time - spent, plain)}")
@@ -224,6 +230,11 @@ class Workbench:
 def with_floats(steps: Sequence[Step], tensors: Set[str]) -> list[Step]:
     """The steps, with those in float that make or read one of the *tensors*: only then is it never rounded to a code."""
     return [replace(step, is_float=step.is_float or not tensors.isdisjoint((*step.reads, *step.outputs))) for step in steps]
+
+
+def within_budget(time_us: float, plain_us: float, budget: float) -> bool:
+    """Whether a time is at most the share *budget* above a plain one; what a few layers take just to start is always allowed."""
+    return time_us <= plain_us + max(budget * plain_us, _SLACK_US)
 
 
 def _share(difference: float, whole: float) -> str:
