@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import calibrate, check, compile, demo, doctor, inspect, predict, profile, run_model
+from . import calibrate, check, compile, demo, doctor, inspect, lint, optimize, predict, profile, run_model
 from .console import fail
 
 __all__ = ["app", "run"]
@@ -27,6 +27,8 @@ app = typer.Typer(
 )
 app.command("compile")(compile.command)
 app.command("check")(check.command)
+app.command("lint")(lint.command)
+app.command("optimize")(optimize.command)
 app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
 app.command("predict")(predict.command)
