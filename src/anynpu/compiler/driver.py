@@ -139,7 +139,9 @@ def compile(
             trials = run_recipe(benches, plans, recipe, best=accuracy == "best", time_budget=time_budget, progress=progress)
             plans = [trial.steps for trial in trials]
             remarks = accuracy_text(trials)
-            warnings = summary(lint_steps(first.graph, plans[0], seen, first.normalisation.preprocess, trials[0].quantization))
+            block = chip.channel_block.get("int8", 1)
+            left = lint_steps(first.graph, plans[0], seen, first.normalisation.preprocess, trials[0].quantization, block)
+            warnings = summary(left)
     programs: list[Program] = []
     for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
         _tell(progress, "lowering", index, len(prepared))

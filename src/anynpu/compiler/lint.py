@@ -29,7 +29,7 @@ __all__ = ["RULES", "Finding", "lint_steps", "summary"]
 RULES = {
     "group-noise": "channels of a tensor differ so much in range that one scale drowns the small ones",
     "first-layers": "one of the first three convolutions has channels far larger than the median",
-    "starved-channels": "channels that matter have fewer than four codes",
+    "starved-channels": "more than a tenth of the channels have fewer than four codes, and they matter",
     "cancellation": "a depthwise convolution subtracts numbers that are coarse in relation to its result",
     "flat-table": "much of the range before an activation ends up at one value",
     "clipped-head": "values between the last convolution and an output are cut off",
@@ -49,6 +49,7 @@ _FLAT = 0.3
 _OUTLIER = 3.0
 _FEWEST_SAMPLES = 4
 _MATTERS = 1e-3
+_STARVED = 0.1
 _MOST_TEXTS = 8
 _TINY = 1e-12
 
@@ -82,9 +83,13 @@ def lint_steps(
     seen: Calibration,
     preprocess: Mapping[str, Preprocess] | None = None,
     quantization: Mapping[str, Quantization] | None = None,
+    block: int = 1,
 ) -> list[Finding]:
-    """The findings of a calibrated network; with the *quantization* that it got, only what that leaves over."""
-    rules = _Rules(graph, steps, seen, quantization)
+    """The findings of a calibrated network; with the *quantization* that it got, only what that leaves over.
+
+    :param block: channels that groups fill on the chip
+    """
+    rules = _Rules(graph, steps, seen, quantization, block)
     found = [*rules.groups(), *rules.tables(), *rules.heads(), *rules.samples(), *rules.readers()]
     found += _inputs(graph, preprocess or {})
     found += _outputs(graph)
@@ -94,8 +99,14 @@ def lint_steps(
 
 class _Rules:
     def __init__(
-        self, graph: Graph, steps: list[Step], seen: Calibration, quantization: Mapping[str, Quantization] | None
+        self,
+        graph: Graph,
+        steps: list[Step],
+        seen: Calibration,
+        quantization: Mapping[str, Quantization] | None,
+        block: int,
     ) -> None:
+        self._block = block
         self._graph = graph
         self._steps = [step for step in steps if not step.is_float]
         self._seen = seen
@@ -113,7 +124,8 @@ class _Rules:
         """Rules about channels of unlike range."""
         convolutions = [step for step in self._steps if step.form is Form.CONV]
         first = {step.outputs[0] for step in convolutions[:_FIRST]}
-        for name, (gain, (low, high, importance)) in group_scores(self._graph, self._steps, self._seen.channels).items():
+        scores = group_scores(self._graph, self._steps, self._seen.channels, self._block)
+        for name, (gain, (low, high, importance)) in scores.items():
             if self._grouped(name):
                 continue
             extent = high - low
@@ -140,7 +152,7 @@ class _Rules:
                 )
             share = importance / max(float(importance.max()), _TINY)
             starved = np.flatnonzero((extent / scale < _FEW_CODES) & (share > _MATTERS) & (extent > 0))
-            if len(starved):
+            if len(starved) > _STARVED * len(extent):
                 yield Finding(
                     "starved-channels",
                     "warning",
@@ -193,16 +205,15 @@ class _Rules:
 
     def heads(self) -> Iterator[Finding]:
         """Clipped values next to an output; needs the quantisation that was chosen."""
-        for name in sorted(head_tensors(self._graph, self._steps)):
+        before_tables = {step.before_activation for step in self._steps}  # flat tails are drawn in there without loss
+        for name in sorted(head_tensors(self._graph, self._steps) - before_tables):
             chosen = (self._quantization or {}).get(name)
             if not isinstance(chosen, Affine) or not chosen.is_per_tensor or name not in self._seen.observer.names:
                 continue
             low, high = self._seen.observer.range(name, "minmax")
             first, last = (limit - chosen.zero_point for limit in DType.INT8.limits)
             covered = first * chosen.scale, last * chosen.scale
-            maker = self._made_by.get(name)
-            flat = maker is not None and name == maker.before_activation
-            if (low < covered[0] - chosen.scale or high > covered[1] + chosen.scale) and not flat:
+            if low < covered[0] - chosen.scale or high > covered[1] + chosen.scale:
                 yield Finding(
                     "clipped-head",
                     "error",
