@@ -1,4 +1,4 @@
-"""The Python examples of the README and of the quickstart run as they stand; links between pages lead somewhere."""
+"""The Python examples of the README, of the quickstart and of the page about int8 run as they stand; links between pages lead somewhere."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["README.md", "docs/quickstart.md"]
+PAGES = ["README.md", "docs/quickstart.md", "docs/int8-accuracy.md"]
 
 
 def python_blocks(page: str) -> list[str]:
