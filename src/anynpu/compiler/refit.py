@@ -43,7 +43,8 @@ _RIDGE = 0.05
 
 _MOST_COLUMNS = 1200
 _FEWEST_ROWS = 4000
-_ROWS_PER_COLUMN = 10
+_ROWS_PER_COLUMN = 6
+_BLOCK = 64
 _ROUNDS = 2
 _LARGEST_BIAS = 2.0**30
 _TINY = 1e-12
@@ -244,23 +245,37 @@ def _fit_dense(columns: Array, wanted: Floats, weights: Floats, smallest: Floats
     codes, scales, zeros = quantize_weights(better, smallest_scale=smallest)
     size, zero = scales.astype(np.float64), zeros.astype(np.float64)
     chosen = (codes - zero[:, None]) * size[:, None]
-    error = better - chosen
-    gradient = error @ energy
+    _round_columns(better, chosen, energy, size, zero)
+    offset = target_mean - chosen @ mean
+    return np.rint(chosen / size[:, None] + zero[:, None]).astype(np.int8), scales, zeros, offset
+
+
+def _round_columns(better: Floats, chosen: Floats, energy: Floats, size: Floats, zero: Floats) -> None:
+    """Move each column of *chosen* to the codes that make up best for what the other columns lose; in place.
+
+    Columns are taken in blocks: inside a block each sees at once what the one before it did, the others are told once a block.
+    """
+    gradient = (better - chosen) @ energy
     diagonal = np.diag(energy)
     for _ in range(_ROUNDS):
         changed = False
-        for index in range(energy.shape[0]):
-            ideal = chosen[:, index] + gradient[:, index] / diagonal[index]
-            moved = (np.clip(np.rint(ideal / size) + zero, -128, 127) - zero) * size
-            difference = chosen[:, index] - moved
-            if np.any(difference):
-                gradient += difference[:, None] * energy[index][None]
-                chosen[:, index] = moved
-                changed = True
+        for start in range(0, len(energy), _BLOCK):
+            block = slice(start, min(start + _BLOCK, len(energy)))
+            local = gradient[:, block].copy()
+            differences = np.zeros_like(local)
+            for index in range(local.shape[1]):
+                column = start + index
+                ideal = chosen[:, column] + local[:, index] / diagonal[column]
+                moved = (np.clip(np.rint(ideal / size) + zero, -128, 127) - zero) * size
+                difference = chosen[:, column] - moved
+                if np.any(difference):
+                    local += difference[:, None] * energy[column, block][None]
+                    differences[:, index] = difference
+                    chosen[:, column] = moved
+                    changed = True
+            gradient += differences @ energy[block]
         if not changed:
             break
-    offset = target_mean - chosen @ mean
-    return np.rint(chosen / size[:, None] + zero[:, None]).astype(np.int8), scales, zeros, offset
 
 
 def _fit_depthwise(columns: Array, wanted: Floats, weights: Floats, smallest: Floats) -> tuple[Array, Array, Array, Floats]:

@@ -6,6 +6,7 @@ that judge are computed once. For one thread at a time; it holds the samples in 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +42,9 @@ GROUP_BUDGET = 0.25
 _SLACK_US = 200.0
 _MOST_SAMPLES = 24
 _KEPT_APART = 3
+_FIT_BYTES = 1 << 31
+_LIVE = 6  # tensors of the largest size that are alive at a time, in a usual network
+_FEWEST_FITTED = 5
 _TIE = 0.002
 _WORSE_AT_MOST = 0.01
 
@@ -194,7 +198,11 @@ class Workbench:
             return _noted(trial, "refit: left out, a custom operator stands in the network")
         if len(self._samples) < FEWEST_SAMPLES:
             return _noted(trial, f"refit: left out, {len(self._samples)} samples are fewer than {FEWEST_SAMPLES}")
-        refined = refit(self.graph, trial.steps, trial.quantization, self.fitting, self._progress)
+        largest = max(4 * math.prod(self.graph.shapes[name]) for name in trial.quantization)
+        fitting = self.fitting[: _FIT_BYTES // (_LIVE * largest)]
+        if len(fitting) < _FEWEST_FITTED:
+            return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
+        refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress)
         if not refined:
             return _noted(trial, "refit: left out, no convolution to fit")
         better = replace(trial, refined=refined)
