@@ -1,4 +1,4 @@
-"""The Python examples of the README and of the quickstart run as they stand; links between pages lead somewhere."""
+"""The Python examples of the README, of the quickstart and of the page about int8 run as they stand; links between pages lead somewhere."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ PAGES = [
     "docs/migrate-rknnlite.md",
     "docs/migrate-ez-rknn-async.md",
     "docs/vip.md",
+    "docs/int8-accuracy.md",
 ]
 GUIDES = ["docs/compare.md"]
 

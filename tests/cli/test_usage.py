@@ -14,7 +14,22 @@ from anynpu.cli import console
 
 Invoke = Callable[..., Any]
 
-COMMANDS = ("compile", "check", "inspect", "run", "exec", "lib", "demo")
+COMMANDS = (
+    "compile",
+    "check",
+    "inspect",
+    "lint",
+    "optimize",
+    "run",
+    "exec",
+    "lib",
+    "compare",
+    "bench",
+    "profile",
+    "doctor",
+    "top",
+    "demo",
+)
 
 
 def test_help_lists_every_command(invoke: Invoke) -> None:

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from anynpu.compiler.metrics import margin
 from anynpu.demo.detection import cosine
+from anynpu.demo.pages import Grain, page
 
 from .conftest import Compiled
 from .networks import HELD_OUT, NETWORKS, Image, run_float, run_on_device, scattered_page
@@ -30,19 +33,25 @@ def test_detection_on_printed_pages(compiled: Compile) -> None:
     images = made.network.pictures(8, HELD_OUT)
     expected = [run_float(made.path, made.network, image) for image in images]
     cosines = [cosine(*pair) for pair in zip(expected, run_on_device(made.model, images), strict=True)]
-    assert np.mean(cosines) >= 0.97
-    assert min(cosines) >= 0.92
+    assert np.mean(cosines) >= 0.985
+    assert min(cosines) >= 0.96
     assert all((output > 0.3).mean() > 0.01 for output in expected)  # there is text, and the float32 model finds it
 
 
-def test_detection_on_scattered_words(paths: dict[str, Path]) -> None:
+def grey_page(seed: int) -> Image:
+    """A page on which the float32 network itself is unstable: half a grey level of noise takes it to a cosine of 0.87."""
+    return page(seed, grain=Grain.GREY)
+
+
+@pytest.mark.parametrize("picture", [scattered_page, grey_page])
+def test_detection_on_other_pages(paths: dict[str, Path], picture: Callable[[int], Image]) -> None:
     network = NETWORKS["detection"]
-    model = network.compile(paths["detection"], "rk3588", samples=[scattered_page(seed) for seed in range(16)])
-    images = [scattered_page(HELD_OUT + number) for number in range(6)]
+    model = network.compile(paths["detection"], "rk3588", samples=[picture(seed) for seed in range(16)])
+    images = [picture(HELD_OUT + number) for number in range(6)]
     expected = [run_float(paths["detection"], network, image) for image in images]
     cosines = [cosine(*pair) for pair in zip(expected, run_on_device(model, images), strict=True)]
-    assert np.mean(cosines) >= 0.97
-    assert min(cosines) >= 0.92
+    assert np.mean(cosines) >= 0.985
+    assert min(cosines) >= 0.96
 
 
 def test_classification_of_lines(compiled: Compile) -> None:
@@ -52,10 +61,22 @@ def test_classification_of_lines(compiled: Compile) -> None:
     assert expected.count(0) == expected.count(1) == 20  # the float32 model tells upright from upside down
 
 
+def test_classification_keeps_its_margin(compiled: Compile) -> None:
+    """Two classes: a cosine would say nothing."""
+    made = compiled("classification")
+    images = made.network.pictures(20, HELD_OUT)
+    kept = [
+        margin([run_float(made.path, made.network, image)], [given])
+        for image, given in zip(images, run_on_device(made.model, images), strict=True)
+    ]
+    assert np.mean(kept) >= 0.95
+    assert min(kept) > 0.0
+
+
 def test_orientation_of_pages(compiled: Compile) -> None:
     made = compiled("orientation")
     expected, found = classes(made, made.network.pictures(40, HELD_OUT))
-    assert agreements(expected, found) >= 38
+    assert agreements(expected, found) >= 39
     assert [expected.count(quarter) for quarter in range(4)] == [10] * 4
 
 

@@ -10,7 +10,24 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import bench, calibrate, check, compare, compile, demo, doctor, inspect, lib, predict, profile, run_model, top, vpm_run
+from . import (
+    bench,
+    calibrate,
+    check,
+    compare,
+    compile,
+    demo,
+    doctor,
+    inspect,
+    lib,
+    lint,
+    optimize,
+    predict,
+    profile,
+    run_model,
+    top,
+    vpm_run,
+)
 from . import exec as exec_program
 from .console import fail
 
@@ -28,6 +45,8 @@ app = typer.Typer(
 )
 app.command("compile")(compile.command)
 app.command("check")(check.command)
+app.command("lint")(lint.command)
+app.command("optimize")(optimize.command)
 app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
 app.command("exec")(exec_program.command)

@@ -25,7 +25,7 @@ from .options import (
     parse_channel_values,
     parse_shapes,
 )
-from .summary import shape_text, summary_line
+from .summary import accuracy_lines, shape_text, summary_line
 
 __all__ = ["command"]
 
@@ -37,6 +37,14 @@ class Algorithm(str, enum.Enum):
     MINMAX = "minmax"
     KL = "kl"
     MSE = "mse"
+
+
+class Accuracy(str, enum.Enum):
+    """How far the quantiser goes."""
+
+    FAST = "fast"
+    DEFAULT = "default"
+    BEST = "best"
 
 
 def command(
@@ -74,6 +82,19 @@ def command(
         ChannelOrder | None,
         typer.Option(help="Begin with a pre-process node, which takes a picture of this order of channels (Allwinner's chips)."),
     ] = None,
+    accuracy: Annotated[
+        Accuracy, typer.Option(help="How far to go: fast leaves the re-fit out, best tries recipes and float16 layers.")
+    ] = Accuracy.DEFAULT,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="STEP", help="Leave a step of the recipe out: heads, clip, groups or refit. Repeat for more."),
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(help="What best and the re-fit judge by: cosine, top1, margin, detections or map.")
+    ] = None,
+    time_budget: Annotated[
+        float, typer.Option(min=0.0, metavar="SHARE", help="By how much of the predicted time best may slow the model down.")
+    ] = 0.2,
     limit: Annotated[int | None, typer.Option(min=1, help="Use no more than this number of calibration samples.")] = None,
     hybrid: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="Keep this tensor in float16. Repeat for more.")
@@ -92,6 +113,8 @@ def command(
       anynpu compile yolo.onnx -o yolo.rknn --target rk3588 --dtype fp16
       anynpu compile yolo.onnx -o yolo.nb --target t527 --dtype uint8 \\
           --dataset street/ --std 255,255,255 --preprocess rgb
+      anynpu compile yolo.onnx -o yolo.rknn --target rk3588 \\
+          --dataset street/ --std 255,255,255 --accuracy best --metric detections
     """
     shapes = parse_shapes(shape)
     names = input_names(model) if mean or std else []
@@ -110,6 +133,10 @@ def command(
             channel_groups=channel_groups,
             per_channel=per_channel,
             preprocess=None if preprocess is None else preprocess.value,
+            accuracy=accuracy.value,
+            without=tuple(without or ()),
+            metric=metric,
+            time_budget=time_budget,
             shapes=shapes,
             hybrid=tuple(hybrid or ()),
             batch=batch,
@@ -125,4 +152,6 @@ def command(
         if len(compiled.programs) > 1:
             console.print(f"  shape set {index}: {', '.join(f'{s.name} {shape_text(s.shape)}' for s in program.input_specs)}")
         console.print(summary_line(report(compiled, index)))
+    for line in accuracy_lines(compiled):
+        console.print(line)
     console.print(f"wrote {path} ({size_text(path.stat().st_size)})")

@@ -152,7 +152,7 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
             console.print(f"  {label:12} {text}")
     if model.custom_operators:
         console.print(f"  custom       {', '.join(model.custom_operators)}: the program registers functions for these operators")
-    for label in ("source", "calibration"):
+    for label in ("source", "calibration", "accuracy", "warnings"):
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")
     for name, preprocess in model.preprocess.items():

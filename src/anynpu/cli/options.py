@@ -18,15 +18,20 @@ __all__ = [
     "BoardOption",
     "ChannelOrder",
     "DTypeOption",
+    "DatasetOption",
     "JsonOption",
     "LayersOption",
+    "LimitOption",
+    "MeanOption",
     "OnnxArgument",
     "SeedOption",
     "ShapeOption",
+    "StdOption",
     "TargetOption",
     "TargetOrAllOption",
     "chip_name",
     "chip_or_all",
+    "one_shape_set",
     "optional_chip",
     "dtype_name",
     "dtype_words",
@@ -130,6 +135,17 @@ BoardOption = Annotated[
         readable=True,
     ),
 ]
+DatasetOption = Annotated[
+    Path, typer.Option("--dataset", help="Calibration data: a folder of images, a list file, .npy or .npz.", exists=True)
+]
+MeanOption = Annotated[
+    list[str] | None,
+    typer.Option("--mean", metavar="[NAME=]a,b,c", help="Subtracted from each channel. Repeat for other inputs."),
+]
+StdOption = Annotated[
+    list[str] | None, typer.Option("--std", metavar="[NAME=]a,b,c", help="Divides each channel. Repeat for other inputs.")
+]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use no more than this number of calibration samples.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LayersOption = Annotated[bool, typer.Option("--layers", help="List all layers.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random inputs.")]
@@ -166,6 +182,14 @@ def parse_shapes(values: Sequence[str] | None) -> Shapes | list[Shapes] | None:
             )
     expanded = [{name: shapes[index % len(shapes)] for name, shapes in by_name.items()} for index in range(sets)]
     return expanded[0] if sets == 1 else expanded
+
+
+def one_shape_set(values: Sequence[str] | None, what: str) -> Shapes | None:
+    """As :func:`parse_shapes`, for commands that take one shape for each input."""
+    shapes = parse_shapes(values)
+    if isinstance(shapes, list):
+        raise typer.BadParameter(f"{what} has one shape for each input; run it again for another", param_hint="'--shape'")
+    return shapes
 
 
 def parse_channel_values(

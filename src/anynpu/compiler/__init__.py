@@ -2,6 +2,24 @@
 
 from .custom import CustomOperator
 from .driver import ModelCheck, check, compile
+from .lint import Finding
+from .metrics import METRICS
+from .optimize import Optimized, optimize
 from .outline import ModelOutline
+from .recipe import ACCURACIES, STEPS
+from .study import lint
 
-__all__ = ["CustomOperator", "ModelCheck", "ModelOutline", "check", "compile"]
+__all__ = [
+    "ACCURACIES",
+    "METRICS",
+    "STEPS",
+    "CustomOperator",
+    "Finding",
+    "ModelCheck",
+    "ModelOutline",
+    "Optimized",
+    "check",
+    "compile",
+    "lint",
+    "optimize",
+]

@@ -18,7 +18,7 @@ from .graph import Graph, Node, external_tensor, to_onnx
 from .ranges import ALGORITHMS, Observer
 from .stages import Stage, needed_nodes, stages
 
-__all__ = ["CalibratedRanges", "Calibration", "UnknownRanges", "calibrate", "float_session"]
+__all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "open_session"]
 
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[str, int, "int | None"], None]
@@ -73,7 +73,7 @@ def calibrate(
     inputs = set(graph.inputs)
     channels = {name: _empty_range(graph, name) for name in by_channel}
     wanted = [name for name in dict.fromkeys((*names, *channels)) if name not in inputs and graph.is_float(name)]
-    model = _FloatModel(graph, wanted, custom or {})
+    model = FloatModel(graph, wanted, custom or {})
     observer = Observer()
     seen = 0
     for sample in samples:
@@ -120,7 +120,7 @@ def widen(ranges: tuple[Floats, Floats], values: npt.NDArray[Any]) -> None:
     np.maximum(ranges[1], high, out=ranges[1])
 
 
-class _FloatModel:
+class FloatModel:
     """The part of a graph that *wanted* tensors depend on: sessions of onnxruntime, and custom operators in between."""
 
     def __init__(self, graph: Graph, wanted: list[str], custom: CustomTable) -> None:
@@ -133,7 +133,7 @@ class _FloatModel:
         self._parts: list[tuple[Stage, list[str], list[str], Any]] = []
         for stage in stages(nodes):
             inputs, outputs = stage.entering(graph), stage.leaving(nodes, set(wanted))
-            session = float_session(graph, stage.nodes, inputs, outputs) if outputs else None
+            session = open_session(graph, stage.nodes, inputs, outputs) if outputs else None
             self._parts.append((stage, inputs, outputs, session))
 
     def run(self, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
@@ -158,8 +158,10 @@ def _not_computed(node: Node) -> CalibrationError:
     )
 
 
-def float_session(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str]) -> Any:
-    """A session of onnxruntime that computes *outputs* from *inputs* with some nodes of a graph."""
+def open_session(
+    graph: Graph, nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str], *, rounding: bool = False
+) -> Any:
+    """An onnxruntime session of some nodes of *graph*; with *rounding*, nodes that quantise and dequantise stay where they are."""
     runtime = onnxruntime()
     large: dict[str, npt.NDArray[Any]] = {}
 
@@ -172,6 +174,8 @@ def float_session(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str], ou
     model = to_onnx(graph, nodes, inputs, outputs, initializer=initializer)
     options = runtime.SessionOptions()
     options.log_severity_level = 4
+    if rounding:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     if large:
         values = [runtime.OrtValue.ortvalue_from_numpy(value) for value in large.values()]
         options.add_external_initializers(list(large), values)

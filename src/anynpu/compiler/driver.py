@@ -17,13 +17,18 @@ from .dataset import InputInfo, open_dataset
 from .formats import Format, format_of
 from .forms import forms_of
 from .graph import Graph
-from .groups import ChannelRanges, choose_groups, grouping_candidates
+from .groups import grouping_candidates
 from .importer import Shapes, import_onnx, load_onnx
+from .lint import lint_steps, summary
 from .lower import lower
+from .metrics import Metric
 from .options import InputOptions, Normalisation, PerInput, preprocessing, shape_sets
 from .quantize import Ranges, assign_quantization, quantized_tensors
+from .recipe import recipe_of
+from .search import run_recipe
 from .simplify import reverse_channels, simplify
 from .steps import Step, build_steps
+from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
 
@@ -44,6 +49,10 @@ def compile(
     channel_groups: int | None = None,
     per_channel: bool | None = None,
     preprocess: str | Mapping[str, str] | None = None,
+    accuracy: str = "default",
+    without: Sequence[str] = (),
+    metric: str | Metric | None = None,
+    time_budget: float = 0.2,
     shapes: Shapes | Sequence[Shapes] | None = None,
     hybrid: Sequence[str] = (),
     batch: int | None = None,
@@ -70,6 +79,11 @@ def compile(
         for all of a layer (all that other types of Allwinner's chips have)
     :param preprocess: ``rgb`` or ``bgr`` to begin the model with a pre-process node: it takes a picture's bytes in that order of channels
         and applies mean and std itself; a dict by input name where there are several inputs. Allwinner's chips only
+    :param accuracy: ``fast`` leaves the re-fit of weights out; ``best`` tries recipes and float16 layers against each other
+    :param without: steps of the recipe to leave out: ``heads``, ``clip``, ``groups``, ``refit``
+    :param metric: what ``best`` and the re-fit judge by: ``cosine``, ``top1``, ``margin``, ``detections``, ``map``, or a function of
+        (expected outputs, given outputs) whose result is larger the better; chosen by the shape of the outputs by default
+    :param time_budget: by how much of the predicted time float16 layers of ``best`` may slow the model down
     :param shapes: shape of each input whose shape is not fixed; a list of such dicts for dynamic shapes
     :param hybrid: tensors that stay in float16
     :param batch: extent of the first axis of every input
@@ -100,14 +114,16 @@ def compile(
     custom = custom_table(custom_ops)
     sets = shape_sets(shapes)
     inputs = InputOptions(mean, std, channel_order, preprocess)
-    prepared = [_prepare(proto, entry, batch, inputs, custom) for entry in sets]
+    prepared = [prepare(proto, entry, batch, inputs, custom) for entry in sets]
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
     plans = [plan_steps(entry.graph, kind, hybrid) for entry in prepared]
+    # the recipe is for int8 with weights by channel; other formats have fewer choices, or need fewer
+    tuned = chip.family == "rknn" and kind.name == "w8a8"
+    recipe = recipe_of(accuracy, algorithm, percentile, kind.groups, without)
     ranges: Ranges = UnknownRanges()
-    channels: ChannelRanges = {}
-    calibration = ""
-    grouped = kind.groups > 1
+    calibration, remarks, warnings = "", "", ""
+    trials: list[Trial] = []
     if not kind.floats and any(not step.is_float for step in plans[0]):
         infos = [
             InputInfo(
@@ -123,16 +139,31 @@ def compile(
         graphs = [(entry.graph, steps) for entry, steps in zip(prepared, plans, strict=True)]
         known = {*first.graph.inputs, *first.graph.producers()}
         names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
-        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and grouped]
+        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and tuned]
         seen = calibrate(first.graph, names, candidates, data, data.length, progress, custom)
-        ranges, channels = CalibratedRanges(seen.observer, algorithm, percentile), seen.channels
+        ranges = CalibratedRanges(seen.observer, algorithm, percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         calibration = f"{count}{algorithm}"
+        if tuned:
+            benches = [
+                Workbench(entry.graph, chip, seen, data, entry.normalisation.preprocess, metric=metric, progress=progress)
+                for entry in prepared
+            ]
+            trials = run_recipe(benches, plans, recipe, best=accuracy == "best", time_budget=time_budget, progress=progress)
+            plans = [trial.steps for trial in trials]
+            remarks = accuracy_text(trials)
+            block = chip.channel_block.get("int8", 1)
+            left = lint_steps(first.graph, plans[0], seen, first.normalisation.preprocess, trials[0].quantization, block)
+            warnings = summary(left)
     programs: list[Program] = []
     for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
         _tell(progress, "lowering", index, len(prepared))
-        groups = choose_groups(entry.graph, steps, channels, kind.groups) if grouped else {}
-        quantization = assign_quantization(entry.graph, steps, ranges, kind, entry.normalisation.preprocess, groups, channels)
+        if trials:
+            programs.append(lower(entry.graph, steps, chip, trials[index].quantization, kind, refined=trials[index].refined))
+            continue
+        quantization = assign_quantization(
+            entry.graph, steps, ranges, kind, entry.normalisation.preprocess, exact_heads=recipe.heads, clip=recipe.clip
+        )
         programs.append(lower(entry.graph, steps, chip, quantization, kind))
     _tell(progress, "lowering", len(prepared), len(prepared))
     return Model(
@@ -142,7 +173,7 @@ def compile(
         name=name or _name_of(model, proto),
         custom_string=custom_string,
         preprocess=first.normalisation.preprocess,
-        provenance=_provenance(model, proto, first.graph, calibration),
+        provenance=_provenance(model, proto, first.graph, calibration, remarks, warnings),
     )
 
 
@@ -172,7 +203,7 @@ class ModelCheck:
         self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
     ) -> None:
         proto = load_onnx(model, custom_ops)
-        self._graph = _prepare(proto, shape_sets(shapes)[0], batch, InputOptions(), custom_table(custom_ops)).graph
+        self._graph = prepare(proto, shape_sets(shapes)[0], batch, InputOptions(), custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)
         self._provenance = _provenance(model, proto, self._graph, "")
 
@@ -187,18 +218,18 @@ class ModelCheck:
 
 
 @dataclass(frozen=True)
-class _Prepared:
+class Prepared:
     graph: Graph
     normalisation: Normalisation
 
 
-def _prepare(proto: Any, shapes: Shapes, batch: int | None, inputs: InputOptions, custom: CustomTable) -> _Prepared:
+def prepare(proto: Any, shapes: Shapes, batch: int | None, inputs: InputOptions, custom: CustomTable) -> Prepared:
     graph = import_onnx(_copy(proto), shapes, batch, custom)
     normalisation = preprocessing(graph.inputs, graph.shapes, inputs)
     simplify(graph)
     for name in normalisation.reversed_inputs:
         reverse_channels(graph, name)
-    return _Prepared(graph, normalisation)
+    return Prepared(graph, normalisation)
 
 
 def _copy(proto: Any) -> Any:
@@ -231,7 +262,7 @@ def _name_of(model: Any, proto: Any) -> str:
     return Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
 
 
-def _provenance(model: Any, proto: Any, graph: Graph, calibration: str) -> dict[str, str]:
+def _provenance(model: Any, proto: Any, graph: Graph, calibration: str, accuracy: str = "", warnings: str = "") -> dict[str, str]:
     from importlib import metadata
 
     try:
@@ -245,6 +276,8 @@ def _provenance(model: Any, proto: Any, graph: Graph, calibration: str) -> dict[
         "opset": str(graph.opset),
         "nodes": str(graph.source_nodes),
         "calibration": calibration,
+        "accuracy": accuracy,
+        "warnings": warnings,
     }
     return {key: value for key, value in entries.items() if value}
 

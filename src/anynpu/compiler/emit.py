@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,7 @@ from ..tensor import Affine, DType, Quantization
 from .forms import resize_modes
 from .graph import Graph
 from .groups import is_depthwise
+from .simulate import QuantizedWeights
 from .steps import Activation, Step
 from .windows import resize_indices, resize_scales, window_of
 
@@ -45,12 +46,14 @@ class Emitter:
 
     :ivar dtype: type of the codes, INT8 or INT16
     :ivar weights: how weights share scales
+    :ivar refined: weights that were rounded with care, by the result of their step
     """
 
     graph: Graph
     quantization: Mapping[str, Quantization]
     dtype: DType
     weights: WeightScales
+    refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
 
     def conv(self, step: Step) -> Conv:
         """A convolution with what is fused to it."""
@@ -194,7 +197,11 @@ class Emitter:
         source = np.full(1, self._scale(step.inputs[0])) if source is None else source
         wide = self.dtype is DType.INT16
         smallest = np.maximum(np.abs(bias) / (source * _LARGEST_BIAS), 1e-9) if not wide else 1e-9
-        codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)
+        made = self.refined.get(step.outputs[0])
+        if made is None:
+            codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)
+        else:
+            codes, scales, zero, bias = made.codes.reshape(weights.shape), made.scales, made.zeros, made.bias
         result, _ = self._result(step).expand(len(scales))
         multiplier = (source * scales.astype(np.float64) / result.astype(np.float64)).astype(np.float32)
         return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._epilogue(step, multiplier)

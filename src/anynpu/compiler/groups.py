@@ -8,7 +8,7 @@ consumer takes the ratio of the scales into its weights. Groups are chosen from 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,12 @@ from .graph import Graph
 from .steps import Step
 from .windows import window_of
 
-__all__ = ["ChannelRanges", "Grouping", "choose_groups", "grouping_candidates"]
+__all__ = ["ChannelRanges", "GroupChoice", "Grouping", "choose_groups", "group_scores", "grouping_candidates"]
 
 Floats = npt.NDArray[np.float64]
 ChannelRanges = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
-_WORTHWHILE = 8.0
+WORTHWHILE = 8.0
 """How much less noise two groups must give than one."""
 
 _MOST_LAYERS = 12
@@ -47,6 +47,30 @@ class Grouping:
 
 
 @dataclass(frozen=True, eq=False)
+class GroupChoice:
+    """Groups of a tensor, and what they are good for.
+
+    :ivar gain: how much less noise two groups give than one
+    :ivar numbers: smallest value, largest value and importance of each channel
+    :ivar block: channels that groups fill
+    """
+
+    grouping: Grouping
+    gain: float
+    numbers: tuple[Floats, Floats, Floats]
+    block: int = 1
+
+    def with_fewer(self) -> GroupChoice:
+        """The best choice with one group less."""
+        return replace(self, grouping=Grouping(_noise(*self.numbers, self.count - 1, self.block)[1]))
+
+    @property
+    def count(self) -> int:
+        """The number of groups."""
+        return len(np.unique(self.grouping.group_of))
+
+
+@dataclass(frozen=True, eq=False)
 class _Candidate:
     step: Step
     readers: tuple[Step, ...]
@@ -65,11 +89,28 @@ def grouping_candidates(graph: Graph, steps: list[Step]) -> list[str]:
     return list(names)
 
 
-def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: int) -> dict[str, Grouping]:
-    """Groups for the tensors that gain from them, at most *most* for each."""
+def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: int, block: int = 1) -> dict[str, GroupChoice]:
+    """Groups for the tensors that gain from them, at most *most* for each.
+
+    Groups of a tensor that has more than *block* channels fill whole blocks: what a chip pads a part of a tensor to.
+    """
     if most < 2:
         return {}
-    found: list[tuple[float, str, Grouping]] = []
+    found = {
+        name: GroupChoice(Grouping(_noise(*numbers, most, block)[1]), gain, numbers, block)
+        for name, (gain, numbers) in group_scores(graph, steps, ranges, block).items()
+        if gain > WORTHWHILE
+    }
+    best = sorted(found, key=lambda name: -found[name].gain)
+    return {name: found[name] for name in best[:_MOST_LAYERS]}
+
+
+def group_scores(
+    graph: Graph, steps: list[Step], ranges: ChannelRanges, block: int = 1
+) -> dict[str, tuple[float, tuple[Floats, Floats, Floats]]]:
+    """For each tensor that could have groups: how much less noise two of them give, and smallest value, largest value and importance
+    of its channels."""
+    found: dict[str, tuple[float, tuple[Floats, Floats, Floats]]] = {}
     for candidate in _candidates(graph, steps):
         if not ranges.keys() >= set(candidate.tensors):
             continue  # calibrated for other shapes, where it was fused differently
@@ -77,12 +118,9 @@ def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: 
         low, high = _with_zero(ranges[name])
         importance = sum((_importance(graph, reader, ranges) for reader in candidate.readers), np.zeros(len(low)))
         one = _noise(low, high, importance, 1)[0]
-        two = _noise(low, high, importance, 2)[0]
-        gain = one / max(two, _TINY)
-        if gain > _WORTHWHILE:
-            found.append((gain, name, Grouping(_noise(low, high, importance, most)[1])))
-    found.sort(key=lambda entry: -entry[0])
-    return {name: grouping for _, name, grouping in found[:_MOST_LAYERS]}
+        two = _noise(low, high, importance, 2, block)[0]
+        found[name] = one / max(two, _TINY), (low, high, importance)
+    return found
 
 
 def _candidates(graph: Graph, steps: list[Step]) -> list[_Candidate]:
@@ -130,8 +168,11 @@ def _importance(graph: Graph, step: Step, ranges: ChannelRanges) -> Floats:
     return result
 
 
-def _noise(low: Floats, high: Floats, importance: Floats, most: int) -> tuple[float, npt.NDArray[np.int64]]:
-    """The least noise with at most *most* groups, and the group of each channel: exact, over channels sorted by extent."""
+def _noise(low: Floats, high: Floats, importance: Floats, most: int, block: int = 1) -> tuple[float, npt.NDArray[np.int64]]:
+    """The least noise with at most *most* groups, and the group of each channel: exact, over channels sorted by extent.
+
+    More channels than *block* are cut only after whole blocks, counted from the largest extent down.
+    """
     order = np.argsort(high - low, kind="stable")
     count = len(order)
     cost = np.full((count + 1, count + 1), np.inf)
@@ -139,6 +180,9 @@ def _noise(low: Floats, high: Floats, importance: Floats, most: int) -> tuple[fl
         members = order[start:]
         extent = np.maximum.accumulate(high[members]) - np.minimum.accumulate(low[members])
         cost[start, start + 1 :] = extent**2 * np.cumsum(importance[members])
+    if block > 1 and count > block:
+        inside = np.arange(1, count)
+        cost[inside[(count - inside) % block != 0], :] = np.inf
     best = cost[0].copy()
     cuts: list[npt.NDArray[np.int64]] = []
     for _ in range(most - 1):

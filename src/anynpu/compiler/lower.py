@@ -41,6 +41,7 @@ from .memory import plan_memory
 from .place import place
 from .schedule import schedule
 from .simplify import pad_amounts, pad_value, shuffle_groups
+from .simulate import QuantizedWeights
 from .slices import slice_bounds
 from .steps import Step
 from .weights import constant_bytes, float_macs
@@ -58,12 +59,14 @@ def lower(
     kind: Format,
     *,
     outline: bool = False,
+    refined: Mapping[str, QuantizedWeights] | None = None,
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and islands without a model.
+    *refined* are weights that were rounded with care, by the result of their step.
     """
-    return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, outline=outline).run()
+    return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, outline=outline, refined=refined or {}).run()
 
 
 @dataclass(frozen=True)
@@ -83,11 +86,13 @@ class _Lowering:
         kind: Format,
         *,
         outline: bool,
+        refined: Mapping[str, QuantizedWeights],
     ) -> None:
         self._graph = graph
         self._chip = chip
         self._outline = outline
-        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, kind.codes, kind.weights)
+        emitter = OutlineEmitter if outline else Emitter
+        self._emitter = emitter(graph, quantization, kind.codes, kind.weights, refined=refined)
         self._half = kind.half
         self._layers: list[Layer] = []
         self._tensors = Tensors(kind.codes, quantization, self._layers)

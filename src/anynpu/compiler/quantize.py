@@ -83,14 +83,19 @@ def assign_quantization(
     preprocess: Mapping[str, Preprocess] | None = None,
     groups: Mapping[str, Grouping] | None = None,
     channels: ChannelRanges | None = None,
+    *,
+    exact_heads: bool = True,
+    clip: bool = True,
 ) -> dict[str, Quantization]:
     """The quantisation of each tensor of :func:`quantized_tensors`.
 
     :param groups: tensors with a scale by group of channels
     :param channels: ranges by channel, for the tensors of *groups* and what lies before their activation
+    :param exact_heads: whatever lies between the last convolution and an output keeps its whole range
+    :param clip: draw in the range before a table where the table is flat
     """
     groups, channels, dtype = groups or {}, channels or {}, kind.codes
-    heads = head_tensors(graph, steps)
+    heads = head_tensors(graph, steps) if exact_heads else set()
     made_by = {name: step for step in steps for name in step.outputs}
     joined = _joined_by_concat(graph, steps, made_by)
     result: dict[str, Quantization] = {}
@@ -134,10 +139,10 @@ def assign_quantization(
             if step.outputs[0] in groups:
                 grouping = groups[step.outputs[0]]
                 wide = ranges(before, exact=False)
-                result[before] = _grouped(grouping, channels[before], wide, dtype, activation, target)
+                result[before] = _grouped(grouping, channels[before], wide, dtype, activation if clip else None, target)
                 continue
             low, high = ranges(before, exact=before in heads)
-            if dtype is DType.INT8:  # 16 bits have codes enough for the flat parts
+            if clip and dtype is DType.INT8 and isinstance(target, Affine):  # 16 bits have codes enough for the flat parts
                 low, high = clip_to_table(activation.function, low, high, target, dtype)
             result[before] = from_range(before, low, high)
     return result

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..chips import Chip
-from ..program import Conv, Convert, ConvTranspose, Dense, Epilogue, Layer, MatMul, Placement, Program, Slice, Table
-from ..tensor import DType, Layout, TensorSpec
+from ..program import Conv, Convert, ConvTranspose, Dense, Epilogue, Float, Layer, MatMul, Placement, Program, Slice, Table
+from ..tensor import Affine, DType, Layout, TensorSpec
 
 __all__ = ["LayerWork", "ProgramWork", "Task", "matmul_work", "work_of"]
 
@@ -174,16 +175,27 @@ def relative_rate(chip: Chip, dtype: str) -> float:
 class _View:
     """A program, seen by the NPU of one chip."""
 
-    def __init__(self, program: Program, chip: Chip) -> None:
+    def __init__(self, program: Program, chip: Chip, dtype: str = "") -> None:
         self._program = program
         self._chip = chip
-        self.dtype = _computed_in(program)
+        self.dtype = dtype or _computed_in(program)
         self._width = 1 if self.dtype == "int8" else 2
         self._array = _Array(chip, self.dtype)
         self._relaid = _relaid(program)
 
+    @cached_property
+    def _half(self) -> _View:
+        """The same program, all of it in float16."""
+        return _View(self._program, self._chip, DType.FLOAT16.value)
+
+    def _half_tasks(self, layer: Layer) -> tuple[Task, ...]:
+        """A float16 product in an integer program: twice the bytes, and MACs counted as the integer ones that take as long."""
+        slower = self._array.relative / self._half._array.relative
+        return tuple(replace(task, macs=task.macs * slower) for task in self._half._tasks(layer))
+
     def layer(self, layer: Layer) -> LayerWork:
-        tasks = self._tasks(layer)
+        half = isinstance(layer.op, Float) and layer.macs > 0 and layer.placement is Placement.NPU
+        tasks = self._half_tasks(layer) if half and self._width == 1 else self._tasks(layer)
         if tasks and layer.placement is Placement.NPU:
             for name in layer.outputs:
                 if name in self._relaid:
@@ -224,14 +236,15 @@ class _View:
         (pixels_in, channels_in), (pixels_out, channels_out) = _image(inputs[0]), _image(result)
         pixels = pixels_in if layer.kind.startswith("ConvTranspose") else pixels_out
         taps, depthwise = _kernel(layer, pixels, channels_in, channels_out)
+        groups = _group_sizes(result)
+        if len(groups) > 1 and self._looks_up(layer):
+            # a table serves one group: the chip goes over the layer once for each
+            split = [self._group_task(layer, size, taps, depthwise=depthwise) for size in groups]
+            second = Task(read=self._bytes(result), written=self._bytes(result))
+            return (*split, second) if layer.kind.endswith(_COMPOSED) else tuple(split)
+        channels_in, channels_out = self._blocked(inputs[0], channels_in), self._blocked(result, channels_out)
         padded = self._array.padded(channels_out)
-        if depthwise:
-            macs = float(pixels * _up(channels_out, _INPUT_LANES) * taps * _DEPTHWISE_SHARE)
-            weights = float(padded * taps * self._width)
-        else:
-            lanes = _FIRST_LAYER_CHANNELS if channels_in <= _FEW_CHANNELS else _up(channels_in, _INPUT_LANES)
-            macs = float(pixels * padded * lanes * taps)
-            weights = float(padded * _up(channels_in, _INPUT_LANES) * taps * self._width)
+        macs, weights = self._array_work(pixels, channels_in, channels_out, taps, depthwise=depthwise)
         read, written = sum(map(self._bytes, inputs)), self._bytes(result)
         macs = max(macs, written / _RESULT_BYTES_PER_CYCLE * self._array.per_cycle)
         atoms = pixels_out * padded * self._width / _ATOM_BYTES if self._looks_up(layer) else 0.0
@@ -240,6 +253,35 @@ class _View:
         if layer.kind.endswith(_COMPOSED):
             return first, Task(read=written, written=written)
         return (first,)
+
+    def _array_work(self, pixels: int, channels_in: int, channels_out: int, taps: int, *, depthwise: bool) -> tuple[float, float]:
+        """Padded multiply-accumulates of a convolution, and bytes of its weights."""
+        padded = self._array.padded(channels_out)
+        if depthwise:
+            macs = float(pixels * _up(channels_out, _INPUT_LANES) * taps * _DEPTHWISE_SHARE)
+            return macs, float(padded * taps * self._width)
+        lanes = _FIRST_LAYER_CHANNELS if channels_in <= _FEW_CHANNELS else _up(channels_in, _INPUT_LANES)
+        return float(pixels * padded * lanes * taps), float(padded * _up(channels_in, _INPUT_LANES) * taps * self._width)
+
+    def _group_task(self, layer: Layer, size: int, taps: int, *, depthwise: bool) -> Task:
+        """The part of a convolution that makes one group of channels, and puts it through the group's table."""
+        inputs, outputs = self._specs(layer)
+        (pixels_in, channels_in), (pixels_out, _) = _image(inputs[0]), _image(outputs[0])
+        pixels = pixels_in if layer.kind.startswith("ConvTranspose") else pixels_out
+        whole_in = self._blocked(inputs[0], channels_in)
+        macs, weights = self._array_work(pixels, size if depthwise else whole_in, size, taps, depthwise=depthwise)
+        written = float(pixels_out * _up(size * self._width, _BLOCK_BYTES))
+        own = float(pixels_in * _up(size * self._width, _BLOCK_BYTES)) if depthwise else self._bytes(inputs[0])
+        read = own + sum(map(self._bytes, inputs[1:]))
+        macs = max(macs, written / _RESULT_BYTES_PER_CYCLE * self._array.per_cycle)
+        atoms = pixels_out * self._array.padded(size) * self._width / _ATOM_BYTES
+        return Task(macs=macs, atoms=atoms, read=read, weights=weights + self._array.repeated(own, weights), written=written)
+
+    def _blocked(self, spec: TensorSpec, channels: int) -> int:
+        """Channels of an image, each group of its own scale in whole blocks."""
+        groups = _group_sizes(spec)
+        block = _BLOCK_BYTES // self._width
+        return sum(_up(size, block) for size in groups) if len(groups) > 1 else channels
 
     def _product(self, layer: Layer) -> tuple[Task, ...]:
         """Fully connected layers, products of activations, recurrent layers."""
@@ -291,7 +333,7 @@ class _View:
         pixels, channels = _extents(spec)
         if pixels == 1 or (spec.name in self._program.inputs and channels <= _FEW_CHANNELS):
             return float(pixels * channels * self._width)
-        return float(pixels * _up(channels * self._width, _BLOCK_BYTES))
+        return float(pixels * _up(self._blocked(spec, channels) * self._width, _BLOCK_BYTES))
 
     def _row_bytes(self, spec: TensorSpec) -> float:
         """Bytes of a matrix, or of several: the blocks lie along the rows."""
@@ -344,6 +386,17 @@ def _image(spec: TensorSpec) -> tuple[int, int]:
     """Pixels and channels of what a convolution reads or writes: its second axis is always the channels."""
     count, channels, *spatial = spec.shape
     return count * math.prod(spatial), channels
+
+
+def _group_sizes(spec: TensorSpec) -> list[int]:
+    """Channels of each group that has a scale of its own; a group whose channels lie apart counts once."""
+    quantization = spec.quantization
+    if not isinstance(quantization, Affine) or quantization.is_per_tensor:
+        return []
+    sizes: dict[tuple[float, int], int] = {}
+    for scale, zero, size in zip(quantization.scales, quantization.zero_points, quantization.group_sizes, strict=True):
+        sizes[scale, zero] = sizes.get((scale, zero), 0) + size
+    return list(sizes.values())
 
 
 def _kernel(layer: Layer, pixels: int, channels_in: int, channels_out: int) -> tuple[int, bool]:

@@ -1,0 +1,76 @@
+"""``anynpu lint``: what in a model is known to suffer from int8."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from .console import plain_table, print_json, progress_bar, results
+from .onnxfile import input_names
+from .options import (
+    BatchOption,
+    DatasetOption,
+    JsonOption,
+    LimitOption,
+    MeanOption,
+    OnnxArgument,
+    ShapeOption,
+    StdOption,
+    TargetOption,
+    one_shape_set,
+    parse_channel_values,
+)
+
+__all__ = ["command"]
+
+
+def command(
+    model: OnnxArgument,
+    dataset: DatasetOption,
+    target: TargetOption = "rk3588",
+    mean: MeanOption = None,
+    std: StdOption = None,
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
+    limit: LimitOption = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if anything but notes is found.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Find what int8 will spoil.
+
+    Runs the calibration data through the float model and names the tensors that are known to suffer, with the numbers and
+    the remedy.
+
+    \b
+    Example:
+      anynpu lint yolo.onnx --dataset street/ --std 255,255,255
+      anynpu lint yolo.onnx --dataset street/ --std 255,255,255 --strict --json
+    """
+    names = input_names(model) if mean or std else []
+    shapes = one_shape_set(shape, "lint")
+    from ..compiler import lint
+
+    with progress_bar(f"looking at {model.stem}") as progress:
+        findings = lint(
+            model,
+            target,
+            dataset=dataset,
+            mean=parse_channel_values(mean, "--mean", names),
+            std=parse_channel_values(std, "--std", names),
+            shapes=shapes,
+            batch=batch,
+            calibration_limit=limit,
+            progress=progress,
+        )
+    if as_json:
+        print_json([finding.to_json() for finding in findings])
+    elif findings:
+        table = plain_table("", "rule", "tensor", "what", "remedy")
+        for finding in findings:
+            table.add_row(finding.severity, finding.rule, finding.tensor, finding.text, finding.remedy)
+        results().print(table)
+    else:
+        results().print("nothing found")
+    if strict and any(finding.severity != "note" for finding in findings):
+        raise typer.Exit(1)

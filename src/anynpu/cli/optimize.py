@@ -1,0 +1,81 @@
+"""``anynpu optimize``: the same model, written so that any quantiser keeps more of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import _optional
+from .console import progress_bar, results
+from .onnxfile import input_names
+from .options import (
+    BatchOption,
+    DatasetOption,
+    LimitOption,
+    MeanOption,
+    OnnxArgument,
+    ShapeOption,
+    StdOption,
+    TargetOption,
+    one_shape_set,
+    parse_channel_values,
+)
+
+__all__ = ["command"]
+
+
+def command(
+    model: OnnxArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The ONNX model to write.", dir_okay=False)],
+    dataset: DatasetOption,
+    target: TargetOption = "rk3588",
+    mean: MeanOption = None,
+    std: StdOption = None,
+    shape: ShapeOption = None,
+    batch: BatchOption = None,
+    limit: LimitOption = None,
+    channel_groups: Annotated[int, typer.Option(min=1, help="Most groups of channels that a tensor is split into.")] = 4,
+    split_outputs: Annotated[
+        bool, typer.Option("--split-outputs", help="Make several outputs of one that concatenates tensors.")
+    ] = False,
+) -> None:
+    """Rewrite a model for any int8 quantiser.
+
+    The function stays the same, and the difference in float32 is measured. Tensors whose channels differ widely in range are
+    split, so that each part gets a scale of its own, also from the vendor's toolkit.
+
+    \b
+    Example:
+      anynpu optimize yolo.onnx -o better.onnx --dataset street/ --std 255,255,255
+    """
+    names = input_names(model) if mean or std else []
+    shapes = one_shape_set(shape, "optimize")
+    from ..compiler import optimize
+
+    with progress_bar(f"looking at {model.stem}") as progress:
+        better = optimize(
+            model,
+            target,
+            channel_groups=channel_groups,
+            split_outputs=split_outputs,
+            dataset=dataset,
+            mean=parse_channel_values(mean, "--mean", names),
+            std=parse_channel_values(std, "--std", names),
+            shapes=shapes,
+            batch=batch,
+            calibration_limit=limit,
+            progress=progress,
+        )
+    _optional.onnx().save(better.model, str(output))
+    console = results()
+    for name, (count, gain) in better.groups.items():
+        console.print(f"  split {name} into {count} groups: noise 1/{gain:.0f} with two of them")
+    if not better.groups:
+        console.print("  no tensor gains from being split")
+    console.print(f"  nodes {better.nodes[0]} -> {better.nodes[1]}")
+    console.print(
+        f"  difference in float32: {better.largest_error:.2g} at most, {better.relative_error:.2g} of the largest value"
+    )
+    console.print(f"wrote {output}")

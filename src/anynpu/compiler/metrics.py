@@ -1,0 +1,132 @@
+"""How much of a float network's answers a quantised one keeps: 1 is all of them, and larger is better.
+
+A metric takes the outputs of both networks for one sample. Cosine is the default of last resort: it says little about a network with two
+classes, or about one whose answers are a few large values among many small ones. Name what the network is for instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CompileError
+
+__all__ = ["METRICS", "Metric", "cosine", "detections", "margin", "map_overlap", "metric_of", "top1"]
+
+Array = npt.NDArray[Any]
+Metric = Callable[[Sequence[Array], Sequence[Array]], float]
+
+_DETECTED = 0.3
+_SAME_BOX = 0.5
+_MAP_THRESHOLD = 0.3
+_BOX = 4
+_TINY = 1e-30
+
+
+def cosine(expected: Sequence[Array], given: Sequence[Array]) -> float:
+    """The mean cosine of the outputs.
+
+    >>> cosine([np.array([1.0, 0.0])], [np.array([2.0, 0.0])])
+    1.0
+    """
+    found = []
+    for first, second in zip(expected, given, strict=True):
+        a, b = first.astype(np.float64).ravel(), second.astype(np.float64).ravel()
+        length = float(np.linalg.norm(a) * np.linalg.norm(b))
+        found.append(float(a @ b) / length if length > _TINY else float(np.array_equal(a, b)))
+    return float(np.mean(found)) if found else 1.0
+
+
+def top1(expected: Sequence[Array], given: Sequence[Array]) -> float:
+    """The share of rows (all axes but the last) of the first output whose largest entry is the same."""
+    first, second = (np.asarray(outputs[0]).reshape(-1, outputs[0].shape[-1]) for outputs in (expected, given))
+    return float((first.argmax(axis=1) == second.argmax(axis=1)).mean())
+
+
+def margin(expected: Sequence[Array], given: Sequence[Array]) -> float:
+    """How much of the lead of the float network's class over the next one is left, from -1 to 1, as a mean over rows.
+
+    >>> margin([np.array([[3.0, 1.0]])], [np.array([[2.0, 1.0]])])
+    0.5
+    """
+    first, second = (np.asarray(outputs[0], np.float64).reshape(-1, outputs[0].shape[-1]) for outputs in (expected, given))
+    rows = np.arange(len(first))
+    best = first.argmax(axis=1)
+
+    def lead(values: Array) -> Array:
+        others = values.copy()
+        others[rows, best] = -np.inf
+        result: Array = values[rows, best] - others.max(axis=1)
+        return result
+
+    return float(np.clip(lead(second) / np.maximum(lead(first), _TINY), -1.0, 1.0).mean())
+
+
+def map_overlap(expected: Sequence[Array], given: Sequence[Array]) -> float:
+    """Intersection over union of the first output where it exceeds 0.3: for maps of probabilities."""
+    first, second = (np.asarray(outputs[0]) > _MAP_THRESHOLD for outputs in (expected, given))
+    union = int((first | second).sum())
+    return float((first & second).sum()) / union if union else 1.0
+
+
+def detections(expected: Sequence[Array], given: Sequence[Array]) -> float:
+    """How well detections agree (F1): same place in the output, same class, boxes that overlap by half.
+
+    Takes rows of box, objectness and classes (YOLOv5, YOLOX), [1, N, 5 + classes], or columns of box and classes, [1, 4 + classes, N].
+    """
+    first, second = _scored(expected[0]), _scored(given[0])
+    found, kept = (score > _DETECTED for _, score, _ in (first, second))
+    same = found & kept & (first[2] == second[2]) & (_overlap(first[0], second[0]) > _SAME_BOX)
+    total = int(found.sum()) + int(kept.sum())
+    return 2.0 * int(same.sum()) / total if total else 1.0
+
+
+def _scored(output: Array) -> tuple[Array, Array, Array]:
+    """Boxes as corners, scores and classes by row."""
+    values = np.asarray(output, np.float64)
+    if values.ndim != 3 or values.shape[0] != 1 or min(values.shape[1:]) <= _BOX:
+        raise CompileError(
+            f"the metric 'detections' takes one output of [1, N, 5 + classes] or [1, 4 + classes, N], not {list(values.shape)}",
+            hint="pass a function of your own as metric=, or one of: cosine, top1, margin, map",
+        )
+    rows = values[0]
+    if rows.shape[0] < rows.shape[1]:
+        rows = rows.T
+        scores = rows[:, _BOX:]
+    else:
+        scores = rows[:, _BOX + 1 :] * rows[:, _BOX : _BOX + 1] if rows.shape[1] > _BOX + 1 else rows[:, _BOX:]
+    centre, half = rows[:, :2], rows[:, 2:_BOX] / 2.0
+    return np.concatenate([centre - half, centre + half], axis=1), scores.max(axis=1), scores.argmax(axis=1)
+
+
+def _overlap(first: Array, second: Array) -> Array:
+    low, high = np.maximum(first[:, :2], second[:, :2]), np.minimum(first[:, 2:], second[:, 2:])
+    shared = np.maximum(high - low, 0.0).prod(axis=1)
+    areas = [np.maximum(boxes[:, 2:] - boxes[:, :2], 0.0).prod(axis=1) for boxes in (first, second)]
+    result: Array = shared / np.maximum(areas[0] + areas[1] - shared, _TINY)
+    return result
+
+
+METRICS: dict[str, Metric] = {
+    "cosine": cosine,
+    "top1": top1,
+    "margin": margin,
+    "detections": detections,
+    "map": map_overlap,
+}
+"""The metrics that have a name."""
+
+
+def metric_of(metric: str | Metric | None, shapes: Sequence[tuple[int, ...]]) -> tuple[str, Metric]:
+    """A metric and its name. Without a choice, *shapes* of the outputs decide: a row of classes is judged by its margin."""
+    if metric is None:
+        classes = len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
+        return ("margin", margin) if classes else ("cosine", cosine)
+    if callable(metric):
+        return getattr(metric, "__name__", "metric"), metric
+    if metric not in METRICS:
+        raise CompileError(f"there is no metric '{metric}'", hint=f"choose one of: {', '.join(METRICS)}, or pass a function")
+    return metric, METRICS[metric]

@@ -1,0 +1,70 @@
+"""Recipes: which steps the quantiser takes to keep a network's answers, and what became of each.
+
+The steps, in order, each of which can be left out by name:
+
+* ``heads``: what lies between the last convolution and an output keeps its whole range, whatever the algorithm;
+* ``clip``: the range before a table is drawn in where the table is flat;
+* ``groups``: channels of like range share a scale, where one scale for all would drown the small ones;
+* ``refit``: weights and biases answer what the layers before them have lost, if samples that were kept apart agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from ..errors import CompileError
+
+__all__ = ["ACCURACIES", "STEPS", "Recipe", "recipe_of"]
+
+STEPS = ("heads", "clip", "groups", "refit")
+"""The names of the steps that can be left out."""
+
+ACCURACIES = ("fast", "default", "best")
+"""How far to go: ``fast`` leaves the re-fit out, ``best`` tries recipes and float16 layers against each other."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What the quantiser does.
+
+    :ivar groups: most groups of channels of one tensor; 1 for none
+    :ivar heads: keep the whole range between the last convolution and an output
+    :ivar clip: draw in ranges before tables where the table is flat
+    :ivar refit: fit weights anew to rounded inputs
+    """
+
+    algorithm: str = "percentile"
+    percentile: float = 99.99
+    groups: int = 2
+    heads: bool = True
+    clip: bool = True
+    refit: bool = True
+
+    def __str__(self) -> str:
+        ranges = f"{self.algorithm} {self.percentile:g}" if self.algorithm == "percentile" else self.algorithm
+        parts = [ranges, f"{self.groups} groups" if self.groups > 1 else "no groups"]
+        missing = [name for name in ("heads", "clip", "refit") if not getattr(self, name)]
+        return ", ".join([*parts, *(f"no {name}" for name in missing)])
+
+
+def recipe_of(accuracy: str, algorithm: str, percentile: float, groups: int, without: Sequence[str]) -> Recipe:
+    """The recipe that a caller asks for; that of ``best`` is where its search begins.
+
+    >>> str(recipe_of("default", "percentile", 99.99, 2, ["refit"]))
+    'percentile 99.99, 2 groups, no refit'
+    """
+    if accuracy not in ACCURACIES:
+        raise CompileError(f"there is no accuracy '{accuracy}'", hint=f"choose one of: {', '.join(ACCURACIES)}")
+    for name in without:
+        if name not in STEPS:
+            raise CompileError(f"there is no step '{name}' to leave out", hint=f"steps are: {', '.join(STEPS)}")
+    recipe = Recipe(
+        algorithm=algorithm,
+        percentile=percentile,
+        groups=1 if "groups" in without else max(groups, 1),
+        heads="heads" not in without,
+        clip="clip" not in without,
+        refit="refit" not in without,
+    )
+    return replace(recipe, refit=False) if accuracy == "fast" else recipe

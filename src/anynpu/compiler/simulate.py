@@ -1,0 +1,229 @@
+"""The quantised network as a float graph that onnxruntime runs: every tensor that has codes is rounded to them, every weight to its own.
+
+It is what the compiler judges its choices by. Rounding is where the program rounds (before a table, after it, at every result), but sums
+are in float32: codes differ from the engine's by one step now and then, which changes a judgement as little as another sample would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arithmetic import quantize_weights
+from ..tensor import Quantization
+from .calibrate import open_session
+from .forms import Form
+from .graph import Graph, Node
+from .groups import is_depthwise
+from .steps import Step
+
+__all__ = ["QuantizedWeights", "Simulation", "column_ratio", "round_weights", "simulated_weights"]
+
+Array = npt.NDArray[Any]
+Floats = npt.NDArray[np.float64]
+Sample = Mapping[str, Array]
+
+_DOMAIN = "com.microsoft"
+"""Its QuantizeLinear takes a scale by channel at any opset."""
+
+_SUFFIXES = ("rounded", "codes")
+_WEIGHTED = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE}
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedWeights:
+    """Weights that were rounded with care, instead of each to its nearest code.
+
+    :ivar codes: as ONNX lays the weights out, with the ratio of the input's scales in their columns
+    :ivar scales: by output channel
+    :ivar zeros: zero points by output channel
+    :ivar bias: in float, by output channel
+    """
+
+    codes: Array
+    scales: Array
+    zeros: Array
+    bias: Floats
+
+
+def column_ratio(graph: Graph, step: Step, quantization: Mapping[str, Quantization]) -> Floats | None:
+    """What a dense convolution multiplies the columns of its weights with because its input has several scales; None if it has not."""
+    source = quantization.get(step.inputs[0])
+    if source is None or source.is_per_tensor or step.form is not Form.CONV or is_depthwise(graph, step):
+        return None
+    scales = source.expand(graph.shapes[step.inputs[0]][1])[0].astype(np.float64)
+    ratio: Floats = scales / scales.max()
+    return ratio
+
+
+def round_weights(weights: Array, ratio: Floats | None) -> Floats:
+    """Convolution weights [Cout, Cin / g, ...] as their int8 codes have them."""
+    columns = 1.0 if ratio is None else ratio.reshape(1, -1, *(1,) * (weights.ndim - 2))
+    codes, scales, zeros = quantize_weights(weights.astype(np.float64) * columns)
+    shape = (-1, *(1,) * (weights.ndim - 1))
+    result: Floats = (codes.astype(np.float64) - zeros.reshape(shape)) * scales.reshape(shape).astype(np.float64) / columns
+    return result
+
+
+def simulated_weights(
+    graph: Graph, steps: Iterable[Step], quantization: Mapping[str, Quantization], refined: Mapping[str, QuantizedWeights]
+) -> dict[str, tuple[Array, Array | None]]:
+    """Weights, and bias where it changed, of every integer step by its result, as the codes have them."""
+    result: dict[str, tuple[Array, Array | None]] = {}
+    for step in steps:
+        if step.is_float or step.form not in _WEIGHTED:
+            continue
+        name = step.outputs[0]
+        stored = graph.constants[step.node.inputs[1]]
+        ratio = column_ratio(graph, step, quantization)
+        if name in refined:
+            made = refined[name]
+            shape = (-1, *(1,) * (stored.ndim - 1))
+            columns = 1.0 if ratio is None else ratio.reshape(1, -1, *(1,) * (stored.ndim - 2))
+            values = (made.codes.astype(np.float64) - made.zeros.reshape(shape)) * made.scales.reshape(shape) / columns
+            result[name] = values.astype(np.float32), made.bias.astype(np.float32)
+        elif step.form is Form.DENSE:
+            result[name] = np.ascontiguousarray(round_weights(stored.T, None).T, np.float32), None
+        elif step.form is Form.CONV_TRANSPOSE:
+            groups = int(step.node.attribute("group", 1))
+            parts = stored.reshape(groups, stored.shape[0] // groups, *stored.shape[1:])
+            turned = parts.transpose(0, 2, 1, *range(3, parts.ndim))
+            rounded = round_weights(turned.reshape(-1, *turned.shape[2:]), None).reshape(turned.shape)
+            back = rounded.transpose(0, 2, 1, *range(3, parts.ndim)).reshape(stored.shape)
+            result[name] = np.ascontiguousarray(back, np.float32), None
+        else:
+            result[name] = round_weights(stored, ratio).astype(np.float32), None
+    return result
+
+
+@dataclass(eq=False)
+class Rewriter:
+    """Rewrites nodes so that they read rounded tensors and rounded weights.
+
+    :ivar constants: what it added
+    """
+
+    graph: Graph
+    quantization: Mapping[str, Quantization]
+    constants: dict[str, Array] = field(default_factory=dict)
+
+    def rounded(self, name: str) -> str:
+        """What a tensor is called after rounding."""
+        return f"{name}@rounded"
+
+    def reads(self, node: Node, made_float: Set[str], *, in_float: bool) -> list[str]:
+        """What a node reads: rounded tensors, except that float results and inputs go to float nodes as they are."""
+        return [
+            self.rounded(name)
+            if name in self.quantization and not (in_float and (name in made_float or name in self.graph.inputs))
+            else name
+            for name in node.inputs
+        ]
+
+    def with_weights(self, step: Step, inputs: list[str], weights: Array, bias: Array | None) -> list[str]:
+        """The inputs of a step's node with other weights, and with another bias where one is given."""
+        name = f"{step.outputs[0]}@weights"
+        self.constants[name] = weights
+        if bias is None:
+            return [inputs[0], name, *inputs[2:]]
+        offset = f"{step.outputs[0]}@bias"
+        self.constants[offset] = bias
+        return [inputs[0], name, offset]
+
+    def rounding(self, name: str) -> list[Node]:
+        """The two nodes that round a tensor."""
+        quantization = self.quantization[name]
+        channels = self.graph.shapes[name][1] if not quantization.is_per_tensor else 1
+        scales, zeros = quantization.expand(channels)
+        scale, zero = f"{name}@scale", f"{name}@zero"
+        attributes: dict[str, Any] = {}
+        if quantization.is_per_tensor:
+            scales, zeros = scales.reshape(()), zeros.reshape(())
+        else:
+            attributes["axis"] = 1
+        self.constants[scale], self.constants[zero] = scales, zeros.astype(np.int8)
+        codes = f"{name}@codes"
+        return [
+            Node("QuantizeLinear", [name, scale, zero], [codes], dict(attributes), domain=_DOMAIN),
+            Node("DequantizeLinear", [codes, scale, zero], [self.rounded(name)], dict(attributes), domain=_DOMAIN),
+        ]
+
+
+class Simulation:
+    """A quantised network in onnxruntime. For one thread at a time.
+
+    :param quantization: of every tensor that has codes; int8 only
+    :param refined: weights that were rounded with care, by the result of their step
+    :param wanted: the tensors that a run gives; the model's outputs by default
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        steps: Sequence[Step],
+        quantization: Mapping[str, Quantization],
+        *,
+        refined: Mapping[str, QuantizedWeights] | None = None,
+        wanted: Sequence[str] | None = None,
+        weights: bool = True,
+    ) -> None:
+        self._outputs = list(graph.outputs if wanted is None else wanted)
+        rewriter = Rewriter(graph, quantization)
+        changed = simulated_weights(graph, steps, quantization, refined or {}) if weights else {}
+        readers = step_of_node(steps)
+        made_float = {name for step in steps if step.is_float for name in step.outputs}
+        nodes: list[Node] = []
+        for name in graph.inputs:
+            if name in quantization:
+                nodes += rewriter.rounding(name)
+        for node in graph.nodes:
+            step = readers.get(id(node))
+            inputs = rewriter.reads(node, made_float, in_float=step is not None and step.is_float)
+            if step is not None and step.node is node and step.outputs[0] in changed:
+                inputs = rewriter.with_weights(step, inputs, *changed[step.outputs[0]])
+            nodes.append(Node(node.op, inputs, node.outputs, node.attributes, node.name, node.domain))
+            for name in node.outputs:
+                if name in quantization:
+                    nodes += rewriter.rounding(name)
+        self._names = [
+            rewriter.rounded(name) if name in quantization and name not in made_float else name for name in self._outputs
+        ]
+        self._session = session_of(graph, nodes, rewriter.constants, graph.inputs, self._names)
+        self._inputs = graph.inputs
+
+    def run(self, sample: Sample) -> list[Array]:
+        """The outputs (or the *wanted* tensors) for a normalised sample."""
+        feeds = {name: np.asarray(sample[name]) for name in self._inputs}
+        results: list[Array] = self._session.run(self._names, feeds)
+        return results
+
+
+def step_of_node(steps: Iterable[Step]) -> dict[int, Step]:
+    """The step that each node went into, by ``id(node)``."""
+    return {id(node): step for step in steps for node in step.nodes}
+
+
+def session_of(
+    graph: Graph, nodes: Sequence[Node], constants: Mapping[str, Array], inputs: Sequence[str], outputs: Sequence[str]
+) -> Any:
+    """A session of rewritten nodes of *graph*; *constants* are what rewriting added."""
+    whole = Graph(
+        list(nodes),
+        list(inputs),
+        list(outputs),
+        {**graph.constants, **constants},
+        dict(graph.shapes),
+        dict(graph.dtypes),
+        {**graph.opsets, _DOMAIN: 1},
+        graph.ir_version,
+    )
+    for name in (*inputs, *outputs):
+        original, _, form = name.partition("@")
+        if name not in whole.shapes and form in _SUFFIXES:
+            whole.shapes[name] = graph.shapes[original]
+            whole.dtypes[name] = np.dtype(np.int8) if form == "codes" else np.dtype(np.float32)
+    return open_session(whole, whole.nodes, whole.inputs, whole.outputs, rounding=True)

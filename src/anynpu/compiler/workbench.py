@@ -1,0 +1,260 @@
+"""The workbench: one network and its samples, on which recipes are tried, judged and priced.
+
+Samples are split: every third is kept apart and judges, the others are what weights are fitted to. The float network's answers for those
+that judge are computed once. For one thread at a time; it holds the samples in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..chips import Chip
+from ..program import Preprocess
+from ..tensor import Quantization
+from .calibrate import CalibratedRanges, Calibration, FloatModel
+from .formats import format_of
+from .graph import Graph
+from .groups import GroupChoice, choose_groups
+from .lower import lower
+from .metrics import Metric, cosine, metric_of
+from .quantize import assign_quantization
+from .recipe import Recipe
+from .refit import FEWEST_SAMPLES, refit
+from .simulate import QuantizedWeights, Simulation
+from .steps import Step
+
+__all__ = ["GROUP_BUDGET", "Score", "Trial", "Workbench", "with_floats", "within_budget"]
+
+Array = npt.NDArray[Any]
+Sample = Mapping[str, Array]
+Progress = Callable[[str, int, "int | None"], None]
+
+GROUP_BUDGET = 0.25
+"""By how much of the predicted time groups of channels may slow a network down."""
+
+_SLACK_US = 200.0
+_MOST_SAMPLES = 24
+_KEPT_APART = 3
+_FIT_BYTES = 1 << 31
+_LIVE = 6  # tensors of the largest size that are alive at a time, in a usual network
+_FEWEST_FITTED = 5
+_TIE = 0.002
+_WORSE_AT_MOST = 0.01
+
+
+@dataclass(frozen=True)
+class Score:
+    """How a quantised network did on the samples that judge.
+
+    :ivar value: the mean of the metric
+    :ivar cosine: the mean cosine
+    :ivar worst: the cosine of the worst sample
+    """
+
+    value: float
+    cosine: float
+    worst: float
+
+    def beats(self, other: Score) -> bool:
+        """Whether it is better: by the metric, and where that cannot tell, by the cosine; not at the cost of the worst sample."""
+        if self.worst < other.worst - _WORSE_AT_MOST:
+            return False
+        if abs(self.value - other.value) > _TIE:
+            return self.value > other.value
+        return self.cosine > other.cosine
+
+    def __str__(self) -> str:
+        return f"{self.value:.4f}, worst cosine {self.worst:.4f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A network, quantised by a recipe.
+
+    :ivar groups: tensors with groups of channels, and why
+    :ivar refined: weights that were fitted anew, by the result of their step
+    :ivar notes: what was done and why, a line for each step
+    :ivar floats: tensors that are never rounded to codes: what makes them and what reads them is in float16
+    """
+
+    recipe: Recipe
+    steps: list[Step]
+    quantization: dict[str, Quantization]
+    groups: Mapping[str, GroupChoice] = field(default_factory=dict)
+    refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    floats: frozenset[str] = frozenset()
+
+
+class Workbench:
+    """One network in int8 and all that is known about it.
+
+    :param samples: normalised samples; read at most once, when they are needed
+    :param metric: a function of (expected outputs, given outputs), or the name of one; chosen by the shape of the outputs by default
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        chip: Chip,
+        calibration: Calibration,
+        samples: Iterable[Sample],
+        preprocess: Mapping[str, Preprocess] | None = None,
+        *,
+        metric: str | Metric | None = None,
+        progress: Progress | None = None,
+    ) -> None:
+        self.graph = graph
+        self.chip = chip
+        self.kind = format_of("w8a8", chip)
+        self.calibration = calibration
+        self.preprocess: Mapping[str, Preprocess] = preprocess or {}
+        self._source = samples
+        self._progress = progress
+        self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
+
+    @cached_property
+    def _samples(self) -> list[Sample]:
+        return list(islice(self._source, _MOST_SAMPLES))
+
+    @property
+    def can_judge(self) -> bool:
+        """Whether the quantised network can be run here: custom operators cannot."""
+        return not any(node.custom for node in self.graph.nodes)
+
+    @property
+    def fitting(self) -> list[Sample]:
+        """The samples that weights are fitted to."""
+        return [sample for index, sample in enumerate(self._samples) if index % _KEPT_APART != _KEPT_APART - 1]
+
+    @cached_property
+    def judging(self) -> list[Sample]:
+        """The samples that were kept apart; all where there are too few to keep some apart."""
+        return self._samples[_KEPT_APART - 1 :: _KEPT_APART] or self._samples
+
+    @cached_property
+    def _expected(self) -> list[list[Array]]:
+        model = FloatModel(self.graph, list(self.graph.outputs), {})
+        return [[np.asarray(values[name]) for name in self.graph.outputs] for values in map(model.run, self.judging)]
+
+    def quantized(self, recipe: Recipe, steps: list[Step]) -> Trial:
+        """The network quantised by all steps of a recipe but the re-fit."""
+        choices: dict[str, GroupChoice] = {}
+        if recipe.groups > 1:
+            block = self.chip.channel_block.get("int8", 1)
+            choices = choose_groups(self.graph, steps, self.calibration.channels, recipe.groups, block)
+        notes = [f"ranges: {recipe.algorithm}" + (f" {recipe.percentile:g}" if recipe.algorithm == "percentile" else "")]
+        if not choices:
+            return Trial(recipe, steps, self._quantization(recipe, steps, {}), {}, {}, tuple(notes))
+        plain = self.time_us(Trial(recipe, steps, self._quantization(recipe, steps, {})))
+        taken: dict[str, GroupChoice] = {}
+        spent = plain
+        for name, choice in choices.items():  # the largest gain first
+            while True:
+                quantization = self._quantization(recipe, steps, {**taken, name: choice})
+                time = self.time_us(Trial(recipe, steps, quantization))
+                fits = within_budget(time, plain, GROUP_BUDGET)
+                if fits or choice.count <= 2:
+                    break
+                choice = choice.with_fewer()
+            why = f"{name} in {choice.count}, noise 1/{choice.gain:.0f}, {_share(time - spent, plain)} time"
+            if not fits:
+                notes.append(f"groups: not {why}")
+                continue
+            notes.append(f"groups: {why}{self._rival(recipe, steps, name, time - spent, plain)}")
+            taken[name], spent = choice, time
+        return Trial(recipe, steps, self._quantization(recipe, steps, taken), taken, {}, tuple(notes))
+
+    def _quantization(self, recipe: Recipe, steps: list[Step], groups: Mapping[str, GroupChoice]) -> dict[str, Quantization]:
+        return assign_quantization(
+            self.graph,
+            steps,
+            CalibratedRanges(self.calibration.observer, recipe.algorithm, recipe.percentile),
+            self.kind,
+            self.preprocess,
+            {name: choice.grouping for name, choice in groups.items()},
+            self.calibration.channels,
+            exact_heads=recipe.heads,
+            clip=recipe.clip,
+        )
+
+    def _rival(self, recipe: Recipe, steps: list[Step], name: str, added: float, plain: float) -> str:
+        """What float16 would cost for a tensor instead of groups, where that is less."""
+        if not self.chip.float16:
+            return ""
+        halves = with_floats(steps, {name})
+        time = self.time_us(Trial(recipe, halves, self._quantization(recipe, halves, {})))
+        return f" (float16: {_share(time - plain, plain)})" if time - plain < added else ""
+
+    def refitted(self, trial: Trial) -> Trial:
+        """The trial with fitted weights, if the samples kept apart agree that it is better."""
+        if not self.can_judge:
+            return _noted(trial, "refit: left out, a custom operator stands in the network")
+        if len(self._samples) < FEWEST_SAMPLES:
+            return _noted(trial, f"refit: left out, {len(self._samples)} samples are fewer than {FEWEST_SAMPLES}")
+        largest = max(4 * math.prod(self.graph.shapes[name]) for name in trial.quantization)
+        fitting = self.fitting[: _FIT_BYTES // (_LIVE * largest)]
+        if len(fitting) < _FEWEST_FITTED:
+            return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
+        refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress)
+        if not refined:
+            return _noted(trial, "refit: left out, no convolution to fit")
+        better = replace(trial, refined=refined)
+        before, after = self.score(trial), self.score(better)
+        text = f"{self.metric_name} {before} -> {after} on {len(self.judging)} samples kept apart"
+        if after.beats(before):
+            return _noted(better, f"refit: {len(refined)} convolutions, {text}")
+        return _noted(trial, f"refit: not kept, {text}")
+
+    def score(self, trial: Trial) -> Score:
+        """How a trial does on the samples that judge."""
+        simulation = Simulation(self.graph, trial.steps, trial.quantization, refined=trial.refined)
+        given = [simulation.run(sample) for sample in self.judging]
+        pairs = list(zip(self._expected, given, strict=True))
+        cosines = [cosine(*pair) for pair in pairs]
+        values = cosines if self._metric is cosine else [float(self._metric(*pair)) for pair in pairs]
+        return Score(float(np.mean(values)), float(np.mean(cosines)), min(cosines))
+
+    def cosine_of(self, trial: Trial, codes: Mapping[str, Quantization]) -> float:
+        """The mean cosine where nothing but the tensors of *codes* is rounded; on two samples, as there are many tensors."""
+        simulation = Simulation(self.graph, trial.steps, codes, weights=False)
+        pairs = zip(self._expected[:2], self.judging[:2], strict=True)
+        return float(np.mean([cosine(expected, simulation.run(sample)) for expected, sample in pairs]))
+
+    def time_us(self, trial: Trial) -> float:
+        """What the chip is predicted to take, with one core."""
+        from ..npu.timing import predict
+
+        program = lower(self.graph, trial.steps, self.chip, trial.quantization, self.kind, outline=True)
+        return predict(program, self.chip).latency_us
+
+
+def with_floats(steps: Sequence[Step], tensors: Set[str]) -> list[Step]:
+    """The steps, with those in float that make or read one of the *tensors*: only then is it never rounded to a code."""
+    return [replace(step, is_float=step.is_float or not tensors.isdisjoint((*step.reads, *step.outputs))) for step in steps]
+
+
+def within_budget(time_us: float, plain_us: float, budget: float) -> bool:
+    """Whether a time is at most the share *budget* above a plain one; what a few layers take just to start is always allowed."""
+    return time_us <= plain_us + max(budget * plain_us, _SLACK_US)
+
+
+def _share(difference: float, whole: float) -> str:
+    return f"{100.0 * difference / whole:+.1f} %" if whole else "+0.0 %"
+
+
+def _noted(trial: Trial, note: str) -> Trial:
+    return replace(trial, notes=(*trial.notes, note))
+
+
+def accuracy_text(trials: Sequence[Trial]) -> str:
+    """What was done and why, for the model file."""
+    return "; ".join(dict.fromkeys(note for trial in trials for note in trial.notes))

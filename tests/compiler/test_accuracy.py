@@ -1,0 +1,355 @@
+"""What the quantiser's recipe does for a network that one scale for each tensor would spoil."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from diseased_network import STEM, diseased_network, diseased_samples
+
+import anynpu
+from anynpu import chips
+from anynpu.compiler import METRICS, STEPS
+from anynpu.compiler.graph import Graph
+from anynpu.compiler.groups import Grouping
+from anynpu.compiler.metrics import cosine, detections, map_overlap, margin, metric_of, top1
+from anynpu.compiler.recipe import Recipe
+from anynpu.compiler.search import run_recipe
+from anynpu.compiler.simulate import Simulation
+from anynpu.compiler.study import Study, open_study
+from anynpu.compiler.workbench import GROUP_BUDGET, Score, Workbench, within_budget
+from anynpu.errors import CompileError
+from anynpu.npu.engines.native import NativeEngine
+from anynpu.npu.timing import predict
+from anynpu.program import Conv, Float, Model
+from anynpu.tensor import Affine
+
+from .running import run_fp32, run_model
+
+Array = npt.NDArray[Any]
+
+CALIBRATION = diseased_samples(12)
+HELD_OUT = diseased_samples(8, 1000)
+PLAIN = {"accuracy": "fast", "algorithm": "minmax", "without": ("groups", "clip")}
+
+
+@pytest.fixture(scope="module")
+def network() -> onnx.ModelProto:
+    return diseased_network()
+
+
+@pytest.fixture(scope="module")
+def expected(network: onnx.ModelProto) -> list[list[Array]]:
+    return run_fp32(network, HELD_OUT)
+
+
+@pytest.fixture(scope="module")
+def default(network: onnx.ModelProto) -> Model:
+    return anynpu.compile(network, "rk3588", dataset=CALIBRATION)
+
+
+@pytest.fixture(scope="module")
+def study(network: onnx.ModelProto) -> Study:
+    return open_study(network, dataset=CALIBRATION)
+
+
+def explained(expected: list[list[Array]], given: list[list[Array]]) -> float:
+    """The share of the output's variance over the picture that is still there."""
+    shares = []
+    for (first,), (second,) in zip(expected, given, strict=True):
+        moving = first - first.mean(axis=(2, 3), keepdims=True)
+        shares.append(1.0 - float(((first - second) ** 2).sum() / (moving**2).sum()))
+    return float(np.mean(shares))
+
+
+def quality(model: Model, expected: list[list[Array]]) -> float:
+    return explained(expected, run_model(model, HELD_OUT))
+
+
+def test_the_default_recipe_rescues_what_min_max_loses(
+    network: onnx.ModelProto, default: Model, expected: list[list[Array]]
+) -> None:
+    plain = anynpu.compile(network, "rk3588", dataset=CALIBRATION, **PLAIN)
+    assert quality(plain, expected) <= 0.5
+    assert quality(default, expected) >= 0.95
+
+
+def test_best_is_at_least_as_good_and_says_what_each_step_bought(
+    network: onnx.ModelProto, default: Model, expected: list[list[Array]]
+) -> None:
+    stages: list[str] = []
+    model = anynpu.compile(
+        network, "rk3588", dataset=CALIBRATION, accuracy="best", progress=lambda stage, done, total: stages.append(stage)
+    )
+    assert quality(model, expected) >= quality(default, expected)
+    notes = model.provenance["accuracy"].split("; ")
+    assert sum(note.startswith("tried: ") for note in notes) == 12
+    assert sum(note.startswith("chosen: ") for note in notes) == 1
+    assert "trying recipes" in stages
+
+
+def test_float16_layers_come_one_by_one_where_groups_are_left_out(network: onnx.ModelProto, expected: list[list[Array]]) -> None:
+    options: dict[str, Any] = {"dataset": CALIBRATION, "without": ("groups", "refit")}
+    plain = anynpu.compile(network, "rk3588", accuracy="fast", **options)
+    best = anynpu.compile(network, "rk3588", accuracy="best", **options)
+    assert any(isinstance(layer.op, Float) for layer in best.programs[0].layers)
+    assert quality(best, expected) > 0.95 > quality(plain, expected)
+    assert f"float16: {STEM}, " in best.provenance["accuracy"]
+    assert "ms predicted" in best.provenance["accuracy"]
+
+
+def test_a_chip_without_float16_gets_none(network: onnx.ModelProto) -> None:
+    model = anynpu.compile(network, "rv1106", dataset=CALIBRATION, accuracy="best", without=("groups", "refit"))
+    assert not any(isinstance(layer.op, Float) for layer in model.programs[0].layers)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_each_step_can_be_left_out_alone(network: onnx.ModelProto, default: Model, step: str) -> None:
+    model = anynpu.compile(network, "rk3588", dataset=CALIBRATION, algorithm="mse", without=[step])
+    whole = anynpu.compile(network, "rk3588", dataset=CALIBRATION, algorithm="mse")
+    assert _constants(model) != _constants(whole)
+    assert ("refit:" in model.provenance["accuracy"]) == (step != "refit")
+    assert ("groups:" in model.provenance["accuracy"]) == (step != "groups")
+
+
+def _constants(model: Model) -> list[object]:
+    program = model.programs[0]
+    weights = [layer.op.weights.tobytes() for layer in program.layers if isinstance(layer.op, Conv)]
+    return [*weights, *(spec.quantization for spec in program.tensors.values()), *_tables(model)]
+
+
+def _tables(model: Model) -> list[bytes]:
+    tables = (layer.op.epilogue for layer in model.programs[0].layers if isinstance(layer.op, Conv))
+    return [b"" if entry.table is None else entry.table.tobytes() + entry.multiplier.tobytes() for entry in tables]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"accuracy": "perfect"}, "there is no accuracy 'perfect'"),
+        ({"without": ["luck"]}, "there is no step 'luck'"),
+        ({"metric": "feeling"}, "there is no metric 'feeling'"),
+    ],
+)
+def test_unknown_choices_are_refused(network: onnx.ModelProto, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(CompileError, match=message):
+        anynpu.compile(network, "rk3588", dataset=CALIBRATION, **options)
+
+
+def test_the_file_records_what_was_done_and_why(default: Model) -> None:
+    text = default.provenance["accuracy"]
+    assert "ranges: percentile 99.99" in text
+    assert f"groups: {STEM} in 2, noise 1/" in text
+    assert "% time" in text
+    assert "kept apart" in text
+
+
+def test_few_samples_are_not_fitted_to(network: onnx.ModelProto) -> None:
+    model = anynpu.compile(network, "rk3588", dataset=CALIBRATION[:5])
+    assert "refit: left out, 5 samples are fewer than 8" in model.provenance["accuracy"]
+
+
+def test_a_fit_that_does_not_help_is_not_kept(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores say that fitted weights are worse: the trial comes back as it was, with a note."""
+    bench = study.bench
+    trial = bench.quantized(Recipe(), study.steps)
+    monkeypatch.setattr(Workbench, "score", lambda self, entry: Score(0.5 if entry.refined else 0.6, 0.9, 0.9))
+    after = bench.refitted(trial)
+    assert after.refined == {}
+    assert after.notes[-1].startswith("refit: not kept, cosine 0.6000")
+
+
+def test_a_metric_of_the_caller_decides(study: Study) -> None:
+    """A metric that only likes few codes wins over cosine."""
+    asked: list[int] = []
+
+    def coarse(wanted: list[Array], given: list[Array]) -> float:
+        asked.append(len(given))
+        return -float(len(np.unique(given[0])))
+
+    bench = Workbench(study.bench.graph, chips.get("rk3588"), study.bench.calibration, CALIBRATION, metric=coarse)
+    (chosen,) = run_recipe([bench], [study.steps], Recipe(refit=False), best=True, time_budget=1.0)
+    tried = [bench.score(bench.quantized(Recipe(groups=count), study.steps)).value for count in (1, 2, 4)]
+    assert asked
+    assert bench.score(chosen).value >= max(tried)
+
+
+def test_a_better_mean_does_not_excuse_a_worse_worst_sample() -> None:
+    before = Score(0.95, 0.95, 0.94)
+    assert Score(0.97, 0.97, 0.945).beats(before)
+    assert not Score(0.97, 0.97, 0.90).beats(before)
+    assert Score(0.951, 0.96, 0.94).beats(before)  # the metric cannot tell, the cosine can
+    assert not Score(0.951, 0.94, 0.94).beats(before)
+
+
+def test_the_simulation_gives_the_codes_of_the_engine(network: onnx.ModelProto, default: Model, study: Study) -> None:
+    """Sums in float32 instead of integers: nearly all codes are equal, none is more than a few steps off."""
+    bench = study.bench
+    trial = bench.refitted(bench.quantized(Recipe(), study.steps))
+    assert trial.refined
+    simulation = Simulation(bench.graph, trial.steps, trial.quantization, refined=trial.refined)
+    scale = default.outputs[0].quantization
+    assert isinstance(scale, Affine)
+    assert scale == trial.quantization["y"]
+    (result,) = zip(*run_model(default, HELD_OUT[:3]), strict=True)
+    for sample, given in zip(HELD_OUT[:3], result, strict=True):
+        steps = np.abs(simulation.run(sample)[0] - given) / scale.scale
+        assert steps.max() < 3.5
+        assert (steps < 0.5).mean() > 0.9
+
+
+def test_grouped_layers_are_what_the_hardware_can_do(default: Model) -> None:
+    program, block = default.programs[0], chips.get("rk3588").channel_block["int8"]
+    grouped = [spec for spec in program.tensors.values() if spec.quantization and not spec.quantization.is_per_tensor]
+    assert [spec.name for spec in grouped] == [STEM]
+    readers = {name: layer for layer in program.layers for name in layer.inputs}
+    for spec in program.tensors.values():
+        quantization = spec.quantization
+        assert isinstance(quantization, Affine)
+        assert all(np.float32(scale) == scale and scale > 0 for scale in quantization.scales)
+        assert all(-128 <= zero <= 127 for zero in quantization.zero_points)
+    for layer in program.layers:
+        assert isinstance(layer.op, Conv)
+        assert layer.op.weights.dtype == np.int8
+        assert layer.op.bias.dtype == np.int32
+        assert np.all((layer.op.weight_zero >= -128) & (layer.op.weight_zero <= 127))
+        epilogue, result = layer.op.epilogue, program.tensors[layer.outputs[0]]
+        if epilogue.table is not None:
+            sizes = getattr(result.quantization, "group_sizes", ())
+            assert epilogue.table.shape == (max(len(sizes), 1), 256)
+            assert epilogue.table_groups == sizes
+    for spec in grouped:
+        reader = readers[spec.name].op
+        assert isinstance(reader, Conv)
+        depthwise = reader.groups == spec.channels
+        assert depthwise or not any(reader.pads)  # a chip pads with one zero point
+        assert isinstance(spec.quantization, Affine)
+        pairs = set(zip(spec.quantization.scales, spec.quantization.zero_points, strict=True))
+        assert len(pairs) <= 2
+        assert spec.channels <= block  # wider tensors have groups of whole blocks, see below
+
+
+def test_groups_of_wide_tensors_fill_whole_blocks() -> None:
+    from anynpu.compiler.groups import _noise
+
+    rng = np.random.default_rng(2)
+    high = np.concatenate([rng.uniform(0.5, 1.0, 37), rng.uniform(500.0, 1000.0, 27)])[rng.permutation(64)]
+    free = Grouping(_noise(np.zeros(64), high, np.ones(64), 2)[1])
+    aligned = Grouping(_noise(np.zeros(64), high, np.ones(64), 2, 16)[1])
+    assert sorted(np.bincount(free.group_of).tolist()) == [27, 37]
+    assert all(size % 16 == 0 for size in np.bincount(aligned.group_of))
+
+
+def test_the_engine_computes_grouped_and_fitted_layers_exactly(default: Model) -> None:
+    with anynpu.Device("rk3588", engine=NativeEngine()) as device, device.load(default).context() as context:
+        native = [context.run(dict(sample)) for sample in HELD_OUT[:2]]
+    from anynpu.npu import ReferenceEngine
+
+    with anynpu.Device("rk3588", engine=ReferenceEngine()) as device, device.load(default).context() as context:
+        exact = [context.run(dict(sample)) for sample in HELD_OUT[:2]]
+    for one, other in zip(native, exact, strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+
+
+def test_groups_and_float16_cost_predicted_time(network: onnx.ModelProto) -> None:
+    chip = chips.get("rk3588")
+    options: dict[str, Any] = {"dataset": CALIBRATION[:4], "shapes": {"x": (1, 3, 32, 32)}}
+    one = anynpu.compile(network, "rk3588", channel_groups=1, **options)
+    two = anynpu.compile(network, "rk3588", channel_groups=2, **options)
+    half = anynpu.compile(network, "rk3588", channel_groups=1, hybrid=[STEM], **options)
+    times = [predict(model.programs[0], chip) for model in (one, two, half)]
+    assert times[1].latency_us > times[0].latency_us
+    stem = [prediction.layers[0] for prediction in times]
+    assert stem[1].time_us == pytest.approx(2 * stem[0].time_us)  # a pass for each table
+    assert stem[2].npu_cycles > stem[0].npu_cycles
+    assert stem[2].written_bytes == 2 * stem[0].written_bytes
+
+
+def test_groups_stay_within_their_budget(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where every group doubled the time, there would be none, and the notes would say so."""
+    bench = study.bench
+    plain = bench.time_us(bench.quantized(Recipe(groups=1), study.steps))
+
+    def dear(self: Workbench, trial: Any) -> float:
+        grouped = any(not entry.is_per_tensor for entry in trial.quantization.values())
+        return 1000.0 * plain * (2.0 if grouped else 1.0)
+
+    monkeypatch.setattr(Workbench, "time_us", dear)
+    trial = bench.quantized(Recipe(groups=4), study.steps)
+    assert trial.groups == {}
+    assert f"groups: not {STEM} in 2" in trial.notes[-1]
+
+
+def test_a_budget_leaves_room_for_a_few_short_layers() -> None:
+    assert within_budget(10_000.0 * (1 + GROUP_BUDGET), 10_000.0, GROUP_BUDGET)
+    assert not within_budget(10_000.0 * (1 + GROUP_BUDGET) + 1, 10_000.0, GROUP_BUDGET)
+    assert within_budget(100.0, 50.0, 0.0)
+
+
+def test_several_shapes_share_the_fitted_weights() -> None:
+    network = diseased_network()
+    for value in (*network.graph.input, *network.graph.output):
+        for axis in value.type.tensor_type.shape.dim[2:]:
+            axis.dim_param = "side" if value.name == "x" else "half"
+    model = anynpu.compile(network, "rk3588", dataset=CALIBRATION, shapes=[{"x": (1, 3, 32, 32)}, {"x": (1, 3, 48, 48)}])
+    first, second = ([layer.op for layer in program.layers if isinstance(layer.op, Conv)] for program in model.programs)
+    assert "refit: 3 convolutions" in model.provenance["accuracy"]
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one.weights, other.weights)
+        np.testing.assert_array_equal(one.bias, other.bias)
+
+
+def test_metrics_know_equal_from_different() -> None:
+    rows = np.array([[3.0, 1.0, 0.0], [0.0, 1.0, 0.5]])
+    assert cosine([rows], [rows]) == pytest.approx(1.0)
+    assert top1([rows], [rows]) == margin([rows], [rows]) == 1.0
+    swapped = rows[:, [1, 0, 2]]
+    assert top1([rows], [swapped]) == 0.0
+    assert margin([rows], [swapped]) == -1.0
+    maps = np.array([0.0, 0.5, 0.9, 0.1])
+    assert map_overlap([maps], [maps]) == 1.0
+    assert map_overlap([maps], [np.array([0.0, 0.5, 0.1, 0.1])]) == 0.5
+    assert map_overlap([np.zeros(4)], [np.zeros(4)]) == 1.0
+
+
+@pytest.mark.parametrize("columns", [False, True])
+def test_detections_are_kept_or_lost(columns: bool) -> None:
+    """Three boxes of which one loses its score and one moves away."""
+    boxes = np.zeros((40, 4 + 1 + 3))
+    boxes[:3, :4] = [[10, 10, 8, 8], [40, 40, 8, 8], [80, 80, 8, 8]]
+    boxes[:3, 4] = 0.9
+    boxes[:3, 5] = 0.9
+    worse = boxes.copy()
+    worse[1, 5] = 0.1
+    worse[2, 0] += 7.0
+
+    def output(rows: Array) -> list[Array]:
+        return [np.delete(rows, 4, axis=1).T[None] if columns else rows[None]]
+
+    assert detections(output(boxes), output(boxes)) == 1.0
+    assert detections(output(boxes), output(worse)) == pytest.approx(2 * 1 / (3 + 2))
+
+
+def test_detections_of_something_else_are_refused() -> None:
+    with pytest.raises(CompileError, match="takes one output"):
+        detections([np.zeros((1, 3))], [np.zeros((1, 3))])
+
+
+def test_the_shape_of_the_output_chooses_the_metric() -> None:
+    assert metric_of(None, [(1, 4)])[0] == "margin"
+    assert metric_of(None, [(1, 4, 8, 8)])[0] == "cosine"
+    assert metric_of("map", [(1, 4)]) == ("map", METRICS["map"])
+
+
+def test_graph_is_left_as_it_was_by_trials(study: Study) -> None:
+    graph = study.bench.graph
+    assert isinstance(graph, Graph)
+    before = {name: value.copy() for name, value in graph.constants.items()}
+    study.bench.refitted(study.bench.quantized(replace(Recipe(), groups=4), study.steps))
+    assert set(before) == set(graph.constants)
+    for name, value in before.items():
+        np.testing.assert_array_equal(value, graph.constants[name])

@@ -1,0 +1,128 @@
+"""Lint names the tensors that suffer, and is silent where nothing does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from diseased_network import STEM, diseased_network, diseased_samples
+from onnx import TensorProto, helper, numpy_helper
+
+import anynpu
+from anynpu.compiler import Finding, lint
+from anynpu.compiler.lint import RULES
+
+SAMPLES = diseased_samples(6)
+
+
+def by_rule(findings: list[Finding]) -> dict[str, list[Finding]]:
+    found: dict[str, list[Finding]] = {}
+    for finding in findings:
+        assert finding.rule in RULES
+        assert finding.remedy
+        assert finding.numbers
+        found.setdefault(finding.rule, []).append(finding)
+    return found
+
+
+@pytest.fixture(scope="module")
+def diseased() -> dict[str, list[Finding]]:
+    return by_rule(lint(diseased_network(), dataset=SAMPLES))
+
+
+@pytest.mark.parametrize(
+    ("rule", "tensor", "severity"),
+    [
+        ("group-noise", STEM, "error"),
+        ("first-layers", STEM, "warning"),
+        ("starved-channels", STEM, "warning"),
+        ("cancellation", "depth_act", "warning"),
+        ("flat-table", "stem", "note"),
+    ],
+)
+def test_the_disease_is_named(diseased: dict[str, list[Finding]], rule: str, tensor: str, severity: str) -> None:
+    finding = next(entry for entry in diseased[rule] if entry.tensor == tensor)
+    assert finding.severity == severity
+    assert str(finding).startswith(f"{severity}: {tensor}: ")
+
+
+def test_the_worst_comes_first() -> None:
+    severities = [finding.severity for finding in lint(diseased_network(), dataset=SAMPLES)]
+    assert severities == sorted(severities, key=["error", "warning", "note"].index)
+
+
+def small_network(**extra: Any) -> onnx.ModelProto:
+    """One convolution with Relu, one dense layer of two classes."""
+    rng = np.random.default_rng(0)
+    weights = {"w": rng.standard_normal((8, 3, 3, 3)), "v": rng.standard_normal((8, 2))}
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("GlobalAveragePool", ["s"], ["p"]),
+        helper.make_node("Flatten", ["p"], ["f"]),
+        helper.make_node("MatMul", ["f", "v"], ["y"], "dense"),
+        *extra.get("nodes", ()),
+    ]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 2]), *extra.get("outputs", ())]
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+        outputs,
+        [numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def pictures(count: int = 6, scale: float = 1.0) -> list[dict[str, Any]]:
+    rng = np.random.default_rng(1)
+    return [{"x": (scale * rng.standard_normal((1, 3, 16, 16))).astype(np.float32)} for _ in range(count)]
+
+
+def test_a_healthy_network_has_notes_at_most() -> None:
+    findings = lint(small_network(), dataset=pictures())
+    assert {finding.severity for finding in findings} <= {"note"}
+    assert [finding.tensor for finding in findings if finding.rule == "two-classes"] == ["y"]
+
+
+def test_one_sample_that_sets_the_range() -> None:
+    samples = pictures()
+    samples[3] = {"x": samples[3]["x"] * 20.0}
+    found = by_rule(lint(small_network(), dataset=samples))["one-sample"]
+    assert [finding.numbers["sample"] for finding in found] == [4.0] * len(found)
+    assert "c" in [finding.tensor for finding in found]
+
+
+def test_a_second_reader_blocks_a_fusion() -> None:
+    extra = helper.make_tensor_value_info("z", TensorProto.FLOAT, [1, 8, 16, 16])
+    network = small_network(nodes=[helper.make_node("MaxPool", ["c"], ["z"], kernel_shape=[1, 1])], outputs=[extra])
+    (finding,) = by_rule(lint(network, dataset=pictures()))["second-reader"]
+    assert finding.tensor == "c"
+
+
+def test_unequal_channels_of_a_picture() -> None:
+    raw = [{"x": np.random.default_rng(seed).integers(0, 256, (1, 3, 16, 16)).astype(np.uint8)} for seed in range(4)]
+    unequal = by_rule(lint(small_network(), dataset=raw, mean=(124, 116, 104), std=(58, 57, 40)))
+    assert [finding.tensor for finding in unequal["input-steps"]] == ["x"]
+    equal = by_rule(lint(small_network(), dataset=raw, mean=(0, 0, 0), std=(255, 255, 255)))
+    assert "input-steps" not in equal
+
+
+def test_compiling_warns_of_what_is_left_over() -> None:
+    rescued = anynpu.compile(diseased_network(), dataset=SAMPLES)
+    assert STEM not in rescued.provenance.get("warnings", "")
+    spoilt = anynpu.compile(diseased_network(), dataset=SAMPLES, channel_groups=1)
+    assert f"error: {STEM}: two groups" in spoilt.provenance["warnings"]
+
+
+def test_clipped_heads_are_an_error() -> None:
+    rng = np.random.default_rng(4)
+    samples = [
+        {"x": (rng.standard_normal((1, 3, 32, 32)) * (1 + 4 * (rng.random((1, 3, 32, 32)) > 0.999))).astype(np.float32)}
+        for _ in range(6)
+    ]
+    options: dict[str, Any] = {"dataset": samples, "percentile": 99.0}
+    assert "clipped" not in anynpu.compile(diseased_network(), **options).provenance.get("warnings", "")
+    assert "are cut to" in anynpu.compile(diseased_network(), **options, without=["heads"]).provenance["warnings"]
