@@ -127,6 +127,18 @@ def test_errors_that_pile_up_are_told_from_one_that_is_made(proto: onnx.ModelPro
     assert "errors pile up" in sentences(comparison)[1]
 
 
+def test_inputs_beyond_the_calibrated_range_are_called_clipped() -> None:
+    net = Net()
+    net.output(net.op("Tanh", net.input("x", (1, 2, 8, 8))))
+    low = [{"x": np.random.default_rng(1).uniform(-0.3, 0.3, (1, 2, 8, 8)).astype(np.float32)} for _ in range(3)]
+    model = anynpu.compile(net.proto(), dataset=low)
+    wider = [{"x": 2 * sample["x"]} for sample in low]
+    text = sentences(compare(OnnxSubject(net.proto(), "fp32"), CompiledSubject(model, "int8"), wider))
+    assert text[-1].startswith("2 tensors clip more than 1 % of their elements, most of all x (Input) with ")
+    text = sentences(compare(OnnxSubject(net.proto(), "fp32"), CompiledSubject(model, "int8"), low))
+    assert not any("clip" in sentence for sentence in text)
+
+
 def test_mean_std_and_channel_order_are_applied_to_the_onnx_side() -> None:
     """Raw pixels in, RGB; the network takes BGR, normalised."""
     random = np.random.default_rng(9)

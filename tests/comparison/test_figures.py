@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -117,6 +118,17 @@ def a_comparison(cosine: float, snr: float) -> Comparison:
         0, "conv", "Conv", "y", (1,), (), figures, figures, CodesUsed(9, 256, 0.02, 0.01), False, Histograms(), ranges
     )
     return Comparison("a", "b", 1, (entry,), ("y",), Limits())
+
+
+def test_a_scale_needs_codes_to_be_judged() -> None:
+    (entry,) = a_comparison(0.999, 30.0).layers
+    assert entry.codes is not None
+    assert not entry.fails_alone(Limits())
+    finer = replace(entry, codes=replace(entry.codes, used=16))
+    assert finer.fails_alone(Limits()) == "alone its results are 3.0 % too large"
+    assert not finer.fails_alone(Limits(scale=0.04))
+    uncertain = replace(finer, alone=replace(finer.so_far, scale_uncertainty=0.011))
+    assert not uncertain.fails_alone(Limits())
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def _recognise(text: str) -> _Side:
         choose_device(text)
     except DeviceUnavailable:
         raise ModelFormatError(
-            f"'{text}' is neither a file nor a device", hint="give a model file, or a device: sim, sim:rk3588, rknn, rknn:PATH"
+            f"'{text}' is neither a file nor a device", hint="give a model file, or a device: sim, sim:rk3588, rknn, vip"
         ) from None
     return _Side(text, device=text)
 

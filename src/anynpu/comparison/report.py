@@ -35,10 +35,11 @@ def sentences(comparison: Comparison) -> list[str]:
     if clipped:
         worst = max(clipped, key=lambda entry: entry.codes.clipped if entry.codes is not None else 0.0)
         assert worst.codes is not None
-        count = f"{len(clipped)} tensor{' clips' if len(clipped) == 1 else 's clip'}"
-        text.append(
-            f"{count} more than {100 * _CLIPPED:.0f} % of the elements, most of all {_name(worst)} with {100 * worst.codes.clipped:.1f} %."
-        )
+        if len(clipped) == 1:
+            text.append(f"{_name(worst)} clips {100 * worst.codes.clipped:.1f} % of its elements.")
+        else:
+            most = f"most of all {_name(worst)} with {100 * worst.codes.clipped:.1f} %"
+            text.append(f"{len(clipped)} tensors clip more than {100 * _CLIPPED:.0f} % of their elements, {most}.")
     return text
 
 
