@@ -121,7 +121,7 @@ static void arrange(const char *model)
     for (vip_uint32_t i = 0; i < self.outputs; i++)
         keep(self.output[i]);
     if (pick(2))
-        OK(vip_trigger_network(self.network));
+        judge(vip_trigger_network(self.network));
     for (int i = 0; i < 4; i++)
         judge(vip_run_network(any()));
 }
