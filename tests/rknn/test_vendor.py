@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -146,13 +147,17 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
 
 
 def test_searching(library_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vendor, "FOLDERS", (str(tmp_path), str(library_path.parent)))
-    monkeypatch.setattr(vendor, "NAMES", ("librknnrt.so", "librknnmrt.so"))
-    assert VendorLibrary.find().path == str(library_path)
+    names = ("libsearched.so", "libsearched-too.so")  # the loader knows the usual ones where other tests have loaded them
+    found = tmp_path / "there" / names[1]
+    found.parent.mkdir()
+    shutil.copy(library_path, found)
+    monkeypatch.setattr(vendor, "FOLDERS", (str(tmp_path), str(found.parent)))
+    monkeypatch.setattr(vendor, "NAMES", names)
+    assert VendorLibrary.find().path == str(found)
     monkeypatch.setattr(vendor, "FOLDERS", (str(tmp_path),))
-    with pytest.raises(DeviceUnavailable, match=r"there is an NPU \(a reason\), but no librknnrt.so or librknnmrt.so"):
+    with pytest.raises(DeviceUnavailable, match=r"there is an NPU \(a reason\), but no libsearched.so or libsearched-too.so"):
         VendorLibrary.find(reason="a reason")
-    (tmp_path / "librknnrt.so").write_bytes(b"broken")
+    (tmp_path / names[0]).write_bytes(b"broken")
     with pytest.raises(DeviceUnavailable, match="cannot be loaded"):
         VendorLibrary.find()
 
