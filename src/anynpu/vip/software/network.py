@@ -156,8 +156,12 @@ class NetworkState:
             loaded = self.weights.load(self._memory(self.coefficients, modelfile.weight_size(self.model), "coefficients"))
             context = loaded.context(internal=internal)
             program = self.model.programs[0]
-            addresses = {name: context.input_buffer(name).address for name in program.inputs}
-            addresses |= {name: context.output_buffer(name).address for name in program.outputs if name not in addresses}
+            try:
+                addresses = {name: context.input_buffer(name).address for name in program.inputs}
+                addresses |= {name: context.output_buffer(name).address for name in program.outputs if name not in addresses}
+            except BaseException:
+                context.close()
+                raise
             self._prepared = _Prepared(loaded, context, addresses, context.internal_memory)
 
     def finish(self) -> None:
