@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from vendor_files import nb_file
 
 from anynpu.cli.diagnosis import Finding, diagnose, docker_flags
 
@@ -148,3 +149,45 @@ def test_the_command_prints_json_and_ends_well_here() -> None:
     assert {entry["topic"] for entry in json.loads(result.stdout)} >= {"device", "python", "choice"}
     result = CliRunner().invoke(app, ["doctor"], env={"ANYNPU_DEVICE": "nothing"})
     assert result.exit_code == 1
+
+
+def vip_board(root: Path, version: int | None = None) -> Path:
+    """A machine with a T527; with a *version*, with a library of it."""
+    for path, content in {"proc/device-tree/compatible": b"vendor,board\0allwinner,t527\0", "dev/vipcore": b""}.items():
+        target = root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    if version is not None:
+        library = root / "usr/lib/libVIPlite.so"
+        library.parent.mkdir(parents=True, exist_ok=True)
+        source = f"unsigned vip_get_version(void) {{ return {version}; }}\n"
+        subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source.encode(), check=True)
+    return root
+
+
+def test_a_board_of_allwinner(tmp_path: Path) -> None:
+    found = look(vip_board(tmp_path))
+    assert "t527" in found["device"][0].text
+    assert any("ANYNPU_VIP_LIBRARY" in finding.advice for finding in found["vendor"])
+    found = look(vip_board(tmp_path, 0x00010D00))
+    assert [finding for finding in found["vendor"] if finding.state == "problem"] == []
+    assert any(finding.text.endswith("libVIPlite.so, VIPLite 1.13.0") for finding in found["vendor"])
+    assert any("libVIPlite.so" in flag for flag in docker_flags(tmp_path))
+    assert "--device /dev/vipcore" in docker_flags(tmp_path)
+
+
+def test_a_library_of_allwinner_that_is_too_new(tmp_path: Path) -> None:
+    found = look(vip_board(tmp_path, 0x00020300))
+    (problem,) = [finding for finding in found["vendor"] if finding.state == "problem"]
+    assert "structs differ" in problem.text
+
+
+def test_a_model_for_another_npu_of_allwinner(tmp_path: Path) -> None:
+    model = tmp_path / "lenet.nb"
+    model.write_bytes(nb_file(customer=0x1000003B))
+    problems = [finding for finding in look(vip_board(tmp_path), model=model)["model"] if finding.state == "problem"]
+    assert len(problems) == 1
+    assert "0x1000003b" in problems[0].text
+    assert "0x10000016" in problems[0].text
+    model.write_bytes(nb_file(customer=0x10000016))
+    assert all(finding.state == "ok" for finding in look(vip_board(tmp_path), model=model)["model"])

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -252,3 +253,71 @@ def test_what_the_driver_prints_is_that_of_the_generations() -> None:
     found = re.findall(r'\{(0x\w+), "([^"]+)"\}', native.read_text(encoding="utf-8"))
     known = (generations.A, generations.B, generations.C)
     assert [(int(version, 16), driver) for version, driver in found] == [(entry.version, entry.driver) for entry in known]
+
+
+VENDOR = """
+import sys
+import numpy as np
+import anynpu.vip.network
+from anynpu.session import InferenceSession
+from anynpu.vip import Awnn, Network, VendorLibrary
+from anynpu.vip.vpmrun import VpmOptions, vpm_run
+
+anynpu.vip.network.check_target = lambda *_, **__: None  # this board executes what anynpu compiles
+model, path = sys.argv[1:]
+library = VendorLibrary(path)
+values = np.random.default_rng(2).normal(size=(1, 3, 12, 10)).astype(np.float32)
+with Network(model, device="sim:t527") as network:
+    due, codes, profile = network.run([values]), network.inputs[0].encode(values), network.profile
+
+def same(found):
+    assert all(np.array_equal(one.reshape(-1), other.reshape(-1)) for one, other in zip(found, due, strict=True))
+
+with Network(model, device=library) as network:
+    assert network.hardware.customer_id == 0x10000016
+    same(network.run([codes]))
+    assert network.profile == profile
+    with network.duplicate(priority=3, timeout=9) as twin, network.duplicate(weak=True) as weak:
+        same(twin.run([values]))
+        weak.set_inputs([values])
+        weak.trigger()
+        weak.wait()
+        same(weak.get_outputs())
+with Awnn(model, device=library) as context:
+    context.set_input_buffers([codes])
+    context.run()
+    same(context.get_output_buffers())
+
+class Board:
+    def open_backend(self, model, options, weights_from):
+        from anynpu.vip import open_backend
+        return open_backend(model, options, library, weights_from)
+
+with InferenceSession(model, device=Board()) as session:
+    assert session.device == "T527, libVIPlite 1.13.0, 1 core", session.device
+    for found in session.stream([values] * 5):
+        same(found)
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", values)
+    session.run_with_iobinding(binding)
+    same(binding.copy_outputs_to_cpu())
+open("x.dat", "wb").write(codes.tobytes())
+open("sample.txt", "w").write(f"[network]\\n{model}\\n[input]\\nx.dat\\n[output]\\na.txt\\nb.txt\\n")
+assert vpm_run(VpmOptions("sample.txt", loops=2, bypass=False), lambda line: None, device=library) == 0
+same([np.loadtxt("a.txt", dtype=np.float32), np.loadtxt("b.txt", dtype=np.float32)])
+try:
+    Network(b"VPMN" + bytes(60), device=library)
+except anynpu.errors.ModelError as error:
+    assert error.code == -7 and error.call == "vip_create_network"
+else:
+    raise AssertionError("a model that is none")
+print("same")
+"""
+
+
+def test_python_on_a_library_that_is_loaded(models: dict[tuple[str, str], Path], tmp_path: Path) -> None:
+    """The way that a board's own library takes: everything of Python runs over function pointers."""
+    script = tmp_path / "script.py"
+    script.write_text(VENDOR)
+    command = [sys.executable, script, models["t527", "w8a8"], library_folder() / "libVIPlite.so"]
+    assert run(command, clean_environment(ANYNPU_CHIP="t527"), cwd=tmp_path).stdout.splitlines()[-1] == "same"

@@ -64,6 +64,8 @@ class Machine:
         self.groups: list[Group] = []
         self.trail: list[str] = []
         self.families = [
+            *[self.arrange] * 8,
+            self.arrange_group,
             *[self.init] * 2,
             self.destroy,
             *[self.create_network] * 3,
@@ -110,6 +112,40 @@ class Machine:
             self.expect("vip_set_output", {0}, handle, index, self.pointer("vip_buffer", buffer.handle))  # type: ignore[union-attr]
         self.expect("vip_run_network", {0}, handle)
 
+    def arrange(self) -> None:
+        """Make a network ready, so that random calls meet one that is."""
+        if not self.inits:
+            self.init()
+        for property in (4, 16):
+            self.expect("vip_power_management", {0}, ffi.NULL, property, ffi.NULL)
+        self.on = self.running = True
+        alive = [network for network in self.networks if network.alive]
+        network = self.random.choice(alive) if alive else self._new_network()
+        handle = self.pointer("vip_network", network.handle)
+        self.expect("vip_prepare_network", {0}, handle)
+        network.prepared = True
+        for side, bound, sizes in (("input", network.inputs, (INPUT_BYTES,)), ("output", network.outputs, OUTPUT_BYTES)):
+            for index, size in enumerate(sizes):
+                if bound[index] is None or not bound[index].alive:  # type: ignore[union-attr]
+                    bound[index] = buffer = self._new_buffer(size)
+                    self.expect(f"vip_set_{side}", {0}, handle, index, self.pointer("vip_buffer", buffer.handle))
+        self.random.choice([self.run, self.trigger, self.wait, self.cancel])(network)
+
+    def arrange_group(self) -> None:
+        """Make a group of networks that are ready."""
+        self.arrange()
+        ready = [network for network in self.networks if self._submission(network) == {0}][:3]
+        out = ffi.new("vip_group *")
+        self.expect("vip_create_group", {0}, 3, out)
+        group = Group(int(ffi.cast("uintptr_t", out[0])), 3)
+        self.groups.append(group)
+        for network in ready:
+            self.expect("vip_add_network", {0}, out[0], self.pointer("vip_network", network.handle))
+            group.members.append(network)
+        self.expect("vip_run_group", {0}, out[0], len(ready))
+        self.expect("vip_trigger_group", {0}, out[0], len(ready))
+        group.triggered = True
+
     def finish_all(self) -> None:
         """End, and look at what is left."""
         for network in self.networks:
@@ -138,8 +174,10 @@ class Machine:
         """A number that is no handle of the kind wanted: null, an address, or made up."""
         return self.random.choice([NULL, 0x7F00_0000_0000, 16, 0x00A9_0000_7000_0010])
 
-    def _network(self) -> tuple[Network | None, Any]:
-        """One that exists, existed, or never did."""
+    def _network(self, given: Network | None = None) -> tuple[Network | None, Any]:
+        """The one that is given; or one that exists, existed, or never did."""
+        if given is not None:
+            return given, self.pointer("vip_network", given.handle)
         if self.networks and self.random.random() < 0.9:
             alive = [network for network in self.networks if network.alive]
             entry = self.random.choice(alive if alive and self.random.random() < 0.85 else self.networks)
@@ -266,25 +304,25 @@ class Machine:
         if self.expect(f"vip_set_{side}", {expected}, handle, index, memory) == 0 and network is not None:
             (network.inputs if side == "input" else network.outputs)[index] = buffer
 
-    def run(self) -> None:
-        network, handle = self._network()
+    def run(self, given: Network | None = None) -> None:
+        network, handle = self._network(given)
         self.expect("vip_run_network", self._submission(network), handle)
 
-    def trigger(self) -> None:
-        network, handle = self._network()
+    def trigger(self, given: Network | None = None) -> None:
+        network, handle = self._network(given)
         expected = {-11} if network is not None and network.triggered else self._submission(network)
         if self.expect("vip_trigger_network", expected, handle) == 0 and network is not None:
             network.triggered = True
 
-    def wait(self) -> None:
-        network, handle = self._network()
+    def wait(self, given: Network | None = None) -> None:
+        network, handle = self._network(given)
         expected = {-7} if network is None else {0, -15} if network.triggered else {-11}
         self.expect("vip_wait_network", expected, handle)
         if network is not None and self.inits:
             network.triggered = False
 
-    def cancel(self) -> None:
-        network, handle = self._network()
+    def cancel(self, given: Network | None = None) -> None:
+        network, handle = self._network(given)
         self.expect("vip_cancel_network", {-7 if network is None else 0}, handle)
 
     def duplicate(self) -> None:

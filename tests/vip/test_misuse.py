@@ -29,7 +29,8 @@ def test_random_calls_are_answered_and_leave_nothing(seed: int) -> None:
     for _ in range(STEPS):
         machine.step()
     machine.decent()
-    assert library.vip_get_version() == 0x00010D00
+    for call in ("vip_run_network", "vip_trigger_network", "vip_wait_network", "vip_run_group"):
+        assert machine.trail.count(f"{call} 0") > 0  # not everything is refused
     machine.finish_all()
 
 

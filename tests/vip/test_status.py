@@ -271,3 +271,17 @@ def test_python_sees_the_same(open_calls: Opener) -> None:
         network.cancel()
         with pytest.raises(JobCancelled):
             network.wait()
+
+
+def test_models_that_viplite_has_no_word_for(open_calls: Opener) -> None:
+    from dataclasses import replace
+
+    from anynpu import modelfile
+
+    from .support import small_model
+
+    calls = open_calls()
+    model = small_model()
+    data = modelfile.to_bytes(replace(model, programs=(*model.programs, *model.programs)))
+    assert calls.library.vip_create_network(ffi.from_buffer(data), len(data), 2, ffi.new("vip_network *")) == -7
+    assert "2 sets of shapes" in calls.why(-7)

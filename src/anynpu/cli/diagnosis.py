@@ -18,6 +18,11 @@ from ..devices import DeviceChoice, board_chip, choose_device, find_npu
 from ..errors import AnynpuError
 from ..modelfile import FileKind, identify, read
 from ..rknn.vendor import FOLDERS, NAMES, OLDEST, read_version
+from ..vip.preflight import target_words
+from ..vip.vendor import FOLDERS as VIP_FOLDERS
+from ..vip.vendor import HELPERS as VIP_HELPERS
+from ..vip.vendor import NAMES as VIP_NAMES
+from ..vip.vendor import VendorLibrary as VipLibrary
 
 __all__ = ["Finding", "diagnose", "docker_flags"]
 
@@ -67,7 +72,8 @@ def diagnose(*, root: Path = Path("/"), environment: Mapping[str, str] | None = 
     :param root: where the system's files are
     """
     environment = os.environ if environment is None else environment
-    findings = [*_npu(root), *_vendor_library(root, environment), *_driver(root), *_permissions(root), *_python(), *_engine()]
+    findings = [*_npu(root), *_vendor_library(root, environment), *_vip_library(root, environment), *_driver(root)]
+    findings += [*_permissions(root), *_python(), *_engine()]
     findings += _environment(environment)
     if model is not None:
         findings += _model(model, root, environment)
@@ -88,7 +94,7 @@ def docker_flags(root: Path = Path("/")) -> list[str]:
             "-v /sys/firmware/devicetree/base/compatible:/sys/firmware/devicetree/base/compatible:ro",
             "--security-opt systempaths=unconfined",
         ]
-    for library in _libraries(root):
+    for library in (*_libraries(root), *_vip_libraries(root, (*VIP_NAMES, *VIP_HELPERS))):
         flags.append(f"-v {library}:{library}:ro")
     return flags
 
@@ -157,6 +163,35 @@ def _libraries(root: Path) -> list[Path]:
     return [
         root / folder.lstrip("/") / name for folder in FOLDERS for name in NAMES if (root / folder.lstrip("/") / name).is_file()
     ]
+
+
+def _vip_library(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Allwinner's library: only where there is something to say about it."""
+    named = environment.get("ANYNPU_VIP_LIBRARY", "")
+    device = environment.get("ANYNPU_DEVICE", "")
+    if device.startswith("vip:"):
+        named = device.partition(":")[2]
+    found = find_npu(root)
+    libraries = [Path(named)] if named else _vip_libraries(root, VIP_NAMES)
+    if not libraries and found is not None and found[0] == "vip":
+        yield Finding(
+            "vendor",
+            "problem",
+            f"{' and '.join(VIP_NAMES)} not found (ANYNPU_VIP_LIBRARY, ld path, {VIP_FOLDERS[0]})",
+            "install the libraries of the board's SDK, or name one with ANYNPU_VIP_LIBRARY",
+        )
+    for path in libraries:
+        try:
+            library = VipLibrary(path)
+        except AnynpuError as error:
+            yield Finding("vendor", "problem", error.message, error.hint)
+        else:
+            yield Finding("vendor", "ok", f"{path}, VIPLite {library.description.split()[-1]}")
+
+
+def _vip_libraries(root: Path, names: tuple[str, ...]) -> list[Path]:
+    paths = [root / folder.lstrip("/") / name for folder in VIP_FOLDERS for name in names]
+    return [path for path in paths if path.is_file()]
 
 
 def _driver(root: Path) -> Iterator[Finding]:
@@ -269,7 +304,14 @@ def _toolkit_fits(toolkit: str, root: Path) -> Iterator[Finding]:
 
 def _fits(model: Path, chip: str, root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     board = board_chip(root) or environment.get("ANYNPU_CHIP")
-    if board and chips.get(board).name != chips.get(chip).name:
+    if not board:
+        return
+    here, there = chips.get(board).vip, chips.get(chip).vip
+    if here is not None and there is not None:
+        if here.customer_id != there.customer_id:
+            text = f"{model.name} is for {target_words(there.customer_id)}, this board has {target_words(here.customer_id)}"
+            yield Finding("model", "problem", text, f"compile it again with --target {board}")
+    elif chips.get(board).name != chips.get(chip).name:
         yield Finding(
             "model", "problem", f"{model.name} is for {chip}, this board is {board}", f"compile it again with --target {board}"
         )

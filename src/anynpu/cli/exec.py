@@ -48,13 +48,14 @@ def command(
 ) -> None:
     """Run a program for a board on the software NPU.
 
-    The program finds librknnrt.so and librknnmrt.so, and the device tree, memory heaps and NPU files of a board. Its exit status and
-    signals are its own.
+    The program finds librknnrt.so and librknnmrt.so, or libVIPlite.so, libNBGlinker.so and libawnn.so, and the device tree, memory heaps
+    and NPU files of a board. Its exit status and signals are its own.
 
     \b
     Example:
       anynpu exec --chip rk3588 -- ./detector yolo.rknn street.jpg
       anynpu exec --chip rv1106 --log - -- ./detector yolo.rknn street.jpg
+      anynpu exec --chip t527 -- ./classify lenet.nb digit.dat
     """
     path = shutil.which(program[0])
     if path is None:

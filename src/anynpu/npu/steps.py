@@ -150,6 +150,9 @@ def _perform(lease: Lease, steps: Sequence[Step], on_timeout: Callable[[], None]
     try:
         for step in steps:
             step.context._execute_held(lease, step.before, step.after, step.duration_us)
+    except DeviceClosed:
+        lease.control.check()  # a job that was stopped before its context was closed says so
+        raise
     except DeviceTimeout:
         if on_timeout is not None:
             on_timeout()

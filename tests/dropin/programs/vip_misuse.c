@@ -21,15 +21,21 @@ static void *any(void)
     return pick(4) == 0 ? (void *)wild[pick(sizeof wild / sizeof *wild)] : slots[pick(SLOTS)];
 }
 
-static void keep(void *handle)
-{
-    if (handle != NULL)
-        slots[pick(SLOTS)] = handle;
-}
-
 static void judge(vip_status_e status)
 {
     CHECK(status <= 0 && status >= -17);
+}
+
+/* What was in the slot is ended, whatever it was: descriptors are not without end. */
+static void keep(void *handle)
+{
+    if (handle == NULL)
+        return;
+    void **slot = &slots[pick(SLOTS)];
+    judge(vip_destroy_network(*slot));
+    judge(vip_destroy_buffer(*slot));
+    judge(vip_destroy_group(*slot));
+    *slot = handle;
 }
 
 static int open_files(void)
@@ -99,6 +105,27 @@ static void one_call(const char *model, const uint8_t *data, vip_uint32_t size)
     }
 }
 
+/* A network that can run, left to the random calls, now and then on its way. */
+static void arrange(const char *model)
+{
+    runner self;
+    OK(vip_init());
+    OK(vip_power_management(0, VIP_POWER_PROPERTY_ON, NULL));
+    OK(vip_power_management(0, VIP_POWER_PROPERTY_START, NULL));
+    OK(vip_create_network(model, 0, VIP_CREATE_NETWORK_FROM_FILE, &self.network));
+    OK(vip_prepare_network(self.network));
+    bind_all(&self);
+    keep(self.network);
+    for (vip_uint32_t i = 0; i < self.inputs; i++)
+        keep(self.input[i]);
+    for (vip_uint32_t i = 0; i < self.outputs; i++)
+        keep(self.output[i]);
+    if (pick(2))
+        judge(vip_trigger_network(self.network));
+    for (int i = 0; i < 4; i++)
+        judge(vip_run_network(any()));
+}
+
 static void decent(const char *model)
 {
     runner self;
@@ -125,6 +152,8 @@ int main(int count, char **arguments)
     state = (uint32_t)atoi(arguments[3]);
     for (long call = 0; call < atol(arguments[2]); call++) {
         one_call(arguments[1], data, size);
+        if (call % 40 == 39)
+            arrange(arguments[1]);
         if (call % 1000 == 999)
             decent(arguments[1]);
     }

@@ -31,6 +31,7 @@ class GroupState:
         self.triggered: Job | None = None
         self._jobs = jobs
         self._networks: list[NetworkState] = []
+        self._waited_for: list[NetworkState] = []
 
     def add(self, network: NetworkState) -> None:
         """Put a network behind those that are there."""

@@ -86,6 +86,13 @@ def read_model(data: Any, size: int, kind: int, chip: Chip | None, generation: G
         )
     if chip is not None and chip.vip is not None and own.vip.customer_id != chip.vip.customer_id:
         raise _wrong_target(own.vip.customer_id, chip, generation)
+    if len(model.programs) > 1 or model.custom_operators:
+        what = "custom operators" if model.custom_operators else f"{len(model.programs)} sets of shapes"
+        raise Refusal(
+            Status.VIP_ERROR_INVALID_NETWORK,
+            f"'{model.name}' has {what}, which VIPLite does not know",
+            "compile it for one set of shapes, with operators of the compiler's own",
+        )
     return model if chip is None else replace(model, chip=chip.name)
 
 

@@ -73,7 +73,7 @@ class _Prepared:
 class _Move:
     """One way of data for one job. *memory* keeps the buffer's bytes alive, whatever becomes of the buffer."""
 
-    port: Port
+    conversion: Conversion
     buffer: BufferState
     memory: npt.NDArray[np.uint8]
     engine: int
@@ -100,6 +100,8 @@ class NetworkState:
         self._weak_of = weak_of
         self._prepared: _Prepared | None = None
         self._latency_us: float | None = None
+        self._profiles: dict[int, Profile] = {}
+        self._moves: tuple[list[_Move], list[_Move]] | None = None  # of the buffers that are bound now
         self.closed = False
         program, chip = self.model.programs[0], self.device.chip
         self.inputs: list[Port] = []
@@ -154,14 +156,19 @@ class NetworkState:
             loaded = self.weights.load(self._memory(self.coefficients, modelfile.weight_size(self.model), "coefficients"))
             context = loaded.context(internal=internal)
             program = self.model.programs[0]
-            addresses = {name: context.input_buffer(name).address for name in program.inputs}
-            addresses |= {name: context.output_buffer(name).address for name in program.outputs if name not in addresses}
+            try:
+                addresses = {name: context.input_buffer(name).address for name in program.inputs}
+                addresses |= {name: context.output_buffer(name).address for name in program.outputs if name not in addresses}
+            except BaseException:
+                context.close()
+                raise
             self._prepared = _Prepared(loaded, context, addresses, context.internal_memory)
 
     def finish(self) -> None:
         """The way back: jobs are stopped, memory is given back, bindings are let go. Nothing to do if that was done."""
         with self.lock:
             prepared, self._prepared = self._prepared, None
+            self._moves = None
             for port in (*self.inputs, *self.outputs):
                 port.buffer = None
         if prepared is not None:
@@ -182,6 +189,7 @@ class NetworkState:
         with self.lock:
             self.require_prepared()
             ports[index].buffer = buffer
+            self._moves = None
 
     def require_prepared(self) -> _Prepared:
         """What ``vip_prepare_network`` made."""
@@ -198,21 +206,22 @@ class NetworkState:
         with self.lock:
             prepared = self.require_prepared()
             self._power.require()
-            addresses = prepared.addresses
-            reads = [self._move(port, addresses[port.attributes.spec.name], "input") for port in self.inputs]
-            writes = [self._move(port, addresses[port.attributes.spec.name], "output") for port in self.outputs]
             percent = self._power.percent
+            moves = self._moves
+            if moves is None or any(move.buffer.closed for side in moves for move in side):
+                moves = self._moves = self._all_moves(prepared.addresses)
+        reads, writes = moves
         profile = self.predicted(percent)
 
         def before() -> None:
             for move in reads:
                 if move.buffer.pieces:
                     move.buffer.gather(move.memory)
-                move.port.conversion.run(move.memory.ctypes.data, move.engine)
+                move.conversion.run(move.buffer.address, move.engine)
 
         def after() -> None:
             for move in writes:
-                move.port.conversion.run(move.engine, move.memory.ctypes.data)
+                move.conversion.run(move.engine, move.buffer.address)
                 if move.buffer.pieces:
                     move.buffer.scatter(move.memory)
             self.profile = profile
@@ -249,8 +258,12 @@ class NetworkState:
 
     def predicted(self, percent: int = 100) -> Profile:
         """What the chip takes for a run at a share of its clock."""
-        latency = self._latency()
-        return Profile(max(1, round(latency * 100 / percent)), max(1, round(latency * self.device.chip.clock_hz / 1e6)))
+        known = self._profiles.get(percent)
+        if known is None:
+            latency = self._latency()
+            cycles = max(1, round(latency * self.device.chip.clock_hz / 1e6))
+            known = self._profiles[percent] = Profile(max(1, round(latency * 100 / percent)), cycles)
+        return known
 
     def cancel(self) -> None:
         """Stop the jobs that are on their way."""
@@ -262,6 +275,13 @@ class NetworkState:
         self.finish()
         self._weak_of = None
 
+    def _all_moves(self, addresses: dict[str, int]) -> tuple[list[_Move], list[_Move]]:
+        sides = ((self.inputs, "input"), (self.outputs, "output"))
+        reads, writes = (
+            [self._move(port, addresses[port.attributes.spec.name], what) for port in ports] for ports, what in sides
+        )
+        return reads, writes
+
     def _move(self, port: Port, engine: int, what: str) -> _Move:
         buffer = port.buffer
         memory = None if buffer is None else buffer.bytes()
@@ -272,7 +292,7 @@ class NetworkState:
                 + ("" if buffer is None else ": the one that it had was destroyed"),
                 f"call vip_set_{what} before",
             )
-        return _Move(port, buffer, memory, engine)
+        return _Move(port.conversion, buffer, memory, engine)
 
     def _internal(self) -> Buffer | None:
         shared = self._weak_of

@@ -1,0 +1,129 @@
+"""Jobs of several programs: in one piece, on what their contexts hold."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anynpu.errors import DeviceClosed, DeviceTimeout, JobCancelled
+from anynpu.npu import Device, RunControl, Step, run_steps, start_steps
+
+from .builders import dense_chain
+
+ROW = np.arange(8, dtype=np.int8)[None]
+
+
+@pytest.fixture
+def device() -> Any:
+    with Device("rk3566", realtime=1e-3) as device:  # a run of some microseconds takes some milliseconds
+        yield device
+
+
+def contexts(device: Device, count: int) -> list[Any]:
+    loaded = device.load(_model())
+    made = [loaded.context() for _ in range(count)]
+    for context in made:
+        context.write("x", ROW)
+    return made
+
+
+def _model() -> Any:
+    from dataclasses import replace
+
+    return replace(dense_chain(), chip="rk3566")
+
+
+def test_steps_run_one_after_the_other_with_nothing_in_between(device: Device) -> None:
+    first, second, other = contexts(device, 3)
+    order: list[str] = []
+
+    def step(context: Any, name: str) -> Step:
+        return Step(context, lambda: order.append(f"{name} begins"), lambda: order.append(f"{name} ends"))
+
+    held = device.scheduler.acquire()
+    control = RunControl()
+    job = start_steps(device, [step(first, "first"), step(second, "second")], control=control)
+    later = start_steps(device, [step(other, "other")], control=RunControl())
+    assert not control.began
+    held.release()
+    job.result(30)
+    later.result(30)
+    assert control.began
+    assert order == [f"{name} {what}" for name in ("first", "second", "other") for what in ("begins", "ends")]
+    expected = first.run({"x": ROW})[0]
+    np.testing.assert_array_equal(second.read("y"), expected)
+
+
+def test_a_smaller_number_goes_first(device: Device) -> None:
+    order: list[int] = []
+    held = device.scheduler.acquire()
+    jobs = [
+        start_steps(
+            device, [Step(context, after=lambda number=number: order.append(number))], priority=number, control=RunControl()
+        )
+        for number, context in zip((5, -255, 0), contexts(device, 3), strict=True)
+    ]
+    held.release()
+    for job in jobs:
+        job.result(30)
+    assert order == [-255, 0, 5]
+
+
+def test_what_goes_wrong_belongs_to_who_waits(device: Device) -> None:
+    (context,) = contexts(device, 1)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        start_steps(device, [Step(context, fail)], control=RunControl()).result(30)
+    with pytest.raises(ZeroDivisionError):
+        run_steps(device, [Step(context, after=fail)], control=RunControl())
+    run_steps(device, [Step(context)], control=RunControl())
+
+
+def test_stopping_a_job_that_waits_or_runs() -> None:
+    with Device("rk3566", realtime=1e-6) as device:
+        first, second = contexts(device, 2)
+        running = start_steps(device, [Step(first)], control=RunControl())
+        waiting = start_steps(device, [Step(second)], control=RunControl())
+        assert waiting.stop()
+        assert not waiting.stop()
+        with pytest.raises(JobCancelled):
+            waiting.result(30)
+        assert running.stop()
+        with pytest.raises(JobCancelled):
+            running.result(30)
+
+
+def test_time_that_ends_while_a_job_runs_is_told_before_the_core_is_free() -> None:
+    with Device("rk3566", realtime=1e-6) as device:
+        first, second = contexts(device, 2)
+        seen: list[int] = []
+        told = threading.Event()
+
+        def hung() -> None:
+            seen.append(device.scheduler.busy)
+            told.set()
+
+        running = start_steps(device, [Step(first)], control=RunControl(0.1), on_timeout=hung)
+        late = start_steps(device, [Step(second)], control=RunControl(0.02), on_timeout=lambda: seen.append(-1))
+        with pytest.raises(DeviceTimeout):
+            late.result(30)
+        with pytest.raises(DeviceTimeout):
+            running.result(30)
+        assert told.wait(30)
+        assert seen == [1]  # the one that only waited resets nothing
+
+
+def test_a_closed_device_takes_no_jobs() -> None:
+    device = Device("rk3566")
+    (context,) = contexts(device, 1)
+    device.close()
+    with pytest.raises(DeviceClosed):
+        start_steps(device, [Step(context)], control=RunControl())
+    with pytest.raises(DeviceClosed):
+        run_steps(device, [Step(context)], control=RunControl())
