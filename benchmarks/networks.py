@@ -6,9 +6,11 @@ from typing import Any
 
 import numpy as np
 
+import anynpu
 from anynpu._optional import onnx
+from anynpu.program import Model
 
-__all__ = ["NETWORKS", "mobilenet_v1", "resnet18", "yolov5s"]
+__all__ = ["NETWORKS", "mobilenet_v1", "resnet18", "tiny_model", "yolov5s"]
 
 
 class _Builder:
@@ -103,3 +105,20 @@ def yolov5s(size: int = 640) -> Any:
 
 
 NETWORKS = {"MobileNetV1 224": mobilenet_v1, "ResNet18 224": resnet18, "YOLOv5s backbone 640": yolov5s}
+
+
+def tiny_model() -> Model:
+    """One convolution of a picture of 16 x 20 pixels, compiled for RK3588: a job that costs the host next to nothing."""
+    helper, numpy_helper, kinds = onnx().helper, onnx().numpy_helper, onnx().TensorProto
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array(rng.standard_normal((6, 3, 3, 3)).astype(np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), helper.make_node("Relu", ["c"], ["y"])],
+        "tiny",
+        [helper.make_tensor_value_info("x", kinds.FLOAT, [1, 3, 16, 20])],
+        [helper.make_tensor_value_info("y", kinds.FLOAT, [1, 6, 16, 20])],
+        [weights],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    samples = [{"x": rng.integers(0, 256, (1, 3, 16, 20)).astype(np.float32)} for _ in range(2)]
+    return anynpu.compile(proto, target="rk3588", dataset=samples, std=(255, 255, 255))

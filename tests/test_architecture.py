@@ -23,7 +23,7 @@ LEAF = "leaf"
 """The room of every module that lies directly in the package, of the catalogue and of the C sources."""
 
 LEAF_PACKAGES = {"chips", "convert", "native"}
-EXTENSION_MODULES = {"_native", "_rknn"}
+EXTENSION_MODULES = {"_native", "_rknn", "_vip"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     LEAF: set(),
@@ -35,8 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "dropin": {LEAF, "npu", "rknn", "vip"},
     "serve": {LEAF, "npu", "session"},
     "profiling": {LEAF, "npu"},
+    "comparison": {LEAF, "npu", "compiler", "profiling"},
     "demo": {LEAF, "npu", "compiler", "session", "profiling"},
-    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "profiling", "demo"},
+    "cli": {LEAF, "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "profiling", "comparison", "demo"},
 }
 """Which rooms each room may import, besides itself."""
 

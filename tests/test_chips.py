@@ -298,6 +298,15 @@ def test_matmul_rules_agree_with_themselves(chip: Chip) -> None:
         assert rules.n_multiple % rules.c_block == 0
         assert rules.k_max == 10240
         assert rules.segment_k is None or rules.segment_k % rules.k_multiple == 0
+        assert rules.transposed_b is (chip.name not in ("rk3566", "rk3568"))
+    assert bool(chip.matmul_types) is bool(chip.matmul)
+    assert {kind for a, b, _ in chip.matmul_types for kind in (a, b)} <= chip.matmul.keys()
+    assert len(set(chip.matmul_types)) == len(chip.matmul_types)
+
+
+def test_two_factors_of_different_types_need_a_later_chip() -> None:
+    mixed = {chip.name for chip in ALL if any(a != b for a, b, _ in chip.matmul_types)}
+    assert mixed == {"rk3576", "rv1126b"}
 
 
 @pytest.mark.parametrize(

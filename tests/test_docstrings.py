@@ -13,7 +13,7 @@ import anynpu
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(anynpu.__path__, "anynpu.")
-    if not module.name.endswith(("__main__", "_native", "_rknn")) and ".native." not in module.name
+    if not module.name.endswith(("__main__", "_native", "_rknn", "_vip")) and ".native." not in module.name
 )
 
 

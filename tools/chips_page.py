@@ -91,6 +91,14 @@ def _matmul(entries: list[Chip]) -> list[str]:
     return _table(["chip", "type", "K, N multiples", "A native", "B native", "C native", "B in segments of K"], rows)
 
 
+def _products(entries: list[Chip]) -> list[str]:
+    def of(chip: Chip) -> str:
+        return ", ".join(f"{a} x {b} -> {c}" for a, b, c in chip.matmul_types)
+
+    columns: list[Cell] = [("A x B -> C", "matmul_types", of)]
+    return _chip_table(columns, [chip for chip in entries if chip.matmul])
+
+
 def _operators() -> list[str]:
     common = frozenset.intersection(*(chip.limits.npu_operators for chip in chips.all_chips()))
     columns: list[Cell] = [
@@ -158,7 +166,7 @@ def tables() -> str:
         ["## Hardware", "", *_hardware()],
         ["## Layouts and cores of the RKNN chips", "", "By type: int8 / float16 / int16.", "", *_layout(rknn)],
         ["## What the NPU executes", "", *_limits(), *_operators()],
-        ["## Matmul", "", f"K is at most {rknn[0].matmul['int8'].k_max}.", "", *_matmul(rknn)],
+        ["## Matmul", "", f"K is at most {rknn[0].matmul['int8'].k_max}.", "", *_matmul(rknn), "", *_products(rknn)],
         ["## Calls", "", *_support(CALLS, lambda chip: chip.calls, rknn)],
         ["## Queries", "", *_support(QUERIES, lambda chip: chip.queries, rknn)],
         ["## Sources", "", *_sources()],

@@ -18,17 +18,20 @@ if TYPE_CHECKING:
     from .npu import Device
     from .program import Model
     from .reports import Report, report
+    from .session import InferenceSession, make_provider_options
 
-__all__ = ["Device", "Model", "Report", "check", "compile", "load", "report"]
+__all__ = ["Device", "InferenceSession", "Model", "Report", "check", "compile", "load", "make_provider_options", "report"]
 
 # Names are imported at first use: `import anynpu` costs numpy and nothing else.
 _HOMES = {
     "Device": ("npu", "Device"),
+    "InferenceSession": ("session", "InferenceSession"),
     "Model": ("program", "Model"),
     "Report": ("reports", "Report"),
     "check": ("compiler", "check"),
     "compile": ("compiler", "compile"),
     "load": ("modelfile", "read"),
+    "make_provider_options": ("session", "make_provider_options"),
     "report": ("reports", "report"),
 }
 

@@ -157,12 +157,18 @@ def _shown(value: Any) -> str:
 _PLAIN: Mapping[Any, _Codec] = {int: _same(_integer), float: _same(_number), bool: _same(_truth), str: _same(_text)}
 
 
+def _origin(kind: Any) -> Any:
+    """What a generic annotation is made of; through an alias of its own kind, as numpy's NDArray is from 2.5 on with Python 3.12."""
+    origin = typing.get_origin(kind)
+    return typing.get_origin(origin.__value__) if hasattr(origin, "__value__") else origin
+
+
 @functools.cache
 def _codec(kind: Any) -> _Codec:
     """The codec for an annotation."""
     if kind in _PLAIN:
         return _PLAIN[kind]
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    origin, arguments = _origin(kind), typing.get_args(kind)
     if kind is bytes:
         return _Codec(lambda value, store: store.put_bytes(value), lambda data, loader: loader.get_bytes(data))
     if origin is np.ndarray:
@@ -276,7 +282,7 @@ _FORMS: Mapping[Any, tuple[type[Any], type[Any]]] = {str: (str, str), np.ndarray
 
 
 def _by_form(kinds: list[Any]) -> _Codec:
-    options = [(*_FORMS[typing.get_origin(kind) or kind], _codec(kind)) for kind in kinds]
+    options = [(*_FORMS[_origin(kind) or kind], _codec(kind)) for kind in kinds]
 
     def encode(value: Any, store: Store) -> Any:
         for kind, _, codec in options:

@@ -7,6 +7,7 @@ still correct this page, and nothing else would have to change.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from .program import RESIZE_BITS, Epilogue, limits_of
 from .tensor import Affine, DType, DynamicFixedPoint, Quantization
 
 __all__ = [
+    "WeightScales",
     "affine_from_range",
     "code_values",
     "dequantize",
@@ -37,6 +39,19 @@ Floats = npt.NDArray[np.floating[Any]]
 
 _SMALLEST_SCALE = 1e-9  # a tensor that is constant zero still needs a scale
 _WEIGHTS_AT_ONCE = 1 << 16  # as float64 they stay in a core's cache
+
+
+class WeightScales(str, enum.Enum):
+    """How the weights of a layer share scales and zero points. A channel is an output channel."""
+
+    CHANNEL = "channel"  # by channel; 8 bits with a zero point, 16 bits without
+    CHANNEL_SYMMETRIC = "channel symmetric"  # by channel, without a zero point
+    TENSOR = "tensor"  # one for all; 8 bits with a zero point, 16 bits without
+    FIXED_POINT = "fixed point"  # one for all, a power of two, without a zero point
+
+    @property
+    def by_channel(self) -> bool:
+        return self in (WeightScales.CHANNEL, WeightScales.CHANNEL_SYMMETRIC)
 
 
 def affine_from_range(low: float, high: float, dtype: DType = DType.INT8) -> Affine:
@@ -85,27 +100,40 @@ def _single(quantization: Quantization) -> tuple[Array, Array]:
 
 
 def quantize_weights(
-    weights: Floats, dtype: DType = DType.INT8, smallest_scale: Floats | float = _SMALLEST_SCALE
+    weights: Floats,
+    dtype: DType = DType.INT8,
+    smallest_scale: Floats | float = _SMALLEST_SCALE,
+    scales: WeightScales = WeightScales.CHANNEL,
 ) -> tuple[Array, Array, Array]:
-    """Codes, scales and zero points of weights by their first axis, by the vendor's asymmetric rule.
+    """Codes, scales and zero points of weights by their first axis; these are all equal where *scales* says one for all.
 
-    scale = (max - min) / 255 with zero inside the range, but at least *smallest_scale*: a channel of tiny weights and a large bias
-    needs a scale in which the bias fits its integer. 16-bit weights are symmetric.
+    With a zero point scale = (max - min) / 255 with zero inside the range, without one it is the largest magnitude / 127 (or 32767); for
+    fixed point the next power of two above that. It is at least *smallest_scale*: a channel of tiny weights and a large bias needs a scale
+    in which the bias fits its integer.
 
     >>> codes, scale, zero = quantize_weights(np.array([[0.0, 2.55]]))
     >>> codes.tolist(), zero.tolist()
     ([[-128, 127]], [-128])
+    >>> codes, scale, zero = quantize_weights(np.array([[0.0, 0.4], [3.0, -1.0]]), scales=WeightScales.FIXED_POINT)
+    >>> codes.tolist(), scale.tolist()
+    ([[0, 13], [96, -32]], [0.03125, 0.03125])
     """
     rows = weights.reshape(weights.shape[0], -1)
     first, last = dtype.limits
     low = np.minimum(rows.min(axis=1), 0.0).astype(np.float64)
     high = np.maximum(rows.max(axis=1), 0.0).astype(np.float64)
-    if dtype is DType.INT8:
-        scale = np.maximum((high - low) / (last - first), smallest_scale).astype(np.float32)
+    smallest = np.broadcast_to(np.asarray(smallest_scale, np.float64), low.shape)
+    if not scales.by_channel:
+        low, high, smallest = (np.full_like(low, value) for value in (low.min(), high.max(), smallest.max()))
+    zero = np.zeros(len(rows), np.int32)
+    if dtype is DType.INT8 and scales in (WeightScales.CHANNEL, WeightScales.TENSOR):
+        scale = np.maximum((high - low) / (last - first), smallest).astype(np.float32)
         zero = np.clip(np.rint(first - low / scale), first, last).astype(np.int32)
     else:
-        scale = np.maximum(np.maximum(-low, high) / last, smallest_scale).astype(np.float32)
-        zero = np.zeros(len(rows), np.int32)
+        scale = np.maximum(np.maximum(-low, high) / last, smallest).astype(np.float32)
+        if scales is WeightScales.FIXED_POINT:
+            mantissa, exponent = np.frexp(scale)
+            scale = np.ldexp(np.float32(1.0), np.where(mantissa == 0.5, exponent - 1, exponent))
     codes = np.empty(rows.shape, dtype.storage)
     # A hundred million weights are usual: float64 is needed for exact codes, but only for a few rows at a time.
     at_once = max(1, _WEIGHTS_AT_ONCE // max(1, rows.shape[1]))

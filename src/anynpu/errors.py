@@ -25,10 +25,20 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- DeviceMemoryError       a buffer is missing, too small or not to be had  (MemoryError)
     |   |-- DeviceTimeout           (TimeoutError)
     |   |-- CustomOperatorError     a function of the user failed in the middle      (RuntimeError)
+    |   |-- DeviceHungError         a job never came back; its context was given up  (TimeoutError, RuntimeError)
     |   |-- JobCancelled            (RuntimeError)
     |   |-- DeviceClosed            (RuntimeError)
     |   |-- DeviceUnavailable       no NPU, no driver or no vendor's library         (RuntimeError)
     |   `-- CallFailed              a vendor's call failed without saying why        (RuntimeError)
+    |-- SessionError                a session cannot do what it was asked            (RuntimeError)
+    |   |-- OptionError             an option is unknown, out of range or in conflict  (ValueError)
+    |   |-- CallbackError           what should be called cannot be called           (TypeError)
+    |   |-- SubmitTimeout           no room in the queue in time                     (TimeoutError)
+    |   |-- SessionModelError       the model of a session cannot be read            (ModelError)
+    |   `-- FeedError               the input feed of a session                      (InputError)
+    |       |-- FeedShapeError      (ShapeError)
+    |       |-- FeedTypeError       (TensorTypeError)
+    |       `-- FeedNameError       (TensorNameError)
     `-- MissingDependencyError      an optional package is not installed             (ImportError)
 
 >>> error = ShapeError("input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]", hint="pass layout='nhwc'")
@@ -43,13 +53,19 @@ __all__ = [
     "AnynpuError",
     "CalibrationError",
     "CallFailed",
+    "CallbackError",
     "CompileError",
     "CustomOperatorError",
     "DeviceClosed",
     "DeviceError",
+    "DeviceHungError",
     "DeviceMemoryError",
     "DeviceTimeout",
     "DeviceUnavailable",
+    "FeedError",
+    "FeedNameError",
+    "FeedShapeError",
+    "FeedTypeError",
     "ImageError",
     "InputError",
     "JobCancelled",
@@ -57,8 +73,12 @@ __all__ = [
     "ModelError",
     "ModelFormatError",
     "ModelVersionError",
+    "OptionError",
     "ParameterError",
+    "SessionError",
+    "SessionModelError",
     "ShapeError",
+    "SubmitTimeout",
     "TensorNameError",
     "TensorTypeError",
     "UnknownChipError",
@@ -191,6 +211,10 @@ class CustomOperatorError(DeviceError, RuntimeError):
     """What the user registered for a custom operator failed; where it raised an exception, that is the cause."""
 
 
+class DeviceHungError(DeviceError, TimeoutError, RuntimeError):
+    """A job did not come back from the device; its context was given up and a new one took its place."""
+
+
 class JobCancelled(DeviceError, RuntimeError):
     """A job was cancelled."""
 
@@ -205,6 +229,44 @@ class DeviceUnavailable(DeviceError, RuntimeError):
 
 class CallFailed(DeviceError, RuntimeError):
     """A vendor's call failed and gave no reason that another class stands for."""
+
+
+class SessionError(AnynpuError, RuntimeError):
+    """A session cannot do what it was asked."""
+
+
+class OptionError(SessionError, ValueError):
+    """An option of a session is unknown, out of range or in conflict with another."""
+
+
+class CallbackError(SessionError, TypeError):
+    """What a session should call when a request is finished cannot be called."""
+
+
+class SubmitTimeout(SessionError, TimeoutError):
+    """There was no room in the queue of a session in time."""
+
+
+class SessionModelError(SessionError, ModelError):
+    """The model of a session cannot be read."""
+
+
+class FeedError(SessionError, InputError):
+    """The input feed of a session does not fit the model."""
+
+
+class FeedShapeError(FeedError, ShapeError):
+    """An array of the input feed has another shape than the input."""
+
+
+class FeedTypeError(FeedError, TensorTypeError):
+    """An array of the input feed has a type that the input does not take."""
+
+
+class FeedNameError(FeedError, TensorNameError):
+    """There is no input or output of that name."""
+
+    __str__ = AnynpuError.__str__  # KeyError would print the repr
 
 
 class MissingDependencyError(AnynpuError, ImportError):

@@ -332,7 +332,8 @@ class Island:
     """A part of the network that runs in float: an ONNX model whose inputs and outputs are tensors of the program.
 
     :ivar model: serialised ONNX; its large initialisers are declared as external data and are found in ``weights`` by name
-    :ivar weights: what a chip would hold in weight memory, in the type it holds it
+    :ivar weights: what a chip would hold in weight memory, in the type it holds it; bfloat16 as its 16 bits in uint16, which the model
+        declares as float32
     """
 
     model: bytes
@@ -412,10 +413,15 @@ class Program:
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What happens to a raw input before quantisation: (x - mean) / std by channel."""
+    """What happens to a raw input before quantisation: (x - mean) / std by channel.
+
+    :ivar picture: ``rgb`` or ``bgr`` where the model begins with a pre-process node: what it takes is a picture, bytes in the order height,
+        width, channel, and mean and std are those of the picture's channels. Empty where the caller normalises and quantises
+    """
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    picture: Literal["", "rgb", "bgr"] = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -423,7 +429,7 @@ class Model:
     """A compiled model: one or more programs for one chip.
 
     :ivar chip: name in the catalogue
-    :ivar dtype: how it was quantised: ``w8a8``, ``fp16`` or ``w16a16``
+    :ivar dtype: its format: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``
     :ivar preprocess: by input name; an input without an entry takes its values as they are
     :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
     :ivar weightless: the weights were left out (remove_weight) and must come from another context

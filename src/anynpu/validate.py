@@ -259,3 +259,6 @@ def _preprocess(model: Model) -> None:
             require(len(values) in (1, channels), f"{what} of '{name[:64]}' has {len(values)} values for {channels} channels")
             require(all(map(math.isfinite, values)), f"{what} of '{name[:64]}' is not finite")
         require(all(preprocess.std), f"std of '{name[:64]}' is zero")
+        shape = model.programs[0].tensors[name].shape
+        is_picture = len(shape) == 4 and shape[1] == 3
+        require(is_picture or not preprocess.picture, f"'{name[:64]}' has a pre-process node, but is no picture")

@@ -55,6 +55,7 @@ class VendorModelInfo:
 
     :ivar version: of the file format
     :ivar target: the chips it was compiled for, or the number that the hardware must have
+    :ivar target_id: that number, for a .nb; 0 where there is none
     :ivar chip: the first of those that is in the catalogue; empty where none is
     :ivar toolkit: the tool that wrote it and its version
     :ivar memory_bytes: memory pool that it needs; 0 where the file does not say
@@ -72,6 +73,7 @@ class VendorModelInfo:
     layers: tuple[str, ...] = ()
     memory_bytes: int = 0
     notes: tuple[str, ...] = ()
+    target_id: int = 0
 
 
 def refuse_vendor_model(contents: Contents, kind: FileKind) -> NoReturn:
@@ -360,7 +362,8 @@ def _nb(data: memoryview) -> VendorModelInfo:
     _, version, customer = _NB_PREAMBLE.unpack_from(data)
     matching = [chip.name for chip in chips.all_chips() if chip.vip is not None and chip.vip.customer_id == customer]
     target = f"{', '.join(matching)} (target {customer:#x})" if matching else f"target {customer:#x}"
-    info = VendorModelInfo(FileKind.NB, version, target=target, chip=matching[0] if matching else "", toolkit="ACUITY")
+    chip = matching[0] if matching else ""
+    info = VendorModelInfo(FileKind.NB, version, target=target, chip=chip, toolkit="ACUITY", target_id=customer)
     if version >= _NB_SECOND:
         return replace(info, notes=("the format of version 2 is not documented: only version and target can be read",))
     if version < _NB_FIRST_WITH_TABLES:

@@ -138,3 +138,39 @@ def test_custom_operators(invoke: Invoke, custom_path: Path, tmp_path: Path) -> 
     executed = invoke("run", out)
     assert executed.code == 1
     assert "'Stretch' of layer 'stretch' is not registered" in executed.err
+
+
+def test_the_weights_of_a_vip_model(invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path) -> None:
+    def compiled(*options: str) -> Any:
+        out = tmp_path / "model.nb"
+        outcome = invoke("compile", model_path, "-o", out, "-t", "t527", "--dataset", pictures, *options)
+        assert outcome.code == 0, outcome.err
+        assert "wrote" in outcome.out
+        return anynpu.load(out).programs[0].layers[0].op.epilogue.multiplier.tolist()
+
+    assert len(set(compiled("--dtype", "int8"))) == 8
+    assert len(set(compiled("--dtype", "int8", "--per-tensor"))) == 1
+    assert len(set(compiled("--dtype", "uint8"))) == 1
+    refused = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "t527", "--dataset", pictures, "--per-channel")
+    assert refused.code == 1
+    assert "one scale for all channels" in refused.err
+
+
+def test_types_are_checked(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    unknown = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "t527", "--dtype", "int3")
+    assert unknown.code == 2
+    assert "int3" in unknown.err
+    lacking = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "v853", "--dtype", "bfloat16")
+    assert lacking.code == 1
+    assert "v853 does not take bf16 models" in lacking.err
+    foreign = invoke("compile", model_path, "-o", tmp_path / "x", "-t", "rk3588", "--dtype", "asymmetric_affine")
+    assert foreign.code == 1
+    assert "rk3588 takes: w8a8, fp16" in foreign.err
+
+
+def test_a_compiled_vip_model_is_predicted(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.nb"
+    assert invoke("compile", model_path, "-o", out, "-t", "a733", "--dtype", "bf16").code == 0
+    outcome = invoke("predict", out, "--json")
+    assert outcome.code == 0, outcome.err
+    assert '"dtype": "bf16"' in outcome.out

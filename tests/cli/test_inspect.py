@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+from vendor_files import nb_file, rknn_file
+
 Invoke = Callable[..., Any]
 
 
@@ -53,6 +56,58 @@ def test_a_compiled_model_as_json(invoke: Invoke, compiled_path: Path) -> None:
     assert data["preprocess"]["images"]["std"] == [255.0, 255.0, 255.0]
     assert len(data["programs"]) == 1
     assert data["programs"][0]["layers"]
+
+
+FORMATS = {
+    "uint8": ("w8a8 (uint8)", "uint8", "zero point 0"),
+    "int8": ("i8 (int8)", "int8", "zero point -128"),
+    "int8_dfp": ("i8dfp (int8 dynamic fixed point)", "int8", "fixed point, 6 fraction bits"),
+    "int16": ("w16a16 (int16 dynamic fixed point)", "int16", "fixed point, 14 fraction bits"),
+    "float16": ("fp16 (float16)", "float16", "none"),
+    "bfloat16": ("bf16 (bfloat16)", "bfloat16", "none"),
+}
+
+
+@pytest.mark.parametrize("dtype", FORMATS)
+def test_the_format_of_a_vip_model(invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path, dtype: str) -> None:
+    out = tmp_path / "model.nb"
+    arguments = ["compile", model_path, "-o", out, "-t", "a733", "--dtype", dtype, "--dataset", pictures, "--std", "255,255,255"]
+    outcome = invoke(*arguments)
+    assert outcome.code == 0, outcome.err
+    assert out.read_bytes()[:4] == b"VPMN"
+    shown = invoke("inspect", out).out
+    words, kind, quantization = FORMATS[dtype]
+    assert f"for a733, {words}\n" in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("input"))
+    assert f" {kind} " in line
+    assert "nchw" in line
+    assert line.rstrip().endswith(quantization)
+    data = json.loads(invoke("inspect", out, "--json").out)
+    assert (data["dtype"], data["inputs"][0]["dtype"], data["inputs"][0]["layout"]) == (words.split()[0], kind, "nchw")
+
+
+def test_a_pre_process_node(invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path) -> None:
+    out = tmp_path / "model.nb"
+    arguments = [
+        "compile",
+        model_path,
+        "-o",
+        out,
+        "-t",
+        "t527",
+        "--dataset",
+        pictures,
+        "--std",
+        "255,255,255",
+        "--preprocess",
+        "bgr",
+    ]
+    assert invoke(*arguments).code == 0
+    shown = invoke("inspect", out).out
+    assert "images: node for BGR pictures, mean 0 0 0, std 255 255 255" in shown
+    (line,) = (line for line in shown.splitlines() if line.startswith("input"))
+    assert line.split() == ["input", "images", "1x3x16x16", "uint8", "nhwc", "none"]
+    assert json.loads(invoke("inspect", out, "--json").out)["preprocess"]["images"]["picture"] == "bgr"
 
 
 def test_an_unknown_file_fails(invoke: Invoke, tmp_path: Path) -> None:
@@ -120,3 +175,22 @@ def test_a_vendors_file_cannot_be_run(invoke: Invoke, tmp_path: Path) -> None:
     outcome = invoke("run", vendor_rknn(tmp_path / "detector.rknn"))
     assert outcome.code == 1
     assert "only the vendor's runtime can execute it" in outcome.err
+
+
+def test_a_file_for_another_chip_names_both(invoke: Invoke, tmp_path: Path, compiled_path: Path) -> None:
+    path, rknn = tmp_path / "lenet.nb", tmp_path / "yolo.rknn"
+    path.write_bytes(nb_file(customer=0x1000003B))
+    rknn.write_bytes(rknn_file())
+    for file, chip in ((path, "t736"), (rknn, "rk3588"), (compiled_path, "rk3588s")):
+        outcome = invoke("inspect", file, "--target", chip)
+        assert outcome.code == 0, outcome.err
+    outcome = invoke("inspect", path, "--target", "t527")
+    assert outcome.code == 1
+    words = " ".join(outcome.err.split())
+    assert "binary target=0x1000003b" in words
+    assert "actual target=0x10000016" in words
+    for file, chip, text in ((path, "rk3588", "not for rk3588"), (rknn, "rk3566", "is for rk3588, not for rk3566")):
+        outcome = invoke("inspect", file, "--target", chip)
+        assert outcome.code == 1
+        assert text in " ".join(outcome.err.split())
+    assert "is for rk3588, not for v853" in " ".join(invoke("inspect", compiled_path, "-t", "v853").err.split())

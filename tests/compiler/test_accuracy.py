@@ -171,7 +171,7 @@ def test_a_metric_of_the_caller_decides(study: Study) -> None:
         asked.append(len(given))
         return -float(len(np.unique(given[0])))
 
-    bench = Workbench(study.bench.graph, chips.get("rk3588"), study.bench.calibration, CALIBRATION, metric=coarse)
+    bench = Workbench(study.bench.graph, chips.get("rk3588"), study.bench.calibration, CALIBRATION, study.bench.kind, metric=coarse)
     (chosen,) = run_recipe([bench], [study.steps], Recipe(refit=False), best=True, time_budget=1.0)
     tried = [bench.score(bench.quantized(Recipe(groups=count), study.steps)).value for count in (1, 2, 4)]
     assert asked

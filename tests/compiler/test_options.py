@@ -223,6 +223,18 @@ def test_fp16_needs_no_data_and_holds_weights_in_half() -> None:
     assert model.inputs[0].dtype is DType.FLOAT16
 
 
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("opset", [7, 9, 11])
+def test_a_matrix_product_without_bias_in_old_operator_sets(opset: int, engine: str) -> None:
+    net = Net(opset=opset)
+    net.output(net.op("MatMul", net.input("x", (4, 24)), net.weights(24, 32)))
+    model = anynpu.compile(net.proto(), dtype="fp16")
+    (sample,) = feeds(net.proto(), 1)
+    with anynpu.Device("rk3588", engine=engine) as device, device.load(model) as loaded, loaded.context() as context:
+        (output,) = context.run(sample)
+    np.testing.assert_allclose(output, run_fp32(net.proto(), [sample])[0][0], rtol=0.01, atol=0.01)
+
+
 def test_hybrid_tensors_stay_in_float() -> None:
     net = Net()
     first = net.op("Relu", net.conv(net.input("x", (1, 3, 10, 10)), 8))

@@ -8,146 +8,53 @@ any documented code, and is followed.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from anynpu import chips, modelfile
+from anynpu import modelfile
 from anynpu._rknn import ffi
-from anynpu.chips import Chip
 from anynpu.rknn.attributes import DTYPE_OF
-from anynpu.rknn.constants import Code, Flag, rknn_query_cmd, rknn_tensor_type
+from anynpu.rknn.constants import rknn_query_cmd, rknn_tensor_type
 from anynpu.rknn.software.library import SoftwareLibrary
-from anynpu.tensor import TensorSpec
 
+from .misuse_memory import MemoryCalls
+from .misuse_products import Products
+from .misuse_state import (
+    CONTEXT,
+    DOCUMENTED,
+    FAIL,
+    INFO_ONLY,
+    INPUT,
+    INTERNAL_OUTSIDE,
+    MALLOC,
+    MODEL,
+    MOST_CONTEXTS,
+    MOST_MEMORIES,
+    OK,
+    OTHER_FLAGS,
+    OUTPUT,
+    OUTSIDE,
+    PARAM,
+    PERF,
+    PLATFORM,
+    SHARE_SRAM,
+    SHARE_WEIGHTS,
+    SRAM,
+    TIMEOUT,
+    Context,
+    Memory,
+)
 from .robustness import Footprint, Sample, Surprises, assert_empty, init, samples
 
-OK = int(Code.RKNN_SUCC)
-FAIL, TIMEOUT = int(Code.RKNN_ERR_FAIL), int(Code.RKNN_ERR_TIMEOUT)
-MALLOC, PARAM, MODEL = int(Code.RKNN_ERR_MALLOC_FAIL), int(Code.RKNN_ERR_PARAM_INVALID), int(Code.RKNN_ERR_MODEL_INVALID)
-CONTEXT, INPUT, OUTPUT = int(Code.RKNN_ERR_CTX_INVALID), int(Code.RKNN_ERR_INPUT_INVALID), int(Code.RKNN_ERR_OUTPUT_INVALID)
-PLATFORM = int(Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH)
-DOCUMENTED = frozenset(int(code) for code in Code)
-
-MOST_CONTEXTS = 8
-MOST_MEMORIES = 24
-ALL_FLAGS = 0x3FFFF
-OUTSIDE, INTERNAL_OUTSIDE = int(Flag.RKNN_FLAG_MEM_ALLOC_OUTSIDE), int(Flag.RKNN_FLAG_INTERNAL_ALLOC_OUTSIDE)
-INFO_ONLY, PERF = int(Flag.RKNN_FLAG_COLLECT_MODEL_INFO_ONLY), int(Flag.RKNN_FLAG_COLLECT_PERF_MASK)
-SHARE_WEIGHTS, SRAM, SHARE_SRAM = (
-    int(Flag.RKNN_FLAG_SHARE_WEIGHT_MEM),
-    int(Flag.RKNN_FLAG_ENABLE_SRAM),
-    int(Flag.RKNN_FLAG_SHARE_SRAM),
-)
-OTHER_FLAGS = [1 << bit for bit in (0, 1, 2, 6, 7, 10, 13, 14, 15, 16)]
 ANSWERS = {int(command): f"RKNN_QUERY_{command.name.removeprefix('RKNN_QUERY_')}" for command in rknn_query_cmd}
 LARGEST_ANSWER = ffi.sizeof("rknn_input_range") + 64
 
 
-@dataclass(eq=False)
-class Memory:
-    """Memory as the caller knows it: by its address alone, so that a stale one is really gone."""
-
-    address: int
-    size: int
-    owner: int
-    parent: Memory | None = None
-    keep: Any = None
-    alive: bool = True
-    weights_of: str = ""  # what was placed in it, if nothing wrote to it since
-
-    @property
-    def usable(self) -> bool:
-        return self.alive and (self.parent is None or self.parent.usable)
-
-    @property
-    def aligned(self) -> bool:
-        struct = ffi.cast("rknn_tensor_mem *", self.address)
-        return (int(ffi.cast("uintptr_t", struct.virt_addr)) + struct.offset) % 64 == 0
-
-
-@dataclass(eq=False)
-class Context:
-    """A context as the caller knows it."""
-
-    handle: int
-    sample: Sample
-    flags: int
-    has_weights: bool
-    internal: Memory | None | bool = False  # True: its own
-    alive: bool = True
-    shapes: int | None = 0
-    given: set[str] = field(default_factory=set)
-    bound: dict[str, Memory] = field(default_factory=dict)
-    ran: bool = False
-    frames: bool = False
-    outputs_of_frame: bool = False
-    pending: list[tuple[int, frozenset[int]]] = field(default_factory=list)
-    last_frame: tuple[int, frozenset[int]] | None = None
-    held: list[Any] = field(default_factory=list)
-
-    @property
-    def chip(self) -> Chip:
-        return chips.get(self.sample.model.chip)
-
-    @property
-    def info_only(self) -> bool:
-        return bool(self.flags & INFO_ONLY)
-
-    @property
-    def dynamic(self) -> bool:
-        return len(self.sample.model.programs) > 1
-
-    @property
-    def mini(self) -> bool:
-        return self.chip.library == "librknnmrt"
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        return self.sample.model.programs[self.shapes or 0].input_specs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        return self.sample.model.programs[self.shapes or 0].output_specs
-
-    @property
-    def internal_size(self) -> int:
-        return max(program.memory.size for program in self.sample.model.programs)
-
-    def engine_problems(self) -> set[int]:
-        """Why the context cannot have an engine."""
-        if self.info_only:
-            return {CONTEXT}
-        return set() if self.has_weights and self.internal else {MALLOC}
-
-    def run_problems(self) -> set[int]:
-        """Why a run is refused: what is found first."""
-        problems = self.engine_problems()
-        if problems:
-            return problems
-        if self.shapes is None or any(spec.name not in self.given and spec.name not in self.bound for spec in self.inputs):
-            return {INPUT}
-        if isinstance(self.internal, Memory) and not self.internal.usable:
-            return {MALLOC}
-        if self.mini and any(spec.name not in self.bound for spec in self.outputs):
-            return {OUTPUT}
-        stale = [name for name, memory in self.bound.items() if not memory.usable]
-        if any(spec.name in stale for spec in self.inputs):
-            return {INPUT}
-        return {OUTPUT} if stale else set()
-
-    def forget_data(self) -> None:
-        """The engine is a new one."""
-        self.given.clear()
-        self.ran = False
-
-
-class Machine:
+class Machine(MemoryCalls):
     """One library, used and misused.
 
     :param chip: of the library; None for one that follows its models
@@ -175,6 +82,7 @@ class Machine:
         self.answer = ffi.new("char[]", LARGEST_ANSWER)
         self.trace: deque[str] = deque(maxlen=60)
         self.steps = 0
+        self.products = Products(self)
 
     # calling
 
@@ -208,7 +116,9 @@ class Machine:
 
     def _context(self, random: Random) -> tuple[int, Context | None]:
         """A handle, and the context behind it if there is one."""
-        alive = [context for context in self.contexts if context.alive]
+        while len(self.contexts) < 2:
+            self._decent_init(random)
+        alive = self.contexts
         if alive and random.random() < 0.85:
             context = random.choice(alive)
             upper = random.choice((0, 0, 0, 0xDEAD_BEEF << 32))  # callers with handles of four bytes leave these unset
@@ -216,15 +126,30 @@ class Machine:
         handle = random.choice([*self.stale_handles, self.foreign_handle, random.getrandbits(64)])
         return handle, next((context for context in alive if context.handle == handle & 0xFFFF_FFFF), None)
 
-    def _memory(self, random: Random) -> tuple[Any, Memory | None]:
-        """A pointer, and the memory behind it if there is some."""
-        alive = [memory for memory in self.memories if memory.alive]
+    def _memory(self, random: Random, context: Context | None = None, wanted: int = 0) -> tuple[Any, Memory | None]:
+        """A pointer, and the memory behind it if there is some; often of *wanted* bytes, made with *context*."""
+        alive = self.memories
+        if context is not None and len(alive) < MOST_MEMORIES and random.random() < 0.4:
+            address = self.make("rknn_create_mem", (context.handle, max(wanted, 1)), True)
+            alive.append(Memory(address, max(wanted, 1), context.handle))
+            return ffi.cast("rknn_tensor_mem *", address), alive[-1]
         if alive and random.random() < 0.88:
             memory = random.choice(alive)
             return ffi.cast("rknn_tensor_mem *", memory.address), memory
         address = random.choice([*self.stale_memories, random.getrandbits(47)])
         known = next((memory for memory in alive if memory.address == address), None)
         return ffi.cast("rknn_tensor_mem *", address), known
+
+    def _decent_init(self, random: Random) -> None:
+        fitting = [sample for sample in self.samples.values() if self._fits(sample) and not sample.weightless]
+        sample = random.choice(fitting)
+        flags = random.choice((0, 0, PERF, PERF | SRAM, OUTSIDE, INTERNAL_OUTSIDE))
+        handle = ffi.new("rknn_context *")
+        self.call("rknn_init", (handle, ffi.from_buffer(sample.data), len(sample.data), flags, ffi.NULL), set())
+        self._add(int(handle[0]), sample, flags, has_weights=not flags & OUTSIDE)
+
+    def _fits(self, sample: Sample) -> bool:
+        return self.library.chip is None or self.library.chip.name == sample.model.chip
 
     def _lacking(self, name: str, context: Context | None) -> set[int]:
         """The code of a call that the chip does not have."""
@@ -241,20 +166,22 @@ class Machine:
         """Wait for the frames of a context, whose fate is known from here on."""
         if context is None or not context.pending:
             return
-        frame, codes = context.pending[-1]
-        extend = ffi.new("rknn_run_extend *", {"frame_id": frame})
-        self.call("rknn_wait", (context.handle, extend), codes)
-        context.ran = context.ran or any(OK in allowed for _, allowed in context.pending)
-        context.last_frame = context.pending[-1]
+        for frame, codes in dict(context.pending).items():
+            extend = ffi.new("rknn_run_extend *", {"frame_id": frame})
+            code = self.call("rknn_wait", (context.handle, extend), codes)
+            context.ran = context.ran or code == OK
+        context.ran = context.ran or any(codes == {OK} for _, codes in context.pending)
+        last = context.pending[-1][0]
+        context.last_code = self.call("rknn_wait", (context.handle, ffi.NULL), dict(context.pending)[last])
         context.pending.clear()
 
     # families of calls
 
     def init(self, random: Random) -> None:
         """Make a context, in every way."""
-        if sum(context.alive for context in self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MOST_CONTEXTS:
             self.destroy(random)
-        sample = random.choice(list(self.samples.values()))
+        sample = random.choice([entry for entry in self.samples.values() if self._fits(entry) or random.random() < 0.1])
         problems: set[int] = set()
         flags = sum(random.sample(OTHER_FLAGS, random.choice((0, 0, 1, 3))))
         for flag, chance in (
@@ -294,7 +221,9 @@ class Machine:
             if share is not None and not problems:
                 if not share.has_weights:
                     problems.add(MALLOC)
-                elif share.sample.network != sample.network:
+                elif share.chip.name != sample.model.chip:
+                    problems.add(MODEL)
+                elif share.sample.network != sample.network and modelfile.weight_size(sample.model):
                     problems |= {MODEL, MALLOC}  # other weights, or too few of them
             elif share is None and sample.weightless and not flags & OUTSIDE:
                 problems.add(MODEL)
@@ -306,7 +235,7 @@ class Machine:
             place = ffi.NULL
             problems.add(PARAM)
         weights_lost = share is not None and share.flags & OUTSIDE and not problems  # its memory may hold anything by now
-        allowed = {OK, MODEL, CONTEXT} if weights_lost else problems
+        allowed = {OK, MODEL, MALLOC} if weights_lost else problems
         code = self.call("rknn_init", (place, model, size, flags, extend), allowed)
         del keep
         if code == OK:
@@ -354,7 +283,7 @@ class Machine:
 
     def dup(self, random: Random) -> None:
         """Duplicate a context."""
-        if sum(context.alive for context in self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MOST_CONTEXTS:
             self.destroy(random)
         handle, context = self._context(random)
         source, target = ffi.new("rknn_context *", handle), ffi.new("rknn_context *")
@@ -439,18 +368,22 @@ class Machine:
                 problems.add(FAIL)
         if "ATTR" in name or "DYNAMIC" in name:
             ports = context.outputs if "OUTPUT" in name else context.inputs
-            if index >= len(ports):
-                problems.add(PARAM)
-            elif "NHWC_OUTPUT" in name and len(ports[index].shape) != 4:
+            if index >= len(ports) or ("NHWC_OUTPUT" in name and len(ports[index].shape) != 4):
                 problems.add(PARAM)
         return problems
 
     def shapes(self, random: Random) -> None:
         """Choose shapes."""
         handle, context = self._context(random)
+        dynamic = [entry for entry in self.contexts if entry.dynamic]
+        if dynamic and random.random() < 0.7:
+            context = random.choice(dynamic)
+            handle = context.handle
         self.settle(context)
         older = random.random() < 0.3
         problems = self._lacking("rknn_set_input_shapes", context) or self._runnable("rknn_set_input_shapes", context)
+        if older and context is None and problems == {PLATFORM}:
+            problems.add(CONTEXT)  # the older name is in no table of calls, so the handle is looked at first
         attrs = ffi.new("rknn_tensor_attr[2]")
         count = 1 if older else len(context.inputs) if context is not None else 1
         wanted = 0
@@ -588,7 +521,8 @@ class Machine:
                 context.ran = context.ran or code == OK
             return
         extend.non_block = random.choice((1, -1))
-        extend.frame_id = random.choice((0, 0, 0, 5, 2**64 - 1))
+        if extend.timeout_ms != 1:  # of two frames with one number, the fate of the first would not be known
+            extend.frame_id = random.choice((0, 0, 0, 5, 2**64 - 1))
         refused = context is None or context.info_only
         allowed = {CONTEXT} if refused else {OK, PARAM} if extend.frame_id else {OK}
         code = self.call("rknn_run", (handle, extend), allowed)
@@ -609,12 +543,14 @@ class Machine:
             problems = {PARAM}
         extend: Any = ffi.NULL
         if random.random() < 0.7:
-            extend = ffi.new("rknn_run_extend *", {"frame_id": random.choice((0, 77_777)), "timeout_ms": random.choice((0, 1000))})
+            extend = ffi.new(
+                "rknn_run_extend *", {"frame_id": random.choice((0, 77_777)), "timeout_ms": random.choice((0, 1000))}
+            )
             if extend.frame_id and not problems:
                 problems = {PARAM}
         if not problems:
-            assert context is not None and context.last_frame is not None
-            problems = set(context.last_frame[1])
+            assert context is not None
+            problems = {context.last_code}
         self.call("rknn_wait", (handle, extend), problems)
 
     def outputs(self, random: Random) -> None:
@@ -638,16 +574,12 @@ class Machine:
             else:
                 own = True
         if not problems and context is not None:
-            if context.outputs_of_frame and context.last_frame is not None and OK not in context.last_frame[1]:
-                problems |= context.last_frame[1]
-            elif context.outputs_of_frame and context.last_frame is not None:
-                problems |= context.last_frame[1] - {OK}
+            if context.outputs_of_frame and context.last_code != OK:
+                problems.add(context.last_code)
             if not context.ran:
                 problems.add(OUTPUT)
             if any(spec.name in context.bound and not context.bound[spec.name].usable for spec in specs):
                 problems.add(OUTPUT)
-            if TIMEOUT in problems or (context.ran and context.last_frame and TIMEOUT in context.last_frame[1]):
-                problems |= {OK, TIMEOUT, OUTPUT}
         arguments: list[Any] = [handle, count, outputs, ffi.NULL]
         damage = random.choice((None,) * 12 + ("count", "null", "index", "buffer", "size"))
         if damage == "count":
@@ -665,8 +597,6 @@ class Machine:
         elif damage == "size":
             outputs[0].is_prealloc, outputs[0].buf, outputs[0].size = 1, ffi.cast("void *", self.answer), 1
             problems.add(PARAM)
-        if damage is not None:
-            problems.discard(OK)
         code = self.call("rknn_outputs_get", tuple(arguments), problems)
         if code == OK and context is not None and own:
             context.held.append((outputs, count, keep))
@@ -688,236 +618,6 @@ class Machine:
             problems.add(PARAM)
         self.call("rknn_outputs_release", tuple(arguments), problems)
 
-    def create(self, random: Random) -> None:
-        """Make memory, in every way."""
-        if sum(memory.alive for memory in self.memories) >= MOST_MEMORIES:
-            self.destroy_memory(random)
-        handle, context = self._context(random)
-        sizes = [1, 64, 100, 4096, 5000]
-        if context is not None:
-            sizes += [context.internal_size, modelfile.weight_size(context.sample.model)]
-            sizes += [spec.nbytes * 16 for spec in (*context.inputs, *context.outputs)]
-        size = random.choice([*sizes, 0]) if random.random() < 0.97 else 2**32 - 1
-        known = context is not None
-        way = random.randrange(8)
-        parent, keep = None, None
-        if way < 3:
-            address = self.make("rknn_create_mem", (handle, size), known and size > 0)
-        elif way == 3:
-            flags = random.choice((0, 1, 2, 4, 5, 6, 0x20000, 0x20004, 3, 7, 8, 2**63))
-            possible = flags & ~0x20000 <= 7 and flags & 3 != 3
-            size = random.choice((size, size, size, 2**32, 2**64 - 1))
-            fits = 0 < size < 2**32
-            address = self.make("rknn_create_mem2", (handle, size, flags), possible and fits and (known or bool(flags & 0x20000)))
-        elif way == 4:
-            size = min(size, 5000)
-            address, keep = self._create_from_fd(random, handle, known, size)
-        elif way == 5:
-            address, parent, keep, size = self._create_from_physical(random, handle, known, size)
-        elif way == 6:
-            self.make("rknn_create_mem_from_mb_blk", (handle, ffi.NULL, 0), False)
-            return
-        else:
-            self.make("rknn_create_mem", (random.choice((0, 5)), 64), False)
-            return
-        if address:
-            struct = ffi.cast("rknn_tensor_mem *", address)
-            assert struct.size == size and int(ffi.cast("uintptr_t", struct.virt_addr))
-            assert all(entry.address != address for entry in self.memories if entry.alive)
-            self.memories.append(Memory(address, size, handle, parent, keep))
-
-    def _create_from_fd(self, random: Random, handle: int, known: bool, size: int) -> tuple[int, Any]:
-        way = random.randrange(5)
-        if way == 0:
-            bad = random.choice((-1, 2**31 - 1, 987_654))
-            return self.make("rknn_create_mem_from_fd", (handle, bad, ffi.NULL, size, 0), False), None
-        if way == 1:
-            memory = ffi.new("char[]", size + 64)
-            arguments = (handle, -1, ffi.cast("void *", memory), size, random.choice((0, 7, 64)))
-            return self.make("rknn_create_mem_from_fd", arguments, known and size > 0), memory
-        fd = os.memfd_create("caller")
-        try:
-            os.ftruncate(fd, size + 100)
-            if way == 2:
-                offset = random.choice((-1, 101 + 4096, 2**31 - 1))
-                return self.make("rknn_create_mem_from_fd", (handle, fd, ffi.NULL, max(size, 1), offset), False), None
-            offset = random.choice((0, 1, 100))
-            return self.make("rknn_create_mem_from_fd", (handle, fd, ffi.NULL, size, offset), known and size > 0), None
-        finally:
-            os.close(fd)
-
-    def _create_from_physical(
-        self, random: Random, handle: int, known: bool, size: int
-    ) -> tuple[int, Memory | None, Any, int]:
-        if random.random() < 0.3:
-            size = min(size, 5000)
-            memory = ffi.new("char[]", size + 1)
-            arguments = (handle, random.getrandbits(40), ffi.cast("void *", memory), size)
-            return self.make("rknn_create_mem_from_phys", arguments, known and size > 0), None, memory, size
-        whole = [memory for memory in self.memories if memory.usable and memory.parent is None and memory.keep is None]
-        if not whole or random.random() < 0.2:
-            return self.make("rknn_create_mem_from_phys", (handle, 4096, ffi.NULL, 1), False), None, None, size
-        parent = random.choice(whole)
-        physical = ffi.cast("rknn_tensor_mem *", parent.address).phys_addr
-        offset = random.choice((0, 1, parent.size - 1))
-        size = random.choice((1, parent.size - offset, parent.size + 1))
-        arguments = (handle, physical + offset, ffi.NULL, size)
-        if offset + size <= parent.size:
-            return self.make("rknn_create_mem_from_phys", arguments, known and size > 0), parent, None, size
-        return self.make("rknn_create_mem_from_phys", arguments, False), None, None, size
-
-    def destroy_memory(self, random: Random) -> None:
-        """Destroy memory, also what is bound; with the right context, or not."""
-        pointer, memory = self._memory(random)
-        handle, context = self._context(random)
-        if memory is not None and random.random() < 0.3:
-            handle = memory.owner
-        problems = set() if memory is not None else {PARAM}
-        if memory is not None and context is None and handle != memory.owner and not self._is_known(handle):
-            problems = {CONTEXT}
-        for entry in self.contexts:
-            if entry.pending:
-                self.settle(entry)
-        if self.call("rknn_destroy_mem", (handle, pointer), problems) == OK:
-            assert memory is not None
-            self._forget(memory)
-
-    def _is_known(self, handle: int) -> bool:
-        return any(context.handle == handle & 0xFFFF_FFFF for context in self.contexts)
-
-    def _forget(self, memory: Memory) -> None:
-        memory.alive = False
-        self.memories.remove(memory)
-        self.stale_memories = [*self.stale_memories[-12:], memory.address]
-
-    def sync(self, random: Random) -> None:
-        """Synchronise memory."""
-        handle, context = self._context(random)
-        pointer, memory = self._memory(random)
-        mode = random.choice((1, 2, 3, 3, 4, -1, 2**31 - 1))
-        problems = set() if context is not None else {CONTEXT}
-        if memory is None or not memory.usable or mode not in (1, 2, 3):
-            problems.add(PARAM)
-        self.call("rknn_mem_sync", (handle, pointer, mode), problems)
-
-    def weights(self, random: Random) -> None:
-        """Give memory for weights."""
-        handle, context = self._context(random)
-        outside = [entry for entry in self.contexts if entry.flags & OUTSIDE]
-        if outside and random.random() < 0.7:
-            context = random.choice(outside)
-            handle = context.handle
-        self.settle(context)
-        pointer, memory = self._memory(random)
-        problems = set() if context is not None else {CONTEXT}
-        usable = memory is not None and memory.usable
-        if not usable:
-            problems.add(PARAM)
-        allowed: set[int] = set()
-        if context is not None and memory is not None:
-            if context.info_only:
-                problems.add(CONTEXT)
-            elif not context.flags & OUTSIDE:
-                problems.add(PARAM)
-            if not problems:
-                if memory.size < modelfile.weight_size(context.sample.model) or not memory.aligned:
-                    problems |= {MALLOC, MODEL} if context.sample.weightless else {MALLOC}
-                elif context.sample.weightless:
-                    allowed = {OK, MODEL} if memory.weights_of != context.sample.network else {OK}
-        code = self.call("rknn_set_weight_mem", (handle, pointer), problems or allowed)
-        if code == OK and context is not None and memory is not None:
-            context.has_weights = True
-            context.forget_data()
-            if not context.sample.weightless:
-                memory.weights_of = context.sample.network
-
-    def internal(self, random: Random) -> None:
-        """Give internal memory."""
-        handle, context = self._context(random)
-        outside = [entry for entry in self.contexts if entry.flags & (OUTSIDE | INTERNAL_OUTSIDE)]
-        if outside and random.random() < 0.7:
-            context = random.choice(outside)
-            handle = context.handle
-        self.settle(context)
-        pointer, memory = self._memory(random)
-        problems = set() if context is not None else {CONTEXT}
-        if memory is None or not memory.usable:
-            problems.add(PARAM)
-        if context is not None:
-            if context.info_only:
-                problems.add(CONTEXT)
-            elif not context.flags & (OUTSIDE | INTERNAL_OUTSIDE) or (memory and memory.size < context.internal_size):
-                problems.add(PARAM)
-        code = self.call("rknn_set_internal_mem", (handle, pointer), problems)
-        if code == OK and context is not None and memory is not None:
-            context.internal = memory
-            context.forget_data()
-            memory.weights_of = ""
-
-    def bind(self, random: Random) -> None:
-        """Bind memory to an input or output."""
-        handle, context = self._context(random)
-        self.settle(context)
-        pointer, memory = self._memory(random)
-        attr = ffi.new("rknn_tensor_attr *")
-        problems = set() if context is not None else {CONTEXT}
-        if memory is None or not memory.usable:
-            problems.add(PARAM)
-        name = ""
-        exact = True
-        if context is not None:
-            problems |= context.engine_problems()
-            is_input = random.random() < 0.5
-            specs = context.inputs if is_input else context.outputs
-            attr.index = random.randrange(len(specs))
-            name = specs[attr.index].name
-            command = random.choice((1, 8)) if is_input else random.choice((2, 9))
-            self.call("rknn_query", (context.handle, command, attr, ffi.sizeof("rknn_tensor_attr")), set())
-            small = memory is not None and memory.size < attr.size
-            # of what is asked for beyond size, some need not be there
-            exact = memory is None or small or memory.size >= attr.size_with_stride
-            if random.random() < 0.35:
-                exact = False
-                self._damage(random, attr)
-            elif small:
-                problems.add(PARAM)
-        if random.random() < 0.03:
-            attr = ffi.NULL
-            problems.add(PARAM)
-        elif not exact:
-            problems |= {PARAM} if problems else {OK, PARAM}
-        code = self.call("rknn_set_io_mem", (handle, pointer, attr), problems)
-        if code == OK and context is not None and memory is not None:
-            name = ffi.string(attr.name).decode()
-            context.bound[name] = memory
-            if name in context.given:
-                context.given.discard(name)
-            memory.weights_of = ""
-
-    @staticmethod
-    def _damage(random: Random, attr: Any) -> None:
-        for _ in range(random.choice((1, 1, 2, 4))):
-            number = random.choice((0, 1, 2, 3, 4, 5, 8, 17, 99, 2**31 - 1))
-            what = random.randrange(9)
-            if what == 0:
-                attr.fmt = number
-            elif what == 1:
-                attr.type = number
-            elif what == 2:
-                attr.n_dims = number
-            elif what == 3:
-                attr.dims[random.randrange(5)] = number
-            elif what == 4:
-                attr.w_stride = number
-            elif what == 5:
-                attr.h_stride = number
-            elif what == 6:
-                attr.pass_through = number & 255
-            elif what == 7:
-                attr.size, attr.n_elems, attr.size_with_stride, attr.zp = number, number, number, number
-            else:
-                ffi.memmove(attr.name, random.randbytes(4), 4)
-
     # the end
 
     def finish(self, random: Random) -> None:
@@ -932,6 +632,7 @@ class Machine:
                     pointer = ffi.cast("rknn_tensor_mem *", memory.address)
                     self.call("rknn_destroy_mem", (memory.owner, pointer), {PARAM})
             else:
+                self.products.finish()
                 everything: list[Context | Memory] = [*self.contexts, *self.memories]
                 random.shuffle(everything)
                 for entry in everything:

@@ -19,8 +19,9 @@ import numpy as np
 import anynpu
 from anynpu import modelfile
 from anynpu._rknn import ffi
-from anynpu.program import Model
+from anynpu.program import Custom, Layer, MemoryPlan, Model, Placement, Program
 from anynpu.rknn.software.library import SoftwareLibrary
+from anynpu.tensor import DType, Layout, TensorSpec
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,13 @@ def pair_network() -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
 
 
+def custom_model() -> Model:
+    """x -> y by a custom operator of type Twice."""
+    tensors = {name: TensorSpec(name, (1, 3, 8, 8), DType.FLOAT32, Layout.NCHW) for name in ("x", "y")}
+    layer = Layer("twice", "Twice", Custom("Twice", {}), ("x",), ("y",), Placement.CPU, "custom")
+    return Model("rk3588", "fp16", (Program(("x",), ("y",), tensors, (layer,), MemoryPlan({}, 0)),), name="custom")
+
+
 @functools.lru_cache(maxsize=1)
 def samples() -> Mapping[str, Sample]:
     """Models of several kinds and chips, by name."""
@@ -111,6 +119,7 @@ def samples() -> Mapping[str, Sample]:
             picture, "rk3588", dataset=images, shapes=[small, {"x": (1, 3, 12, 8)}, {"x": (1, 3, 4, 4)}], name="dynamic"
         ),
         "single": anynpu.compile(picture, "rk3566", dataset=images, shapes=small, name="single", **norm),
+        "custom": custom_model(),
         "mini": anynpu.compile(picture, "rv1106", dataset=images, shapes=small, name="mini", **norm),
     }
     made = {name: Sample(name, model, modelfile.to_bytes(model), _digest(model)) for name, model in models.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from random import Random
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -30,7 +30,10 @@ class Misuse(RuleBasedStateMachine):
         for _ in range(3):
             self.machine.init(Random(seed))
 
-    @rule(family=st.sampled_from(["init", "dup", "destroy", "shapes", "cores", "release", "sync", "weights", "internal"]), seed=seeds)
+    @rule(
+        family=st.sampled_from(["init", "dup", "destroy", "shapes", "cores", "release", "sync", "weights", "internal"]),
+        seed=seeds,
+    )
     def change(self, family: str, seed: int) -> None:
         getattr(self.machine, family)(Random(seed))
 
@@ -41,6 +44,10 @@ class Misuse(RuleBasedStateMachine):
     @rule(family=st.sampled_from(["create", "create", "destroy_memory", "bind", "bind"]), seed=seeds)
     def move_memory(self, family: str, seed: int) -> None:
         getattr(self.machine, family)(Random(seed))
+
+    @rule(family=st.sampled_from(["create", "use", "use", "use", "use", "confuse", "operators"]), seed=seeds)
+    def multiply(self, family: str, seed: int) -> None:
+        getattr(self.machine.products, family)(Random(seed))
 
     @rule(seed=seeds)
     def infer(self, seed: int) -> None:
@@ -62,6 +69,7 @@ def test_random_calls_are_answered_and_leave_nothing() -> None:
             stateful_step_count=STEPS,
             deadline=None,
             derandomize=True,
+            phases=(Phase.generate,),  # the last calls are in the message; making the sequence shorter would take minutes
             database=None,
             suppress_health_check=list(HealthCheck),
         ),

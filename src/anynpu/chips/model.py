@@ -137,6 +137,7 @@ class MatMulRules:
 
     :ivar k_max: longest inner axis
     :ivar segment_k: B is laid out in segments of at most this many rows, each by itself; None: never split
+    :ivar transposed_b: B may also lie as N x K
     """
 
     k_multiple: int
@@ -147,6 +148,7 @@ class MatMulRules:
     c_block: int
     k_max: int
     segment_k: int | None
+    transposed_b: bool
 
 
 @dataclass(frozen=True)
@@ -192,6 +194,7 @@ class Chip:
     :ivar multicore_operators: what one job splits over several cores; the rest runs on core 0
     :ivar multicore_activations: what may be fused to those without losing that
     :ivar matmul: rules of the matmul calls, by type; empty where the chip has none
+    :ivar matmul_types: what the matmul calls multiply: the types of A, B and C
     :ivar calls: the calls of the RKNN reference, Table 4-1
     :ivar queries: the commands of ``rknn_query``, Table 4-2
     :ivar sources: by attribute; ``limits.<attribute>`` for the limits, ``<attribute>.<type>`` where a type differs from the rest
@@ -220,6 +223,7 @@ class Chip:
     multicore_operators: frozenset[str]
     multicore_activations: frozenset[str]
     matmul: Mapping[str, MatMulRules]
+    matmul_types: tuple[tuple[str, str, str], ...]
     calls: Mapping[str, bool]
     queries: Mapping[str, bool]
     limits: OperatorLimits

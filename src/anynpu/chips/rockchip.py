@@ -76,6 +76,7 @@ _SOURCES: Mapping[str, Source] = {
     "multicore_operators": _ONE_CORE,
     "multicore_activations": _ONE_CORE,
     "matmul": _DOCUMENTS,
+    "matmul_types": _DOCUMENTS,
     "calls": _TABLE_CALLS,
     "queries": _TABLE_QUERIES,
     "limits": _OPERATOR_LIST,
@@ -84,7 +85,12 @@ _SOURCES: Mapping[str, Source] = {
 
 
 def _matmul(
-    a_block: int, b_block: tuple[int, int], multiples: tuple[int, int], c_block: int = 4, segment_k: int | None = None
+    a_block: int,
+    b_block: tuple[int, int],
+    multiples: tuple[int, int],
+    c_block: int = 4,
+    segment_k: int | None = None,
+    transposed_b: bool = True,
 ) -> MatMulRules:
     return MatMulRules(
         k_multiple=multiples[0],
@@ -95,7 +101,35 @@ def _matmul(
         c_block=c_block,
         k_max=10240,
         segment_k=segment_k,
+        transposed_b=transposed_b,
     )
+
+
+_FLOAT16_SUMS = ("float16", "float16", "float32")
+_INT8_SUMS = ("int8", "int8", "int32")
+_RK3588_PRODUCTS = (
+    _FLOAT16_SUMS,
+    _INT8_SUMS,
+    ("int8", "int8", "int8"),
+    ("float16", "float16", "float16"),
+    ("int8", "int8", "float32"),
+    ("int4", "int4", "int16"),
+)
+_RK3576_PRODUCTS = (
+    _FLOAT16_SUMS,
+    _INT8_SUMS,
+    ("float16", "float16", "float16"),
+    ("float16", "int8", "float32"),
+    ("float16", "int8", "float16"),
+    ("float16", "int4", "float32"),
+    ("float16", "int4", "float16"),
+    ("float16", "int4", "bfloat16"),
+    ("int8", "int4", "int32"),
+    ("int8", "int4", "float16"),
+)
+_PRODUCTS_OF_LATER_SDKS = _assumed(
+    "vendor's documents; int8 B to float16, and what SDKs after 2.2 added, are documented for no chip"
+)
 
 
 def _matmul_large(segment_k: int, int4_c_block: int) -> dict[str, MatMulRules]:
@@ -130,6 +164,7 @@ _RK3588 = Chip(
     multicore_operators=RKNN_MULTICORE_OPERATORS,
     multicore_activations=RKNN_MULTICORE_ACTIVATIONS,
     matmul=_matmul_large(segment_k=8192, int4_c_block=8),
+    matmul_types=_RK3588_PRODUCTS,
     calls=calls("multi"),
     queries=queries("multi"),
     limits=replace(RKNN_LIMITS, conv_transpose=_STRIDES_1248),
@@ -164,6 +199,7 @@ _RK3576 = replace(
     core_masks=(0, 1, 2, 3, 0xFFFF),
     multicore_activations=RKNN_MULTICORE_ACTIVATIONS | {"Sigmoid", "Tanh", "HardSwish", "Swish", "Mish"},
     matmul=_matmul_large(segment_k=4096, int4_c_block=4),
+    matmul_types=_RK3576_PRODUCTS,
     limits=replace(RKNN_LIMITS, npu_operators=RKNN_LIMITS.npu_operators | {"Greater"}, transpose_pixels_max=None),
     sources={
         **_SOURCES,
@@ -175,6 +211,7 @@ _RK3576 = replace(
         "channel_block": _TABLE_C2,
         "channel_block.int16": _AS_RK3588,
         "core_masks": _assumed("RK3588's masks that name no third core"),
+        "matmul_types": _PRODUCTS_OF_LATER_SDKS,
         "multicore_operators": _DOCUMENTS,
         "multicore_activations": _assumed("those the vendor's documents name; they hint at others"),
         "calls": _LATER_MATRIX,
@@ -198,7 +235,11 @@ _RK3568 = replace(
     core_masks=(),
     multicore_operators=frozenset(),
     multicore_activations=frozenset(),
-    matmul={"int8": _matmul(8, (16, 32), (32, 16)), "float16": _matmul(4, (8, 16), (16, 8))},
+    matmul={
+        "int8": _matmul(8, (16, 32), (32, 16), transposed_b=False),
+        "float16": _matmul(4, (8, 16), (16, 8), transposed_b=False),
+    },
+    matmul_types=(_FLOAT16_SUMS, _INT8_SUMS),
     calls=calls("single"),
     queries=queries("single"),
     limits=replace(RKNN_LIMITS, npu_operators=_without(RKNN_LIMITS, "Softmax"), softmax_axes=(), conv_transpose=_STRIDES_1248),
@@ -241,6 +282,7 @@ _RV1126B = replace(
     input_width_alignment={"int8": 8, "float16": 4},
     quantized_types=("w8a8", "fp16", "w4a16"),
     matmul=_matmul_large(segment_k=4096, int4_c_block=4),
+    matmul_types=_RK3576_PRODUCTS,
     limits=replace(RKNN_LIMITS, npu_operators=RKNN_LIMITS.npu_operators | {"Greater"}, transpose_pixels_max=None),
     sources={
         **_SOURCES,
@@ -254,6 +296,7 @@ _RV1126B = replace(
         "channel_alignment": _assumed("as RK3576"),
         "input_width_alignment": _assumed("published output strides align the width to 8"),
         "matmul": _assumed("as RK3576, which takes the same types"),
+        "matmul_types": _assumed("as RK3576"),
         "calls": _LATER_MATRIX,
         "queries": _LATER_MATRIX,
         "limits.transpose_pixels_max": _assumed("as RK3576"),
@@ -272,6 +315,7 @@ _RV1106 = replace(
     quantized_types=("w8a8", "w16a16"),
     float16=False,
     matmul={},
+    matmul_types=(),
     calls=calls("mini"),
     queries=queries("mini"),
     limits=replace(RKNN_LIMITS, npu_operators=_without(RKNN_LIMITS, "GRU", "Gather")),
@@ -282,6 +326,7 @@ _RV1106 = replace(
         "buffer_bytes": _assumed("half of RK3562's"),
         "dram_bytes": _IN_PACKAGE,
         "matmul": Source("RKNN C API reference 1.6.0, Table 4-1: no matmul calls"),
+        "matmul_types": Source("RKNN C API reference 1.6.0, Table 4-1: no matmul calls"),
         "float16": Source("vendor's toolkit documents: quantised models only"),
     },
 )
@@ -321,6 +366,7 @@ _RV1106B = replace(
         "channel_alignment": _assumed("twice the channel block, as on RK3566"),
         "quantized_types": _assumed("the vendor's documents give no layout for any other type"),
         "matmul": Source("support matrix of the vendor's 2.3.2 documents: no matmul calls"),
+        "matmul_types": Source("support matrix of the vendor's 2.3.2 documents: no matmul calls"),
         "calls": _LATER_MATRIX,
         "queries": Source("support matrix of the vendor's 2.3.2 documents; clients see NHWC outputs refused"),
         "float16": _assumed("as RV1106: quantised models only"),

@@ -10,7 +10,25 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import calibrate, check, compile, demo, doctor, inspect, lint, optimize, predict, profile, run_model
+from . import (
+    bench,
+    calibrate,
+    check,
+    compare,
+    compile,
+    demo,
+    doctor,
+    inspect,
+    lib,
+    lint,
+    optimize,
+    predict,
+    profile,
+    run_model,
+    top,
+    vpm_run,
+)
+from . import exec as exec_program
 from .console import fail
 
 __all__ = ["app", "run"]
@@ -31,10 +49,16 @@ app.command("lint")(lint.command)
 app.command("optimize")(optimize.command)
 app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
+app.command("exec")(exec_program.command)
+app.command("lib")(lib.command)
 app.command("predict")(predict.command)
 app.command("calibrate")(calibrate.command)
+app.command("bench")(bench.command)
 app.command("profile")(profile.command)
+app.command("top")(top.command)
+app.command("compare")(compare.command)
 app.command("doctor")(doctor.command)
+app.command("vpm-run")(vpm_run.command)
 app.command("demo")(demo.command)
 
 

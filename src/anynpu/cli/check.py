@@ -19,9 +19,9 @@ from .options import (
     JsonOption,
     LayersOption,
     OnnxArgument,
-    Precision,
     ShapeOption,
     TargetOrAllOption,
+    dtype_words,
     parse_shapes,
 )
 from .summary import cpu_table, layer_table, reasons_text, summary_line
@@ -32,7 +32,7 @@ __all__ = ["command"]
 def command(
     model: OnnxArgument,
     target: TargetOrAllOption,
-    dtype: DTypeOption = Precision.W8A8,
+    dtype: DTypeOption = "w8a8",
     shape: ShapeOption = None,
     batch: BatchOption = None,
     custom_op: CustomOpOption = None,
@@ -57,7 +57,7 @@ def command(
     subject = ModelCheck(model, shapes=shapes, batch=batch, custom_ops=tuple(custom_op or ()))
 
     def checked(chip: str) -> Report:
-        return subject.report(chip, dtype=dtype.value)
+        return subject.report(chip, dtype=dtype)
 
     if target == ALL_CHIPS:
         if layers:
@@ -69,7 +69,7 @@ def command(
         print_json(report.to_json())
         return
     console = results()
-    console.print(f"{model.name} on {target} ({dtype.words}): {report.nodes} nodes, {numbers(report.macs)} MACs")
+    console.print(f"{model.name} on {target} ({dtype_words(dtype, target)}): {report.nodes} nodes, {numbers(report.macs)} MACs")
     console.print(summary_line(report))
     if layers:
         console.print()

@@ -19,9 +19,9 @@ from .options import (
     CustomOpOption,
     DTypeOption,
     OnnxArgument,
-    Precision,
     ShapeOption,
     TargetOption,
+    dtype_words,
     parse_channel_values,
     parse_shapes,
 )
@@ -64,19 +64,32 @@ def command(
     channel_order: Annotated[
         ChannelOrder | None, typer.Option(help="Order of the channels that the model was trained with.")
     ] = None,
-    dtype: DTypeOption = Precision.W8A8,
+    dtype: DTypeOption = "w8a8",
     shape: ShapeOption = None,
     batch: BatchOption = None,
     algorithm: Annotated[Algorithm, typer.Option(help="How ranges follow from the calibration data.")] = Algorithm.PERCENTILE,
     channel_groups: Annotated[
-        int, typer.Option(min=1, help="Most groups of channels with a scale of their own in one tensor.")
-    ] = 2,
+        int | None,
+        typer.Option(
+            min=1, help="Most groups of channels with a scale of their own in one tensor; 2 by default on Rockchip's chips."
+        ),
+    ] = None,
+    per_channel: Annotated[
+        bool | None,
+        typer.Option("--per-channel/--per-tensor", help="Weights with a scale for each channel, or one for all of a layer."),
+    ] = None,
+    preprocess: Annotated[
+        ChannelOrder | None,
+        typer.Option(help="Begin with a pre-process node, which takes a picture of this order of channels (Allwinner's chips)."),
+    ] = None,
     accuracy: Annotated[
         Accuracy, typer.Option(help="How far to go: fast leaves the re-fit out, best tries recipes and float16 layers.")
     ] = Accuracy.DEFAULT,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="STEP", help="Leave a step of the recipe out: heads, clip, groups or refit. Repeat for more."),
+        typer.Option(
+            metavar="STEP", help="Leave a step of the recipe out: heads, clip, groups, asymmetric, refit. Repeat for more."
+        ),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="What best and the re-fit judge by: cosine, top1, margin, detections or map.")
@@ -102,12 +115,14 @@ def command(
       anynpu compile yolo.onnx -o yolo.rknn --target rk3588 --dtype fp16
       anynpu compile yolo.onnx -o yolo.rknn --target rk3588 \\
           --dataset street/ --std 255,255,255 --accuracy best --metric detections
+      anynpu compile yolo.onnx -o yolo.nb --target t527 --dtype uint8 \\
+          --dataset street/ --std 255,255,255 --preprocess rgb
     """
     shapes = parse_shapes(shape)
     names = input_names(model) if mean or std else []
     means = parse_channel_values(mean, "--mean", names)
     deviations = parse_channel_values(std, "--std", names)
-    with progress_bar(f"compiling {model.stem} for {target} ({dtype.words})") as progress:
+    with progress_bar(f"compiling {model.stem} for {target} ({dtype_words(dtype, target)})") as progress:
         compiled = anynpu.compile(
             model,
             target,
@@ -115,9 +130,11 @@ def command(
             mean=means,
             std=deviations,
             channel_order=None if channel_order is None else channel_order.value,
-            dtype=dtype.value,
+            dtype=dtype,
             algorithm=algorithm.value,
             channel_groups=channel_groups,
+            per_channel=per_channel,
+            preprocess=None if preprocess is None else preprocess.value,
             accuracy=accuracy.value,
             without=tuple(without or ()),
             metric=metric,

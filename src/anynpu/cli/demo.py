@@ -10,6 +10,8 @@ import typer
 
 from .. import _optional, chips
 from ..demo.pages import Grain
+from ..npu.timing import fps
+from ..profiling import Profile, profile_page, profile_program
 from ..reports import report
 from .console import progress_bar, results
 from .options import TargetOption
@@ -51,6 +53,17 @@ def command(
     mean, worst = statistics.mean(comparison.cosines), min(comparison.cosines)
     console.print(f"  accuracy   cosine {mean:.3f} to fp32 over {len(comparison.cosines)} pages, worst {worst:.3f}")
     console.print(f"  host       {1000 * statistics.median(comparison.seconds):.0f} ms a page on this machine")
-    picture = output / "page.png"
+    profile = profile_program(model.programs[0], chips.get(target))
+    console.print(f"  {target:<10} {_predicted(profile)}")
+    picture, page = output / "page.png", output / "profile.html"
     _optional.cv2().imwrite(str(picture), comparison.picture[..., ::-1])
-    console.print(f"picture: {picture}    model: {saved}    next: docs/quickstart.md")
+    page.write_text(profile_page(profile, "PP-OCRv4 detection"), encoding="utf-8")
+    console.print(f"picture: {picture}    profile: {page}    model: {saved}    next: docs/quickstart.md")
+
+
+def _predicted(profile: Profile) -> str:
+    prediction, cores = profile.prediction, profile.chip.cores
+    text = f"predicted {prediction.latency_us / 1000:.1f} ms a page on one core"
+    if cores > 1:
+        text += f", {fps(prediction):.0f} pages/s on {cores}"
+    return f"{text}: {prediction.confidence}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,16 +11,19 @@ from rich.console import Console
 
 import anynpu
 
-from .. import vendorfile
-from ..errors import ModelFormatError
+from .. import chips, vendorfile
+from ..chips import Chip
+from ..compiler.formats import format_words
+from ..errors import ModelError, ModelFormatError
 from ..modelfile import FileKind, identify
 from ..program import Model
 from ..reports import report
-from ..tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
+from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from ..vendorfile import VendorModelInfo, VendorTensor
+from ..vip.preflight import check_target, model_target
 from .console import plain_table, print_json, results, size_text
 from .onnxfile import OnnxInfo, describe
-from .options import JsonOption, LayersOption
+from .options import JsonOption, LayersOption, optional_chip
 from .summary import cpu_table, layer_table, shape_text, summary_line
 
 __all__ = ["command"]
@@ -33,6 +36,10 @@ def command(
     ],
     layers: LayersOption = False,
     as_json: JsonOption = False,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", "-t", metavar="CHIP", help="Fail if the file is not for this chip.", callback=optional_chip),
+    ] = None,
 ) -> None:
     """Show what is in a model file.
 
@@ -42,6 +49,7 @@ def command(
     Example:
       anynpu inspect yolo.rknn --layers
       anynpu inspect yolo.onnx --json
+      anynpu inspect lenet.nb --target t527
     """
     kind = identify(file)
     if kind is FileKind.ANYNPU:
@@ -55,6 +63,26 @@ def command(
     else:
         vendor = vendorfile.read_rknn(file) if kind is FileKind.RKNN else vendorfile.read_nb(file)
         print_json(_vendor_json(vendor)) if as_json else _print_vendor(results(), file, vendor, layers)
+    if target is not None and kind is not FileKind.ONNX:
+        _check_target(file, kind, chips.get(target))
+
+
+def _check_target(file: Path, kind: FileKind, chip: Chip) -> None:
+    """Raise if a compiled file is for another chip, naming both."""
+    if chip.vip is not None and model_target(file) is not None:
+        check_target(file, chip.vip.customer_id)
+        return
+    if kind is FileKind.ANYNPU:
+        own = anynpu.load(file).chip
+    elif kind is FileKind.RKNN:
+        info = vendorfile.read_rknn(file)
+        own = chip.name if chip.name in info.target.replace(",", " ").lower().split() else info.target
+    else:
+        own = vendorfile.read_nb(file).target
+    if own != chip.name:
+        raise ModelError(
+            f"{file.name} is for {own or 'a chip that it does not name'}, not for {chip.name}", hint="compile it again"
+        )
 
 
 def _model_json(model: Model) -> dict[str, Any]:
@@ -66,8 +94,8 @@ def _model_json(model: Model) -> dict[str, Any]:
         "custom_string": model.custom_string,
         "weightless": model.weightless,
         "custom_operators": model.custom_operators,
-        "inputs": [_spec_json(spec) for spec in model.inputs],
-        "outputs": [_spec_json(spec) for spec in model.outputs],
+        "inputs": [_spec_json(_as_seen(model, spec)) for spec in model.inputs],
+        "outputs": [_spec_json(_as_seen(model, spec)) for spec in model.outputs],
         "preprocess": {name: asdict(preprocess) for name, preprocess in model.preprocess.items()},
         "provenance": dict(model.provenance),
         "programs": [
@@ -75,6 +103,21 @@ def _model_json(model: Model) -> dict[str, Any]:
             for index, program in enumerate(model.programs)
         ],
     }
+
+
+def _as_seen(model: Model, spec: TensorSpec) -> TensorSpec:
+    """An input or output as programs see it: on a VIP planes one after the other, and uint8 where the engine has int8 of other numbers."""
+    if chips.get(model.chip).family != "vip":
+        return spec
+    preprocess = model.preprocess.get(spec.name)
+    if preprocess is not None and preprocess.picture:
+        return TensorSpec(spec.name, spec.shape, DType.UINT8, Layout.NHWC)
+    spec = replace(spec, layout=Layout.row_major(len(spec.shape)))
+    quantization = spec.quantization
+    if model.dtype == "w8a8" and spec.dtype is DType.INT8 and isinstance(quantization, Affine) and quantization.is_per_tensor:
+        moved = Affine.per_tensor(quantization.scale, quantization.zero_point + 128)
+        return replace(spec, dtype=DType.UINT8, quantization=moved)
+    return spec
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, Any]:
@@ -99,7 +142,9 @@ def _vendor_json(info: VendorModelInfo) -> dict[str, Any]:
 
 
 def _print_model(console: Console, file: Path, model: Model, layers: bool) -> None:
-    console.print(f"{file.name}: compiled by {model.provenance.get('compiler', 'anynpu')} for {model.chip}, {model.dtype}")
+    words = format_words(model.dtype, chips.get(model.chip))
+    kind = model.dtype if words == model.dtype else f"{model.dtype} ({words})"
+    console.print(f"{file.name}: compiled by {model.provenance.get('compiler', 'anynpu')} for {model.chip}, {kind}")
     if model.weightless:
         console.print("  weights      left out; a context of the complete model supplies them")
     for label, text in (("name", model.name), ("text", model.custom_string)):
@@ -111,14 +156,15 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")
     for name, preprocess in model.preprocess.items():
-        console.print(f"  preprocess   {name}: mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
+        node = f"node for {preprocess.picture.upper()} pictures, " if preprocess.picture else ""
+        console.print(f"  preprocess   {name}: {node}mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
     for index, program in enumerate(model.programs):
         console.print()
         if len(model.programs) > 1:
             console.print(f"shape set {index}")
         table = plain_table("", "name", "shape", "type", "layout", "quantisation")
         for label, specs in (("input", program.input_specs), ("output", program.output_specs)):
-            for spec in specs:
+            for spec in (_as_seen(model, spec) for spec in specs):
                 table.add_row(
                     label,
                     spec.name,

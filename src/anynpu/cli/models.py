@@ -12,7 +12,7 @@ from ..program import Model, Program
 
 __all__ = ["TimedModel"]
 
-_WORDS = {"w8a8": "int8", "fp16": "fp16", "w16a16": "int16"}
+_WORDS = {"w8a8": "int8", "w16a16": "int16"}
 
 
 class TimedModel:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from .. import chips
-from ..errors import UnknownChipError
+from ..errors import CompileError, UnknownChipError
 
 __all__ = [
     "ALL_CHIPS",
@@ -24,7 +24,6 @@ __all__ = [
     "LimitOption",
     "MeanOption",
     "OnnxArgument",
-    "Precision",
     "SeedOption",
     "ShapeOption",
     "StdOption",
@@ -33,24 +32,15 @@ __all__ = [
     "chip_name",
     "chip_or_all",
     "one_shape_set",
+    "optional_chip",
+    "dtype_name",
+    "dtype_words",
     "parse_channel_values",
     "parse_named_files",
     "parse_shapes",
 ]
 
 ALL_CHIPS = "all"
-
-
-class Precision(str, enum.Enum):
-    """How a model is quantised."""
-
-    W8A8 = "w8a8"
-    FP16 = "fp16"
-    W16A16 = "w16a16"
-
-    @property
-    def words(self) -> str:
-        return {"w8a8": "int8", "fp16": "float16", "w16a16": "int16"}[self.value]
 
 
 class ChannelOrder(str, enum.Enum):
@@ -68,6 +58,30 @@ def chip_name(value: str) -> str:
         raise typer.BadParameter(str(error)) from None
 
 
+def dtype_name(value: str) -> str:
+    """A type that some chip has; wrong usage if there is none of that name."""
+    from ..compiler.formats import DTYPES, known_names
+
+    if value not in known_names():
+        raise typer.BadParameter(f"there is no type {value!r}; choose one of {', '.join(DTYPES)}")
+    return value
+
+
+def dtype_words(dtype: str, chip: str) -> str:
+    """A type in the words of the chip's family; the text itself where the chip has no such type."""
+    from ..compiler.formats import format_of
+
+    try:
+        return format_of(dtype, chips.get(chip)).words
+    except CompileError:
+        return dtype
+
+
+def optional_chip(value: str | None) -> str | None:
+    """As :func:`chip_name`, for an option that may be left out."""
+    return None if value is None else chip_name(value)
+
+
 def chip_or_all(value: str) -> str:
     """The catalogue's spelling of a chip, or ``all``."""
     return ALL_CHIPS if value.lower() == ALL_CHIPS else chip_name(value)
@@ -83,7 +97,16 @@ TargetOrAllOption = Annotated[
     str,
     typer.Option("--target", "-t", metavar="CHIP|all", help="The chip, such as rk3588, or all of them.", callback=chip_or_all),
 ]
-DTypeOption = Annotated[Precision, typer.Option("--dtype", help="int8 weights and activations, float16, or int16 of both.")]
+DTypeOption = Annotated[
+    str,
+    typer.Option(
+        "--dtype",
+        metavar="TYPE",
+        help="w8a8, fp16 or w16a16; for Allwinner's chips also i8, i8dfp or bf16. "
+        "int8, uint8, int16, float16, bfloat16 and ACUITY's names work too.",
+        callback=dtype_name,
+    ),
+]
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -100,7 +100,7 @@ def command(
         raise typer.BadParameter("the list of layers needs one chip, not all of them", param_hint="'--layers'")
     if all(row.prediction is None for row in rows):
         raise CompileError(f"{model.name} cannot run: {rows[0].chip.name}: {rows[0].reason}", hint="choose another chip or type")
-    words = {entry.compiler_name: entry.value for entry in TimedPrecision}[wanted]
+    words = {entry.compiler_name: entry.value for entry in TimedPrecision}.get(wanted, wanted)
     if plot is not None:
         made = [row.prediction for row in rows if row.prediction is not None]
         plot.write_text(prediction_chart(f"{model.name}, {words}: one run on one core", made), encoding="utf-8")

@@ -17,7 +17,7 @@ from ..errors import ImageError, ShapeError
 from ..program import Model
 from ..tensor import DType, TensorSpec
 from .console import plain_table, results
-from .options import SeedOption, chip_name, parse_named_files
+from .options import SeedOption, optional_chip, parse_named_files
 from .summary import shape_text
 
 __all__ = ["command"]
@@ -25,10 +25,6 @@ __all__ = ["command"]
 Array = npt.NDArray[Any]
 
 _TOP_VALUES = 5
-
-
-def _optional_chip(value: str | None) -> str | None:
-    return None if value is None else chip_name(value)
 
 
 def command(
@@ -44,7 +40,7 @@ def command(
     ] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", "-t", metavar="CHIP", help="The chip. The model's own by default.", callback=_optional_chip),
+        typer.Option("--target", "-t", metavar="CHIP", help="The chip. The model's own by default.", callback=optional_chip),
     ] = None,
     shape_set: Annotated[int, typer.Option(min=0, help="Which of the model's shape sets to run.")] = 0,
     seed: SeedOption = 0,

@@ -15,6 +15,7 @@ from ..tensor import DType
 from .calibrate import CalibratedRanges, UnknownRanges, calibrate
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import InputInfo, open_dataset
+from .formats import Format, format_of, without_zero_points
 from .forms import forms_of
 from .graph import Graph
 from .groups import grouping_candidates
@@ -22,7 +23,7 @@ from .importer import Shapes, import_onnx, load_onnx
 from .lint import lint_steps, summary
 from .lower import lower
 from .metrics import Metric
-from .options import Normalisation, PerInput, check_dtype, preprocessing, shape_sets
+from .options import InputOptions, Normalisation, PerInput, preprocessing, shape_sets
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import recipe_of
 from .search import run_recipe
@@ -46,7 +47,9 @@ def compile(
     dtype: str = "w8a8",
     algorithm: str = "percentile",
     percentile: float = 99.99,
-    channel_groups: int = 2,
+    channel_groups: int | None = None,
+    per_channel: bool | None = None,
+    preprocess: str | Mapping[str, str] | None = None,
     accuracy: str = "default",
     without: Sequence[str] = (),
     metric: str | Metric | None = None,
@@ -68,11 +71,17 @@ def compile(
     :param mean: by channel, subtracted from raw input values; a dict by input name where there are several inputs
     :param std: by channel, raw values are divided by it
     :param channel_order: what the model was trained on; ``bgr`` lets it take RGB pictures all the same
-    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``
+    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``. Usual names (``int8``,
+        ``uint8``, ``float16``) and those of ACUITY (``asymmetric_affine``, ``dynamic_fixed_point-i16`` ...) work too
     :param algorithm: how ranges are found: ``minmax``, ``percentile``, ``kl`` or ``mse``
-    :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor
+    :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor.
+        By default 2 for Rockchip's chips in ``w8a8``; Allwinner's have none
+    :param per_channel: weights with a scale for each output channel (by default for Rockchip's chips and for ``i8`` of Allwinner's), or one
+        for all of a layer (all that other types of Allwinner's chips have)
+    :param preprocess: ``rgb`` or ``bgr`` to begin the model with a pre-process node: it takes a picture's bytes in that order of channels
+        and applies mean and std itself; a dict by input name where there are several inputs. Allwinner's chips only
     :param accuracy: ``fast`` leaves the re-fit of weights out; ``best`` tries recipes and float16 layers against each other
-    :param without: steps of the recipe to leave out: ``heads``, ``clip``, ``groups``, ``refit``
+    :param without: steps of the recipe to leave out: ``heads``, ``clip``, ``groups``, ``asymmetric``, ``refit``
     :param metric: what ``best`` and the re-fit judge by: ``cosine``, ``top1``, ``margin``, ``detections``, ``map``, or a function of
         (expected outputs, given outputs) whose result is larger the better; chosen by the shape of the outputs by default
     :param time_budget: by how much of the predicted time float16 layers of ``best`` may slow the model down
@@ -90,27 +99,33 @@ def compile(
     >>> model.save("det.rknn")                                                                       # doctest: +SKIP
     """
     chip = chips.get(target)
-    dtype = check_dtype(dtype, chip)
-    quantized = dtype != "fp16"
-    if quantized and dataset is None:
+    kind = format_of(dtype, chip, per_channel=per_channel, channel_groups=channel_groups)
+    if not kind.floats and dataset is None:
         raise CompileError(
-            f"a {dtype} model needs calibration data",
+            f"a {kind.name} model needs calibration data",
             hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
+        )
+    if preprocess is not None and chip.family != "vip":
+        raise CompileError(
+            f"models of {chip.name} have no pre-process node",
+            hint="leave preprocess out: with mean and std the RKNN calls take the bytes of a picture and normalise them",
         )
     _tell(progress, "importing", 0, 1)
     proto = load_onnx(model, custom_ops)
     custom = custom_table(custom_ops)
     sets = shape_sets(shapes)
-    prepared = [prepare(proto, entry, batch, mean, std, channel_order, custom) for entry in sets]
+    inputs = InputOptions(mean, std, channel_order, preprocess)
+    prepared = [prepare(proto, entry, batch, inputs, custom) for entry in sets]
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
-    plans = [plan_steps(entry.graph, dtype, hybrid) for entry in prepared]
-    code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
-    recipe = recipe_of(accuracy, algorithm, percentile, channel_groups if dtype == "w8a8" else 1, without)
+    plans = [plan_steps(entry.graph, kind, hybrid) for entry in prepared]
+    recipe = recipe_of(accuracy, algorithm, percentile, kind.groups, without)
+    if not recipe.asymmetric:
+        kind = without_zero_points(kind)
     ranges: Ranges = UnknownRanges()
     calibration, remarks, warnings = "", "", ""
     trials: list[Trial] = []
-    if quantized and any(not step.is_float for step in plans[0]):
+    if not kind.floats and any(not step.is_float for step in plans[0]):
         infos = [
             InputInfo(
                 entry,
@@ -125,15 +140,15 @@ def compile(
         graphs = [(entry.graph, steps) for entry, steps in zip(prepared, plans, strict=True)]
         known = {*first.graph.inputs, *first.graph.producers()}
         names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
-        grouped = dtype == "w8a8"
-        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and grouped]
+        eight = kind.codes is DType.INT8
+        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and eight]
         seen = calibrate(first.graph, names, candidates, data, data.length, progress, custom)
         ranges = CalibratedRanges(seen.observer, algorithm, percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         calibration = f"{count}{algorithm}"
-        if dtype == "w8a8":
+        if eight:
             benches = [
-                Workbench(entry.graph, chip, seen, data, entry.normalisation.preprocess, metric=metric, progress=progress)
+                Workbench(entry.graph, chip, seen, data, kind, entry.normalisation.preprocess, metric=metric, progress=progress)
                 for entry in prepared
             ]
             trials = run_recipe(benches, plans, recipe, best=accuracy == "best", time_budget=time_budget, progress=progress)
@@ -146,16 +161,16 @@ def compile(
     for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
         _tell(progress, "lowering", index, len(prepared))
         if trials:
-            programs.append(lower(entry.graph, steps, chip, trials[index].quantization, code_type, refined=trials[index].refined))
+            programs.append(lower(entry.graph, steps, chip, trials[index].quantization, kind, refined=trials[index].refined))
             continue
         quantization = assign_quantization(
-            entry.graph, steps, ranges, code_type, entry.normalisation.preprocess, exact_heads=recipe.heads, clip=recipe.clip
+            entry.graph, steps, ranges, kind, entry.normalisation.preprocess, exact_heads=recipe.heads, clip=recipe.clip
         )
-        programs.append(lower(entry.graph, steps, chip, quantization, code_type))
+        programs.append(lower(entry.graph, steps, chip, quantization, kind))
     _tell(progress, "lowering", len(prepared), len(prepared))
     return Model(
         chip=chip.name,
-        dtype=dtype,
+        dtype=kind.name,
         programs=tuple(programs),
         name=name or _name_of(model, proto),
         custom_string=custom_string,
@@ -190,19 +205,18 @@ class ModelCheck:
         self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
     ) -> None:
         proto = load_onnx(model, custom_ops)
-        self._graph = prepare(proto, shape_sets(shapes)[0], batch, None, None, None, custom_table(custom_ops)).graph
+        self._graph = prepare(proto, shape_sets(shapes)[0], batch, InputOptions(), custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)
         self._provenance = _provenance(model, proto, self._graph, "")
 
     def report(self, target: str, *, dtype: str = "w8a8") -> Report:
         """The report for one chip."""
         chip = chips.get(target)
-        dtype = check_dtype(dtype, chip)
-        steps = plan_steps(self._graph, dtype, ())
-        code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
-        quantization = assign_quantization(self._graph, steps, UnknownRanges(), code_type)
-        program = lower(self._graph, steps, chip, quantization, code_type)
-        return report(Model(chip.name, dtype, (program,), name=self._name, provenance=self._provenance))
+        kind = format_of(dtype, chip)
+        steps = plan_steps(self._graph, kind, ())
+        quantization = assign_quantization(self._graph, steps, UnknownRanges(), kind)
+        program = lower(self._graph, steps, chip, quantization, kind)
+        return report(Model(chip.name, kind.name, (program,), name=self._name, provenance=self._provenance))
 
 
 @dataclass(frozen=True)
@@ -211,17 +225,9 @@ class Prepared:
     normalisation: Normalisation
 
 
-def prepare(
-    proto: Any,
-    shapes: Shapes,
-    batch: int | None,
-    mean: PerInput,
-    std: PerInput,
-    order: str | Mapping[str, str] | None,
-    custom: CustomTable,
-) -> Prepared:
+def prepare(proto: Any, shapes: Shapes, batch: int | None, inputs: InputOptions, custom: CustomTable) -> Prepared:
     graph = import_onnx(_copy(proto), shapes, batch, custom)
-    normalisation = preprocessing(graph.inputs, graph.shapes, mean, std, order)
+    normalisation = preprocessing(graph.inputs, graph.shapes, inputs)
     simplify(graph)
     for name in normalisation.reversed_inputs:
         reverse_channels(graph, name)
@@ -234,10 +240,10 @@ def _copy(proto: Any) -> Any:
     return copy
 
 
-def plan_steps(graph: Graph, dtype: str, hybrid: Sequence[str]) -> list[Step]:
+def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str]) -> list[Step]:
     """The steps, with those that are computed in float marked."""
     steps = build_steps(graph, forms_of(graph))
-    if dtype == "fp16":
+    if kind.floats:
         for step in steps:
             step.is_float = True
         return steps

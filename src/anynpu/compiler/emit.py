@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arithmetic import function_table, quantize_bias, quantize_weights, requantize_table
+from ..arithmetic import WeightScales, function_table, quantize_bias, quantize_weights, requantize_table
 from ..errors import CompileError
 from ..program import (
     Binary,
@@ -45,12 +45,14 @@ class Emitter:
     """Builds the operators of one program.
 
     :ivar dtype: type of the codes, INT8 or INT16
+    :ivar weights: how weights share scales
     :ivar refined: weights that were rounded with care, by the result of their step
     """
 
     graph: Graph
     quantization: Mapping[str, Quantization]
     dtype: DType
+    weights: WeightScales
     refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
 
     def conv(self, step: Step) -> Conv:
@@ -197,7 +199,7 @@ class Emitter:
         smallest = np.maximum(np.abs(bias) / (source * _LARGEST_BIAS), 1e-9) if not wide else 1e-9
         made = self.refined.get(step.outputs[0])
         if made is None:
-            codes, scales, zero = quantize_weights(weights, self.dtype, smallest)
+            codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)
         else:
             codes, scales, zero, bias = made.codes.reshape(weights.shape), made.scales, made.zeros, made.bias
         result, _ = self._result(step).expand(len(scales))

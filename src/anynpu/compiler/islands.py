@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._optional import onnx
+from ..convert import float32_to_bfloat16
 from ..program import Island
 from ..tensor import DType, TensorSpec
 from .graph import Graph, Node, element_type, external_tensor, to_onnx
@@ -40,12 +41,14 @@ def build_island(
     boundary: Mapping[str, TensorSpec],
     outputs: Sequence[str],
     is_half: Callable[[Step], bool],
+    half_type: DType = DType.FLOAT16,
 ) -> Island:
     """The island of some float steps.
 
     :param boundary: the program's tensor for each graph tensor that enters or leaves
     :param outputs: graph tensors that leave
-    :param is_half: whether a step holds its weights in float16
+    :param is_half: whether a step holds its weights in *half_type*
+    :param half_type: FLOAT16 or BFLOAT16
     """
     position = {id(node): index for index, node in enumerate(graph.nodes)}
     nodes = sorted({id(node): node for step in steps for node in step.nodes}.values(), key=lambda node: position[id(node)])
@@ -54,7 +57,7 @@ def build_island(
         dict.fromkeys(name for node in nodes for name in node.inputs if name and name not in made and name not in graph.constants)
     )
     half = {name for step in steps if is_half(step) for node in step.nodes for name in node.inputs}
-    builder = _Builder(graph, nodes, half)
+    builder = _Builder(graph, nodes, half, half_type)
     for name in entering:
         builder.enter(name, boundary[name])
     for name in outputs:
@@ -70,9 +73,10 @@ def build_island(
 class _Builder:
     """Collects what one island's ONNX model is made of."""
 
-    def __init__(self, graph: Graph, nodes: Sequence[Node], half: set[str]) -> None:
+    def __init__(self, graph: Graph, nodes: Sequence[Node], half: set[str], half_type: DType) -> None:
         self._graph = graph
         self._half = half
+        self._half_type = half_type
         self._renamed: dict[str, str] = {}
         self._casts: list[Any] = []
         self._final: list[Any] = []
@@ -114,6 +118,9 @@ class _Builder:
         if not is_weight(value):
             return package.numpy_helper.from_array(value, name)
         half = name in self._half
+        if half and self._half_type is DType.BFLOAT16:
+            self.weights[name] = float32_to_bfloat16(np.ascontiguousarray(value))
+            return external_tensor(name, value)
         with np.errstate(over="ignore"):  # what float16 cannot hold is infinite on the chip as well
             stored = np.ascontiguousarray(value, np.float16 if half else value.dtype)
         held = f"{name}@half" if half else name

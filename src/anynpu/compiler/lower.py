@@ -14,6 +14,7 @@ from ..chips import Chip
 from ..errors import CompileError
 from ..program import (
     Conv,
+    Convert,
     ConvTranspose,
     Custom,
     CustomConstant,
@@ -31,6 +32,7 @@ from ..program import (
 )
 from ..tensor import DType, Layout, Quantization, TensorSpec
 from .emit import Emitter, OutlineEmitter
+from .formats import Format
 from .forms import Form
 from .graph import Graph
 from .islands import build_island, stored_weights
@@ -54,17 +56,17 @@ def lower(
     steps: list[Step],
     chip: Chip,
     quantization: Mapping[str, Quantization],
-    dtype: DType,
+    kind: Format,
     *,
     outline: bool = False,
     refined: Mapping[str, QuantizedWeights] | None = None,
 ) -> Program:
-    """The program of *steps* on *chip*. *dtype* is the type of codes: INT8 or INT16.
+    """The program of *steps* on *chip*, with numbers held as *kind* says.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and islands without a model.
     *refined* are weights that were rounded with care, by the result of their step.
     """
-    return _Lowering(graph, schedule(graph, steps), chip, quantization, dtype, outline=outline, refined=refined or {}).run()
+    return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, outline=outline, refined=refined or {}).run()
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,7 @@ class _Lowering:
         steps: list[Step],
         chip: Chip,
         quantization: Mapping[str, Quantization],
-        dtype: DType,
+        kind: Format,
         *,
         outline: bool,
         refined: Mapping[str, QuantizedWeights],
@@ -89,9 +91,10 @@ class _Lowering:
         self._graph = graph
         self._chip = chip
         self._outline = outline
-        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, dtype, refined=refined)
+        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, kind.codes, kind.weights, refined)
+        self._half = kind.half
         self._layers: list[Layer] = []
-        self._tensors = Tensors(dtype, quantization, self._layers)
+        self._tensors = Tensors(kind.codes, quantization, self._layers)
         self._steps = [_Placed(step, *place(graph, step, chip)) for step in steps]
         self._islands: list[Island] = []
         self._readers: dict[str, list[_Placed]] = {}
@@ -149,7 +152,7 @@ class _Lowering:
         """The program's type of a graph tensor outside integers: float32 may be halved, other types stay."""
         dtype = self._graph.dtypes[name]
         if dtype in (np.float32, np.float64):
-            return DType.FLOAT16 if half else DType.FLOAT32
+            return self._half if half else DType.FLOAT32
         try:
             return DType(dtype.name)
         except ValueError:
@@ -203,7 +206,7 @@ class _Lowering:
                 if name not in made and name not in boundary:
                     readers = [placed for placed in group if name in self._external_reads(placed.step)]
                     half = all(self._is_half(placed) for placed in readers)
-                    boundary[name] = self._tensors.specs[self._tensors.floats(name, DType.FLOAT16 if half else DType.FLOAT32)]
+                    boundary[name] = self._tensors.specs[self._entering(name, half=half)]
         leaving = []
         for placed in group:
             for name in placed.step.outputs:
@@ -212,15 +215,32 @@ class _Lowering:
                 self._tensors.add(spec)
                 if is_output or any(id(reader.step) not in mine for reader in self._readers.get(name, ())):
                     leaving.append(name)
-                    boundary[name] = spec
+                    boundary[name] = self._leaving(spec)
         halves = {id(placed.step) for placed in group if self._is_half(placed)}
         index = len(self._islands)
         if self._outline:
             self._islands.append(Island(b"", (), tuple(leaving)))
         else:
-            self._islands.append(build_island(self._graph, steps, boundary, leaving, lambda step: id(step) in halves))
+            self._islands.append(build_island(self._graph, steps, boundary, leaving, lambda step: id(step) in halves, self._half))
         for placed in group:
             self._float_layer(placed, index, boundary)
+        for name in leaving:
+            if boundary[name].name != name:
+                self._layers.append(Layer(f"{name}:cast", "Cast", Convert(), (boundary[name].name,), (name,)))
+
+    def _entering(self, name: str, *, half: bool) -> str:
+        """A tensor as an island takes it: islands know no bfloat16."""
+        if self._tensors.specs[name].dtype is DType.BFLOAT16:
+            return self._tensors.floats32(name)
+        return self._tensors.floats(name, self._half if half else DType.FLOAT32)
+
+    def _leaving(self, spec: TensorSpec) -> TensorSpec:
+        """What an island writes for a tensor: itself, or the float32 that a cast makes bfloat16 of."""
+        if spec.dtype is not DType.BFLOAT16:
+            return spec
+        wide = replace(spec, name=f"{spec.name}@island", dtype=DType.FLOAT32)
+        self._tensors.add(wide)
+        return wide
 
     def _external_reads(self, step: Step) -> list[str]:
         """Graph tensors that the nodes of a step read from outside of it."""
@@ -247,7 +267,7 @@ class _Lowering:
                 kind=step.kind,
                 op=Float(island),
                 inputs=tuple(names),
-                outputs=tuple(step.outputs),
+                outputs=tuple(boundary[name].name if name in boundary else name for name in step.outputs),
                 placement=placed.placement,
                 reason=placed.reason,
                 macs=float_macs(self._graph, step),

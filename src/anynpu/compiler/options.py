@@ -4,18 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
-from ..chips import Chip
 from ..errors import CompileError, TensorNameError
 from ..program import Preprocess
 from .importer import Shapes
 
-__all__ = ["DTYPES", "PerInput", "preprocessing", "shape_sets"]
-
-DTYPES = ("w8a8", "fp16", "w16a16")
-"""What this compiler writes. Chips name further ones (w8a16, w4a16), which it does not write yet."""
+__all__ = ["InputOptions", "PerInput", "preprocessing", "shape_sets"]
 
 PerInput = Sequence[float] | float | Mapping[str, "Sequence[float] | float"] | None
+Order = str | Mapping[str, str] | None
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """What a caller says about the inputs.
+
+    :ivar order: order of the channels that the model was trained with
+    :ivar pictures: order of the channels of the pictures that a pre-process node takes
+    """
+
+    mean: PerInput = None
+    std: PerInput = None
+    order: Order = None
+    pictures: Order = None
 
 
 @dataclass(frozen=True)
@@ -24,18 +36,6 @@ class Normalisation:
 
     preprocess: Mapping[str, Preprocess] = field(default_factory=dict)
     reversed_inputs: tuple[str, ...] = ()
-
-
-def check_dtype(dtype: str, chip: Chip) -> str:
-    """*dtype* if the compiler writes it and the chip takes it."""
-    known = {"float16": "fp16", "int8": "w8a8", "int16": "w16a16"}
-    dtype = known.get(dtype, dtype)
-    if dtype not in DTYPES:
-        raise CompileError(f"there is no type '{dtype}'", hint=f"choose one of: {', '.join(DTYPES)}")
-    if dtype not in chip.quantized_types:
-        taken = ", ".join(sorted(set(DTYPES) & set(chip.quantized_types)))
-        raise CompileError(f"{chip.name} does not take {dtype} models", hint=f"it takes: {taken}")
-    return dtype
 
 
 def shape_sets(shapes: Shapes | Sequence[Shapes] | None) -> list[Shapes]:
@@ -52,18 +52,18 @@ def shape_sets(shapes: Shapes | Sequence[Shapes] | None) -> list[Shapes]:
     return sets
 
 
-def preprocessing(
-    inputs: Sequence[str],
-    shapes: Mapping[str, tuple[int, ...]],
-    mean: PerInput,
-    std: PerInput,
-    channel_order: str | Mapping[str, str] | None,
-) -> Normalisation:
+def preprocessing(inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]], options: InputOptions) -> Normalisation:
     """Mean, std and channel order for each input."""
-    means, stds = _by_input("mean", mean, inputs), _by_input("std", std, inputs)
+    means, stds = _by_input("mean", options.mean, inputs), _by_input("std", options.std, inputs)
+    trained = _orders("channel_order", options.order, inputs, shapes)
+    pictures = _orders("preprocess", options.pictures, inputs, shapes)
+    if options.pictures is not None and not pictures:
+        raise CompileError(
+            "a pre-process node takes pictures, and no input is one", hint="leave preprocess out: it needs an input [N, 3, H, W]"
+        )
     result: dict[str, Preprocess] = {}
     for name in inputs:
-        if name not in means and name not in stds:
+        if name not in means and name not in stds and name not in pictures:
             continue
         channels = shapes[name][1] if len(shapes[name]) > 1 else 1
         values = {
@@ -74,8 +74,8 @@ def preprocessing(
             raise CompileError(
                 f"std of input '{name}' has a zero, and values are divided by it", tensor=name, hint="pass the real std, or 1"
             )
-        result[name] = Preprocess(values["mean"], values["std"])
-    return Normalisation(result, _reversed(inputs, shapes, channel_order))
+        result[name] = Preprocess(values["mean"], values["std"], pictures.get(name, ""))
+    return Normalisation(result, tuple(name for name in inputs if trained.get(name, "rgb") != pictures.get(name, "rgb")))
 
 
 def _by_input(what: str, value: PerInput, inputs: Sequence[str]) -> dict[str, Sequence[float] | float]:
@@ -108,24 +108,21 @@ def _one_each(what: str, value: Sequence[float] | float, channels: int, name: st
     return tuple(numbers)
 
 
-def _reversed(
-    inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]], order: str | Mapping[str, str] | None
-) -> tuple[str, ...]:
+def _orders(
+    what: str, order: Order, inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Literal["rgb", "bgr"]]:
+    """The order of channels by input name; a single one is for all pictures of three channels."""
     if order is None:
-        return ()
+        return {}
     images = [name for name in inputs if len(shapes[name]) == 4 and shapes[name][1] == 3]
     orders = dict(order) if isinstance(order, Mapping) else dict.fromkeys(images, order)
+    result: dict[str, Literal["rgb", "bgr"]] = {}
     for name, text in orders.items():
         if name not in inputs:
-            raise TensorNameError(
-                f"channel_order is given for '{name}', which is not an input", hint=f"inputs are: {', '.join(inputs)}"
-            )
+            raise TensorNameError(f"{what} is given for '{name}', which is not an input", hint=f"inputs are: {', '.join(inputs)}")
         if text not in ("rgb", "bgr"):
-            raise CompileError(
-                f"there is no channel order '{text}'", tensor=name, hint="choose rgb or bgr: what the model was trained on"
-            )
-        if len(shapes[name]) != 4 or shapes[name][1] != 3:
-            raise CompileError(
-                f"input '{name}' is not a picture of three channels", tensor=name, hint="leave channel_order out for it"
-            )
-    return tuple(name for name, text in orders.items() if text == "bgr")
+            raise CompileError(f"there is no channel order '{text}'", tensor=name, hint=f"choose rgb or bgr for {what}")
+        if name not in images:
+            raise CompileError(f"input '{name}' is not a picture of three channels", tensor=name, hint=f"leave {what} out for it")
+        result[name] = "bgr" if text == "bgr" else "rgb"
+    return result

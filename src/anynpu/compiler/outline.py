@@ -16,12 +16,13 @@ from .._optional import onnx
 from ..chips import Chip
 from ..errors import CompileError
 from ..program import Program
-from ..tensor import DType, Quantization
+from ..tensor import Quantization
 from .calibrate import UnknownRanges
 from .driver import plan_steps
+from .formats import Format, format_of
 from .importer import Shapes, check_onnx, constant_array, import_onnx, read_onnx
 from .lower import lower
-from .options import check_dtype, shape_sets
+from .options import shape_sets
 from .quantize import assign_quantization
 from .simplify import simplify
 from .steps import Step
@@ -46,21 +47,20 @@ class ModelOutline:
         self.name = Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
         self._graph = import_onnx(proto, shape_sets(shapes)[0], batch, weights=weights)
         simplify(self._graph)
-        self._steps: dict[str, tuple[list[Step], dict[str, Quantization]]] = {}
+        self._steps: dict[Format, tuple[list[Step], dict[str, Quantization]]] = {}
         self._programs: dict[tuple[object, ...], Program] = {}
 
     def program(self, target: str | Chip, *, dtype: str = "w8a8") -> Program:
         """The outline for one chip. It can be looked at, not run."""
         chip = chips.get(target) if isinstance(target, str) else target
-        dtype = check_dtype(dtype, chip)
-        key = (chip.limits, chip.float16, dtype)  # all that placement looks at
+        kind = format_of(dtype, chip)
+        key = (chip.limits, chip.float16, kind)  # all that placement looks at
         if key not in self._programs:
-            code_type = DType.INT16 if dtype == "w16a16" else DType.INT8
-            if dtype not in self._steps:
-                planned = plan_steps(self._graph, dtype, ())
-                self._steps[dtype] = planned, assign_quantization(self._graph, planned, UnknownRanges(), code_type)
-            steps, quantization = self._steps[dtype]
-            self._programs[key] = lower(self._graph, steps, chip, quantization, code_type, outline=True)
+            if kind not in self._steps:
+                planned = plan_steps(self._graph, kind, ())
+                self._steps[kind] = planned, assign_quantization(self._graph, planned, UnknownRanges(), kind)
+            steps, quantization = self._steps[kind]
+            self._programs[key] = lower(self._graph, steps, chip, quantization, kind, outline=True)
         return self._programs[key]
 
 

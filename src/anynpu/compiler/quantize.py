@@ -12,6 +12,7 @@ from ..arithmetic import affine_from_range, fixed_point_from_range
 from ..errors import CalibrationError
 from ..program import Preprocess
 from ..tensor import Affine, DType, Quantization
+from .formats import Format
 from .forms import Form
 from .graph import Graph
 from .groups import ChannelRanges, Grouping
@@ -78,7 +79,7 @@ def assign_quantization(
     graph: Graph,
     steps: list[Step],
     ranges: Ranges,
-    dtype: DType,
+    kind: Format,
     preprocess: Mapping[str, Preprocess] | None = None,
     groups: Mapping[str, Grouping] | None = None,
     channels: ChannelRanges | None = None,
@@ -93,7 +94,7 @@ def assign_quantization(
     :param exact_heads: whatever lies between the last convolution and an output keeps its whole range
     :param clip: draw in the range before a table where the table is flat
     """
-    groups, channels = groups or {}, channels or {}
+    groups, channels, dtype = groups or {}, channels or {}, kind.codes
     heads = head_tensors(graph, steps) if exact_heads else set()
     made_by = {name: step for step in steps for name in step.outputs}
     joined = _joined_by_concat(graph, steps, made_by)
@@ -106,7 +107,7 @@ def assign_quantization(
                 tensor=name,
                 hint=f"keep it in float16: hybrid=['{name}']",
             )
-        return affine_from_range(low, high, dtype) if dtype is DType.INT8 else fixed_point_from_range(low, high, dtype)
+        return fixed_point_from_range(low, high, dtype) if kind.fixed_point else affine_from_range(low, high, dtype)
 
     def of(name: str) -> Quantization:
         if name not in result:
@@ -141,7 +142,7 @@ def assign_quantization(
                 result[before] = _grouped(grouping, channels[before], wide, dtype, activation if clip else None, target)
                 continue
             low, high = ranges(before, exact=before in heads)
-            if clip and isinstance(target, Affine):
+            if clip and dtype is DType.INT8:  # 16 bits have codes enough for the flat parts
                 low, high = clip_to_table(activation.function, low, high, target, dtype)
             result[before] = from_range(before, low, high)
     return result

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from ..arithmetic import affine_from_range
 from ..errors import CalibrationError, CompileError
-from ..tensor import Affine, DType
+from ..tensor import DType, Quantization
 from .histogram import GrowingHistogram, minmax
 
 __all__ = ["ALGORITHMS", "Observer", "clip_to_table"]
@@ -296,7 +296,7 @@ def _divergence(bins: _Bins) -> Cost:
     return lambda ranges: np.array([divergence(low, high) for low, high in ranges])
 
 
-def clip_to_table(function: Callable[[Floats], Floats], low: float, high: float, target: Affine, dtype: DType) -> Range:
+def clip_to_table(function: Callable[[Floats], Floats], low: float, high: float, target: Quantization, dtype: DType) -> Range:
     """The part of [low, high], the range before a table, that the table's output can tell apart.
 
     An end is drawn in, at most to zero, over the part where the *function* is flat: where the output's code for the new end is right for

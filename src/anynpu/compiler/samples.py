@@ -209,10 +209,12 @@ def _load(value: Array | Path, info: InputInfo, label: str) -> Array:
         return _load_npy(value)
     _, channels, height, width = info.shape
     try:
-        return load_image(value, height, width, channels)
+        image = load_image(value, height, width, channels)
     except ImageError as error:
         where = "" if label == f"'{value}'" else f"{label}: "
         raise CalibrationError(f"{where}{error.message}", tensor=info.name, hint=error.hint) from error
+    takes_bgr = info.preprocess is not None and info.preprocess.picture == "bgr"
+    return image[..., ::-1] if takes_bgr else image
 
 
 def _prepare(array: Array, index: int, info: InputInfo, label: str) -> Array:

@@ -19,6 +19,8 @@ __all__ = ["channel_affine", "pad_amounts", "pad_value", "reverse_channels", "sh
 Array = npt.NDArray[Any]
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
+_GEMM_WITHOUT_BIAS = 11
+"""From this operator set on, Gemm need not have a bias."""
 _LOWEST = -1e30
 """What is not above this is meant as minus infinity."""
 
@@ -353,6 +355,8 @@ def _matmul_to_gemm(graph: Graph, node: Node, links: _Links) -> bool:
     if weights is None or weights.ndim != 2:
         return False
     node.op, node.attributes = "Gemm", {}
+    if graph.opset < _GEMM_WITHOUT_BIAS:
+        node.inputs.append(graph.add_constant(f"{node.outputs[0]}.bias", np.zeros(weights.shape[1], weights.dtype)))
     return True
 
 

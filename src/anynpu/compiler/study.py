@@ -12,10 +12,11 @@ from .calibrate import calibrate
 from .custom import CustomOperators, custom_table
 from .dataset import Dataset, InputInfo, open_dataset
 from .driver import Progress, plan_steps, prepare
+from .formats import format_of
 from .groups import grouping_candidates
 from .importer import Shapes, load_onnx
 from .lint import Finding, lint_steps
-from .options import PerInput, shape_sets
+from .options import InputOptions, PerInput, shape_sets
 from .quantize import quantized_tensors
 from .steps import Step
 from .workbench import Workbench
@@ -53,16 +54,17 @@ def open_study(
     if dataset is None:
         raise CompileError("calibration data is needed", hint="pass a folder of typical images (dataset=..., --dataset FOLDER)")
     chip = chips.get(target)
+    kind = format_of("w8a8", chip)
     custom = custom_table(custom_ops)
     proto = load_onnx(model, custom_ops)
-    prepared = prepare(proto, shape_sets(shapes)[0], batch, mean, std, channel_order, custom)
+    prepared = prepare(proto, shape_sets(shapes)[0], batch, InputOptions(mean, std, channel_order), custom)
     graph, preprocess = prepared.graph, prepared.normalisation.preprocess
-    steps = plan_steps(graph, "w8a8", ())
+    steps = plan_steps(graph, kind, ())
     infos = [InputInfo(name, graph.shapes[name], graph.dtypes[name], preprocess.get(name)) for name in graph.inputs]
     data = open_dataset(dataset, infos, limit=calibration_limit)
     names = quantized_tensors(graph, steps)
     seen = calibrate(graph, names, grouping_candidates(graph, steps), data, data.length, progress, custom)
-    return Study(Workbench(graph, chip, seen, data, preprocess, progress=progress), steps, data)
+    return Study(Workbench(graph, chip, seen, data, kind, preprocess, progress=progress), steps, data)
 
 
 def lint(model: Any, target: str = "rk3588", **options: Any) -> list[Finding]:

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 from ..chips import Chip
 from ..program import Preprocess
-from ..tensor import DType, Quantization
+from ..tensor import Quantization
 from .calibrate import CalibratedRanges, Calibration, FloatModel
+from .formats import Format
 from .graph import Graph
 from .groups import GroupChoice, choose_groups
 from .lower import lower
@@ -96,6 +97,7 @@ class Trial:
 class Workbench:
     """One network in int8 and all that is known about it.
 
+    :param kind: how numbers are held; codes of 8 bits
     :param samples: normalised samples; read at most once, when they are needed
     :param metric: a function of (expected outputs, given outputs), or the name of one; chosen by the shape of the outputs by default
     """
@@ -106,6 +108,7 @@ class Workbench:
         chip: Chip,
         calibration: Calibration,
         samples: Iterable[Sample],
+        kind: Format,
         preprocess: Mapping[str, Preprocess] | None = None,
         *,
         metric: str | Metric | None = None,
@@ -114,6 +117,7 @@ class Workbench:
         self.graph = graph
         self.chip = chip
         self.calibration = calibration
+        self.kind = kind
         self.preprocess: Mapping[str, Preprocess] = preprocess or {}
         self._source = samples
         self._progress = progress
@@ -176,7 +180,7 @@ class Workbench:
             self.graph,
             steps,
             CalibratedRanges(self.calibration.observer, recipe.algorithm, recipe.percentile),
-            DType.INT8,
+            self.kind,
             self.preprocess,
             {name: choice.grouping for name, choice in groups.items()},
             self.calibration.channels,
@@ -202,7 +206,7 @@ class Workbench:
         fitting = self.fitting[: _FIT_BYTES // (_LIVE * largest)]
         if len(fitting) < _FEWEST_FITTED:
             return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
-        refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress)
+        refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress, self.kind.weights)
         if not refined:
             return _noted(trial, "refit: left out, no convolution to fit")
         better = replace(trial, refined=refined)
@@ -214,7 +218,7 @@ class Workbench:
 
     def score(self, trial: Trial) -> Score:
         """How a trial does on the samples that judge."""
-        simulation = Simulation(self.graph, trial.steps, trial.quantization, refined=trial.refined)
+        simulation = Simulation(self.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=self.kind.weights)
         given = [simulation.run(sample) for sample in self.judging]
         pairs = list(zip(self._expected, given, strict=True))
         cosines = [cosine(*pair) for pair in pairs]
@@ -231,7 +235,7 @@ class Workbench:
         """What the chip is predicted to take, with one core."""
         from ..npu.timing import predict
 
-        program = lower(self.graph, trial.steps, self.chip, trial.quantization, DType.INT8, outline=True)
+        program = lower(self.graph, trial.steps, self.chip, trial.quantization, self.kind, outline=True)
         return predict(program, self.chip).latency_us
 
 

@@ -122,6 +122,8 @@ int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const 
 
 /* ---- products of matrices; what is computed is written in matmul.c ---- */
 
+struct anynpu_workers;
+
 /* The right factor b [k][n]. It is packed for one level, which the processor has. */
 struct anynpu_matrix {
     int32_t type; /* ANYNPU_I8: the product is int32; ANYNPU_F16: float32 */
@@ -140,9 +142,33 @@ size_t anynpu_matrix_scratch_size(const struct anynpu_matrix *b, size_t m);
 /* c [m][n] = a [m][k] * b, all rows without gaps. Reads and writes nothing else than these, and scratch. */
 void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, const void *a, size_t m, void *c, void *scratch);
 
-/* ---- several threads for one run; see workers.h ---- */
+enum anynpu_matrix_order {
+    ANYNPU_BY_ROW,    /* [k][n] */
+    ANYNPU_BY_COLUMN, /* [n][k] */
+    ANYNPU_BLOCKED    /* segments of rows, each [n / block_n][rows / block_k][block_n][block_k] */
+};
 
-struct anynpu_workers;
+/* b where its owner keeps it and may change it between two products; nothing of it is remembered. Of all its k rows, the product takes
+ * as many as the matrix has, from `first` on. */
+struct anynpu_matrix_source {
+    int32_t order;
+    int32_t bits; /* of an element: 16 for float16; 8 or 4 for codes, which become float16 where the matrix is of that type. Elements of
+                     four bits are two a byte, the first in the low half; k, n and first are even then */
+    size_t k, n;
+    size_t first;
+    size_t block_k, block_n; /* ANYNPU_BLOCKED: what k and n are multiples of */
+    size_t segment;          /* ANYNPU_BLOCKED: rows of a segment, a multiple of block_k; the last may have fewer */
+    const int32_t *zero;     /* codes that become float16: what is subtracted first, by column; NULL: nothing */
+};
+
+/* Bytes that each thread needs, aligned to 64. */
+size_t anynpu_matrix_source_scratch_size(const struct anynpu_matrix *b, size_t m);
+/* As anynpu_matrix_multiply. a_stride: elements from one row of a to the next. workers: NULL, or a pool whose threads share the columns,
+ * each with scratch of its own. */
+void anynpu_matrix_multiply_source(const struct anynpu_matrix *b, const struct anynpu_matrix_source *source, const void *values,
+                                   const void *a, size_t a_stride, size_t m, void *c, struct anynpu_workers *workers, void *scratch);
+
+/* ---- several threads for one run; see workers.h ---- */
 
 /* A pool for so many threads, the caller's among them; fewer where the system gives no more. NULL: none but the caller's. */
 struct anynpu_workers *anynpu_workers_open(size_t threads);
@@ -159,5 +185,24 @@ struct anynpu_sharing {
 /* anynpu_execute, with the rows of convolutions and pooling shared by several threads. The bytes are the same. */
 int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
                           void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached);
+
+/* ---- one inference through a library that was loaded at run time ---- */
+
+/* Addresses of the library's functions and of the arguments that they take. */
+struct anynpu_inference {
+    uintptr_t inputs_set, run, outputs_get, outputs_release;
+    uint64_t context;
+    uintptr_t inputs, extend, outputs;
+    uint32_t input_count, output_count;
+};
+
+/* When the inputs were there and when the run had ended, by the monotonic clock; failed: which of the first three calls was the last. */
+struct anynpu_inference_times {
+    int64_t written, ran;
+    int32_t failed;
+};
+
+/* The four calls in a row; the code of the first that fails, or 0. */
+int anynpu_infer(const struct anynpu_inference *one, struct anynpu_inference_times *times);
 
 #endif

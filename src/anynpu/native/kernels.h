@@ -45,9 +45,50 @@ struct anynpu_matrix_kernel {
     anynpu_matrix_tile *tile;
 };
 
+/* Products of a few rows of int8 with b as it lies in memory. Sums are added to start (by row) and, but for the first, to c. Strides are in
+ * elements. */
+enum { ANYNPU_FEW_RUN = 32 };
+
+/* Columns of b that are runs of 32 codes, one after the other or with gaps. */
+struct anynpu_few_columns {
+    size_t rows, columns, runs; /* columns: a multiple of 16 */
+    const int8_t *a;
+    size_t a_stride;
+    const uint8_t *b;
+    size_t column_stride, run_stride;
+    int32_t *c;
+    size_t c_stride;
+    const int32_t *start;
+    int first;
+};
+
+/* Rows of b without gaps; always the first. */
+struct anynpu_few_rows {
+    size_t rows, columns, steps; /* steps: a multiple of 4 */
+    const int8_t *a;
+    size_t a_stride;
+    const uint8_t *b;
+    size_t b_stride;
+    int32_t *c;
+    size_t c_stride;
+    const int32_t *start;
+};
+
+struct anynpu_few_kernels {
+    size_t rows;   /* at the most */
+    int32_t shift; /* what a start is to make up for: -shift * (sum of the row) */
+    void (*by_column)(const struct anynpu_few_columns *few);
+    void (*by_row)(const struct anynpu_few_rows *few);
+    /* Packs a whole panel of the kernel for many rows from rows of b without gaps, shifted; steps is a multiple of 4. */
+    void (*pack_rows)(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *panel);
+};
+
+extern const struct anynpu_few_kernels anynpu_few_vnni; /* matmul_few_vnni.c */
+
 struct anynpu_matrix_kernels {
-    struct anynpu_matrix_kernel codes;  /* int8, sums in int32 */
-    struct anynpu_matrix_kernel floats; /* float32 */
+    struct anynpu_matrix_kernel codes;    /* int8, sums in int32 */
+    struct anynpu_matrix_kernel floats;   /* float32 */
+    const struct anynpu_few_kernels *few; /* NULL: there are none */
 };
 
 extern const struct anynpu_matrix_kernels anynpu_matrices_vnni;         /* matmul_vnni.c */

@@ -117,9 +117,22 @@ const struct anynpu_kernel_set *anynpu_kernels(void)
     return set;
 }
 
+/* The answer is kept: in a virtual machine the instruction that asks the processor takes tens of microseconds. */
+static int has_level(int level)
+{
+    enum { UNKNOWN, NO, YES };
+    static int known[LEVEL_COUNT];
+    int answer = __atomic_load_n(&known[level], __ATOMIC_RELAXED);
+    if (answer == UNKNOWN) {
+        answer = processor_has(&LEVELS[level]) ? YES : NO;
+        __atomic_store_n(&known[level], answer, __ATOMIC_RELAXED);
+    }
+    return answer == YES;
+}
+
 const struct anynpu_kernel_set *anynpu_kernels_at(int level)
 {
-    return level >= 0 && level < LEVEL_COUNT && processor_has(&LEVELS[level]) ? &LEVELS[level] : NULL;
+    return level >= 0 && level < LEVEL_COUNT && has_level(level) ? &LEVELS[level] : NULL;
 }
 
 int anynpu_level_count(void)

@@ -9,15 +9,23 @@
  * with groups [step / group][column][group]. Rows of a are packed, a block of them at a time, as [tile][step / group][row][group]. Steps and
  * columns that do not exist are zero. The result holds the sums between two blocks. A kernel computes a tile: a few rows times one panel.
  *
+ * b that was not packed beforehand is packed on its way: panel by panel where each is used but once, else all of it first. No caller sees a
+ * difference but in time.
+ *
  * Where an instruction multiplies unsigned by signed bytes, b is packed as code + shift and each sum starts at -shift * (sum of its row). */
 #include <string.h>
 
-#include "levels.h"
+#include "matmul_source.h"
+#include "workers.h"
 
 enum {
     ALIGNMENT = 64,
     MOST_ROWS = 192, /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
-    RESULT_SIZE = 4  /* bytes of int32 and float32 */
+    RESULT_SIZE = 4, /* bytes of int32 and float32 */
+    FEW_ROWS = 8,    /* with so few, b passes through the first cache once: blocks of few steps */
+    FEW_STEPS = 256,
+    SHORT_SUM = 256, /* codes whose sum fits 16 bits */
+    MOST_FEW = 4 /* rows of the kernels for a few */
 };
 
 static size_t least(size_t a, size_t b)
@@ -30,11 +38,15 @@ static size_t whole(size_t count, size_t unit)
     return (count + unit - 1) / unit * unit;
 }
 
-static const struct anynpu_matrix_kernel *kernel_of(const struct anynpu_matrix *b)
+static const struct anynpu_matrix_kernel *kernel_in(const struct anynpu_kernel_set *set, const struct anynpu_matrix *b)
 {
-    const struct anynpu_kernel_set *set = anynpu_kernels_at(b->level);
     const struct anynpu_matrix_kernels *kernels = set->matrices != NULL ? set->matrices : set->plain_matrices;
     return b->type == ANYNPU_F16 ? &kernels->floats : &kernels->codes;
+}
+
+static const struct anynpu_matrix_kernel *kernel_of(const struct anynpu_matrix *b)
+{
+    return kernel_in(anynpu_kernels_at(b->level), b);
 }
 
 static size_t element_size(const struct anynpu_matrix *b)
@@ -106,8 +118,13 @@ static size_t tile_rows(const struct tiles *tiles, size_t tile)
 }
 
 /* Four codes a row, which lie in a as they shall lie in the tile; those after the last are zero. */
-static void pack_rows_of_bytes(const int8_t *a, size_t k, size_t rows, size_t count, uint8_t *packed)
+static void pack_rows_of_bytes(const struct anynpu_transpose_kernels *transpose, const int8_t *a, size_t k, size_t rows, size_t count,
+                               uint8_t *packed)
 {
+    if (k % 4 == 0 && count % 4 == 0) {
+        transpose->by_size[2](a, k / 4, packed, rows, rows, count / 4);
+        return;
+    }
     for (size_t row = 0; row < rows; row++) {
         const int8_t *from = a + row * k;
         uint8_t *to = packed + 4 * row;
@@ -145,14 +162,35 @@ static void pack_rows_of_floats(const struct anynpu_element_kernels *elements, c
 static void sum_rows(const int8_t *a, size_t k, size_t rows, size_t count, int32_t shift, int32_t *start)
 {
     for (size_t row = 0; row < rows; row++) {
+        const int8_t *codes = a + row * k;
         int32_t sum = 0;
-        for (size_t step = 0; step < count; step++)
-            sum += a[row * k + step];
+        for (size_t first = 0; first < count; first += SHORT_SUM) {
+            const size_t last = least(first + SHORT_SUM, count);
+            int16_t part = 0; /* compilers add twice as many of these at a time */
+            for (size_t step = first; step < last; step++)
+                part = (int16_t)(part + codes[step]);
+            sum += part;
+        }
         start[row] = -shift * sum;
     }
 }
 
 /* ---------------------------------------------------------------- the product */
+
+/* Some columns of a product. */
+struct product {
+    const struct anynpu_matrix *b;
+    const struct anynpu_kernel_set *set;
+    const struct anynpu_matrix_kernel *kernel;
+    const void *packed;                        /* these columns of b, or NULL */
+    const struct anynpu_matrix_source *source; /* where there is no packed b */
+    const void *values;
+    const uint8_t *a;
+    size_t a_stride, m;
+    uint8_t *c;
+    size_t first, last; /* columns */
+    size_t depth;       /* steps of a block */
+};
 
 /* Parts of the scratch memory, each aligned. */
 struct scratch {
@@ -161,31 +199,43 @@ struct scratch {
     float *values;  /* a row of a as float32 */
     void *edge;     /* a tile of the last panel, where not all of its columns exist */
     int32_t *start; /* by row */
+    uint8_t *panel; /* packed on its way */
+    struct anynpu_matrix_piece *piece;
     size_t size;
 };
 
-static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, uint8_t *memory)
+enum { PARTS = 7 };
+
+static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, size_t panel,
+                                 uint8_t *memory)
 {
     const size_t rows = least(m, MOST_ROWS), depth = least(kernel->depth, whole(b->k, kernel->group));
     const size_t floats = b->type == ANYNPU_F16 ? depth * sizeof(float) : 0;
-    const size_t sizes[] = {rows * depth * kernel->a_size, kernel->takes_halves ? 0 : kernel->width * floats, floats,
-                            kernel->rows * kernel->width * RESULT_SIZE, rows * sizeof(int32_t)};
-    size_t offsets[6] = {0};
-    for (size_t i = 0; i < 5; i++)
+    const size_t sizes[PARTS] = {rows * depth * kernel->a_size,
+                                 kernel->takes_halves ? 0 : kernel->width * floats,
+                                 floats,
+                                 kernel->rows * kernel->width * RESULT_SIZE,
+                                 rows * sizeof(int32_t),
+                                 panel,
+                                 panel > 0 ? sizeof(struct anynpu_matrix_piece) : 0};
+    size_t offsets[PARTS + 1] = {0};
+    for (size_t i = 0; i < PARTS; i++)
         offsets[i + 1] = offsets[i] + whole(sizes[i], ALIGNMENT);
     if (memory == NULL)
-        return (struct scratch){.size = offsets[5]};
+        return (struct scratch){.size = offsets[PARTS]};
     return (struct scratch){memory,
                             (float *)(void *)(memory + offsets[1]),
                             (float *)(void *)(memory + offsets[2]),
                             memory + offsets[3],
                             (int32_t *)(void *)(memory + offsets[4]),
-                            offsets[5]};
+                            memory + offsets[5],
+                            (struct anynpu_matrix_piece *)(void *)(memory + offsets[6]),
+                            offsets[PARTS]};
 }
 
 size_t anynpu_matrix_scratch_size(const struct anynpu_matrix *b, size_t m)
 {
-    return scratch_of(b, kernel_of(b), m, NULL).size;
+    return scratch_of(b, kernel_of(b), m, 0, NULL).size;
 }
 
 static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t rows, size_t columns)
@@ -217,52 +267,192 @@ static void multiply_panel(const struct anynpu_matrix_kernel *kernel, const stru
 }
 
 /* Steps [first, first + count) of the rows of all tiles. */
-static void pack_block(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, const struct scratch *scratch,
-                       const struct tiles *tiles, const uint8_t *a, size_t first, size_t count)
+static void pack_block(const struct product *product, const struct scratch *scratch, const struct tiles *tiles, size_t row, size_t first,
+                       size_t count)
 {
-    const size_t steps = whole(count, kernel->group);
+    const struct anynpu_matrix *b = product->b;
+    const struct anynpu_matrix_kernel *kernel = product->kernel;
+    const size_t steps = whole(count, kernel->group), stride = product->a_stride;
+    const uint8_t *a = product->a + (row * stride + first) * element_size(b);
     uint8_t *packed = scratch->a;
     int32_t *start = scratch->start;
-    a += first * element_size(b);
     for (size_t tile = 0; tile < tiles->count; tile++) {
         const size_t rows = tile_rows(tiles, tile);
         if (b->type == ANYNPU_F16)
-            pack_rows_of_floats(anynpu_kernels_at(b->level)->elements, (const void *)a, b->k, rows, count, scratch->values,
+            pack_rows_of_floats(product->set->elements, (const void *)a, stride, rows, count, scratch->values,
                                 (void *)packed);
         else {
             if (kernel->a_size == 1)
-                pack_rows_of_bytes((const void *)a, b->k, rows, count, packed);
+                pack_rows_of_bytes(product->set->transpose, (const void *)a, stride, rows, count, packed);
             else
-                pack_rows_of_words((const void *)a, b->k, rows, count, kernel->group, (void *)packed);
-            sum_rows((const void *)a, b->k, rows, kernel->shift != 0 ? count : 0, kernel->shift, start);
+                pack_rows_of_words((const void *)a, stride, rows, count, kernel->group, (void *)packed);
+            sum_rows((const void *)a, stride, rows, kernel->shift != 0 ? count : 0, kernel->shift, start);
         }
         packed += rows * steps * kernel->a_size;
-        a += rows * b->k * element_size(b);
+        a += rows * stride * element_size(b);
         start += rows;
+    }
+}
+
+static void multiply(const struct product *product, const struct scratch *scratch)
+{
+    const struct anynpu_matrix *b = product->b;
+    const struct anynpu_matrix_kernel *kernel = product->kernel;
+    const struct anynpu_element_kernels *elements = product->set->elements;
+    const size_t size = element_size(b), width = kernel->width;
+    for (size_t row = 0; row < product->m; row += MOST_ROWS) {
+        const struct tiles tiles = cut(least(MOST_ROWS, product->m - row), kernel->rows);
+        const uint8_t *packed = product->packed;
+        for (size_t first = 0; first < b->k; first += product->depth) {
+            const size_t count = least(product->depth, b->k - first), steps = whole(count, kernel->group);
+            pack_block(product, scratch, &tiles, row, first, count);
+            for (size_t column = product->first; column < product->last; column += width) {
+                const void *block = packed;
+                if (packed != NULL)
+                    packed += steps * width * size;
+                else {
+                    anynpu_matrix_pack_panel(b, product->set, kernel, product->source, product->values, column, product->last, first, count,
+                                             scratch->panel, scratch->piece);
+                    block = scratch->panel;
+                }
+                if (b->type == ANYNPU_F16 && !kernel->takes_halves) {
+                    elements->types[ANYNPU_F16].load(block, scratch->b, steps * width, 0, 1.0f);
+                    block = scratch->b;
+                }
+                multiply_panel(kernel, scratch, &tiles, steps, block, product->c + RESULT_SIZE * (row * b->n + column), b->n,
+                               least(width, product->last - column), first == 0);
+            }
+        }
     }
 }
 
 void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, const void *a, size_t m, void *c, void *memory)
 {
+    const struct anynpu_kernel_set *set = anynpu_kernels_at(b->level);
+    const struct anynpu_matrix_kernel *kernel = kernel_in(set, b);
+    const struct scratch scratch = scratch_of(b, kernel, m, 0, memory);
+    const struct product product = {.b = b, .set = set, .kernel = kernel, .packed = packed, .a = a, .a_stride = b->k, .m = m, .c = c,
+                                    .last = b->n, .depth = kernel->depth};
+    multiply(&product, &scratch);
+}
+
+/* ---------------------------------------------------------------- b that is packed on its way */
+
+/* Of the packed matrix, or of one panel. */
+static size_t panel_size(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
+{
+    if (m > MOST_ROWS)
+        return whole(b->k, kernel->group) * whole(b->n, kernel->width) * element_size(b);
+    return least(kernel->depth, whole(b->k, kernel->group)) * kernel->width * element_size(b);
+}
+
+size_t anynpu_matrix_source_scratch_size(const struct anynpu_matrix *b, size_t m)
+{
     const struct anynpu_matrix_kernel *kernel = kernel_of(b);
-    const struct anynpu_element_kernels *elements = anynpu_kernels_at(b->level)->elements;
-    const struct scratch scratch = scratch_of(b, kernel, m, memory);
-    const size_t size = element_size(b), width = kernel->width;
-    for (size_t row = 0; row < m; row += MOST_ROWS) {
-        const struct tiles tiles = cut(least(MOST_ROWS, m - row), kernel->rows);
-        const uint8_t *panel = packed;
-        for (size_t first = 0; first < b->k; first += kernel->depth) {
-            const size_t count = least(kernel->depth, b->k - first), steps = whole(count, kernel->group);
-            pack_block(b, kernel, &scratch, &tiles, (const uint8_t *)a + row * b->k * size, first, count);
-            for (size_t column = 0; column < b->n; column += width, panel += steps * width * size) {
-                const void *block = panel;
-                if (b->type == ANYNPU_F16 && !kernel->takes_halves) {
-                    elements->types[ANYNPU_F16].load(panel, scratch.b, steps * width, 0, 1.0f);
-                    block = scratch.b;
-                }
-                multiply_panel(kernel, &scratch, &tiles, steps, block, (uint8_t *)c + RESULT_SIZE * (row * b->n + column), b->n,
-                               least(width, b->n - column), first == 0);
+    return scratch_of(b, kernel, m, panel_size(b, kernel, m), NULL).size;
+}
+
+/* Rows of a product that kernels for a few rows take; b is not packed at all. */
+static void multiply_few(const struct product *product, const struct anynpu_few_kernels *few, size_t row, size_t rows)
+{
+    const struct anynpu_matrix *b = product->b;
+    const struct anynpu_matrix_source *source = product->source;
+    const int8_t *a = (const int8_t *)product->a + row * product->a_stride;
+    const uint8_t *values = product->values;
+    int32_t *c = (int32_t *)(void *)product->c + row * b->n + product->first;
+    const size_t columns = product->last - product->first;
+    int32_t start[MOST_FEW];
+    if (source->order == ANYNPU_BY_ROW) {
+        sum_rows(a, product->a_stride, rows, b->k, few->shift, start);
+        values += source->first * source->n + product->first;
+        few->by_row(&(struct anynpu_few_rows){rows, columns, b->k, a, product->a_stride, values, source->n, c, b->n, start});
+        return;
+    }
+    const int blocked = source->order == ANYNPU_BLOCKED;
+    const size_t block_n = blocked ? source->block_n : columns, segment = blocked ? source->segment : source->k;
+    for (size_t step = 0; step < b->k;) {
+        const size_t k = source->first + step, before = k / segment * segment, depth = least(segment, source->k - before);
+        const size_t count = least(depth - (k - before), b->k - step);
+        sum_rows(a + step, product->a_stride, rows, count, few->shift, start);
+        for (size_t column = product->first; column < product->last; column += block_n) {
+            const size_t block = column * depth + (blocked ? (k - before) * block_n : k);
+            few->by_column(&(struct anynpu_few_columns){
+                rows, least(block_n, product->last - column), count / ANYNPU_FEW_RUN, a + step, product->a_stride,
+                values + before * source->n + block, blocked ? ANYNPU_FEW_RUN : source->k,
+                blocked ? ANYNPU_FEW_RUN * block_n : ANYNPU_FEW_RUN, c + (column - product->first), b->n, start, step == 0});
+        }
+        step += count;
+    }
+}
+
+/* The kernels for a few rows, where the product is one for them; else NULL. */
+static const struct anynpu_few_kernels *few_of(const struct product *product)
+{
+    const struct anynpu_matrix *b = product->b;
+    const struct anynpu_matrix_source *source = product->source;
+    const struct anynpu_few_kernels *few = product->set->matrices != NULL ? product->set->matrices->few : NULL;
+    if (few == NULL || b->type == ANYNPU_F16 || source->bits != 8 || product->m > FEW_ROWS)
+        return NULL;
+    if (source->order == ANYNPU_BY_ROW)
+        return b->k % 4 == 0 ? few : NULL;
+    if (b->k % ANYNPU_FEW_RUN != 0 || source->first % ANYNPU_FEW_RUN != 0 || b->n % 16 != 0)
+        return NULL;
+    if (source->order == ANYNPU_BLOCKED && (source->block_k != ANYNPU_FEW_RUN || source->block_n % 16 != 0 || source->block_n > 64))
+        return NULL;
+    return few;
+}
+
+struct shared_product {
+    struct product product;
+    uint8_t *memory;
+    size_t step; /* bytes of scratch from one thread to the next */
+};
+
+/* The columns of panels [first, last). */
+static void multiply_panels(const void *job, size_t thread, size_t first, size_t last)
+{
+    const struct shared_product *shared = job;
+    struct product product = shared->product;
+    const struct anynpu_matrix *b = product.b;
+    const struct anynpu_matrix_kernel *kernel = product.kernel;
+    const struct scratch scratch =
+        scratch_of(b, kernel, product.m, panel_size(b, kernel, product.m), shared->memory + thread * shared->step);
+    product.first = first * kernel->width;
+    product.last = least(last * kernel->width, b->n);
+    const struct anynpu_few_kernels *few = few_of(&product);
+    if (few != NULL) {
+        for (size_t row = 0; row < product.m; row += few->rows)
+            multiply_few(&product, few, row, least(few->rows, product.m - row));
+        return;
+    }
+    if (product.m > MOST_ROWS) {
+        uint8_t *packed = scratch.panel;
+        for (size_t step = 0; step < b->k; step += product.depth) {
+            const size_t count = least(product.depth, b->k - step);
+            for (size_t column = product.first; column < product.last; column += kernel->width) {
+                anynpu_matrix_pack_panel(b, product.set, kernel, product.source, product.values, column, product.last, step, count, packed,
+                                         scratch.piece);
+                packed += whole(count, kernel->group) * kernel->width * element_size(b);
             }
         }
+        product.packed = scratch.panel;
     }
+    multiply(&product, &scratch);
+}
+
+void anynpu_matrix_multiply_source(const struct anynpu_matrix *b, const struct anynpu_matrix_source *source, const void *values,
+                                   const void *a, size_t a_stride, size_t m, void *c, struct anynpu_workers *workers, void *memory)
+{
+    const struct anynpu_kernel_set *set = anynpu_kernels_at(b->level);
+    const struct anynpu_matrix_kernel *kernel = kernel_in(set, b);
+    const struct shared_product shared = {
+        .product = {.b = b, .set = set, .kernel = kernel, .source = source, .values = values, .a = a, .a_stride = a_stride, .m = m, .c = c,
+                    .depth = m <= FEW_ROWS ? least(FEW_STEPS, kernel->depth) : kernel->depth},
+        .memory = memory,
+        .step = scratch_of(b, kernel, m, panel_size(b, kernel, m), NULL).size};
+    const size_t panels = (b->n + kernel->width - 1) / kernel->width;
+    if (workers != NULL && anynpu_workers_usable(workers))
+        anynpu_share_rows(workers, multiply_panels, &shared, panels);
+    else
+        multiply_panels(&shared, 0, 0, panels);
 }

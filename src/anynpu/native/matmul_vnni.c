@@ -44,4 +44,5 @@ const struct anynpu_matrix_kernels anynpu_matrices_vnni = {
               .tile = tile_codes},
     .floats = {.name = "matmul_vnni", .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .a_size = 4, .takes_halves = 1,
                .tile = tile_floats},
+    .few = &anynpu_few_vnni,
 };

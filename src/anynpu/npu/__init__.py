@@ -19,6 +19,7 @@ from .engines.native import NativeEngine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
 from .realtime import RealTimeClock, RealTimeReport
+from .steps import Launch, Step, run_steps, start_steps
 
 __all__ = [
     "Buffer",
@@ -33,6 +34,7 @@ __all__ = [
     "Engine",
     "Executable",
     "Job",
+    "Launch",
     "LayerTime",
     "Lease",
     "LoadedModel",
@@ -44,4 +46,7 @@ __all__ = [
     "RealTimeReport",
     "ReferenceEngine",
     "RunControl",
+    "Step",
+    "run_steps",
+    "start_steps",
 ]

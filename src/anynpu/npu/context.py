@@ -375,6 +375,21 @@ class Context:
             raise ModelFormatError(f"the program has no memory for tensor '{owner}'", hint="compile the model again")
         return self.internal_memory, program.memory.offsets[owner]
 
+    def _execute_held(
+        self, lease: Lease, before: Callable[[], None] | None, after: Callable[[], None] | None, duration_us: float | None
+    ) -> None:
+        """A step of a job that holds the context and the cores."""
+        self._require()
+
+        def compute() -> None:
+            if before is not None:
+                before()
+            self._compute(lease)
+            if after is not None:
+                after()
+
+        self._in_time(lease, compute, duration_us)
+
     def _execute(
         self,
         lease: Lease,
@@ -382,15 +397,19 @@ class Context:
         clock: list[LayerTime] | None = None,
         duration_us: float | None = None,
     ) -> None:
+        self._in_time(lease, lambda: self._compute(lease, between, clock), duration_us)
+
+    def _in_time(self, lease: Lease, compute: Callable[[], None], duration_us: float | None) -> None:
+        """Compute; on a device in real time, for as long as the chip takes."""
         real = self._device.clock
         if real is None:
-            self._compute(lease, between, clock)
+            compute()
             return
         if duration_us is None:
             duration_us = self._require().latency_us(self._index, len(lease.cores), self._scheduler.busy)
         started = time.monotonic()
         ends = real.begin(lease.cores, duration_us)
-        self._compute(lease, between, clock)
+        compute()
         real.finish(lease.cores, duration_us, started, ends, lease.control)
 
     def _compute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:

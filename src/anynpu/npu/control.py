@@ -34,6 +34,8 @@ class RunControl:
     def __init__(self, timeout: float | None = None) -> None:
         self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
+        self.began = False
+        """Whether the job got what it waited for; only jobs of :mod:`anynpu.npu.steps` say so."""
         self._lock = threading.Lock()
         self._error: AnynpuError | None = None
         self._watchers: list[Callable[[], None]] = []

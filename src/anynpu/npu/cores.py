@@ -8,6 +8,7 @@ it uses. It gets all of them at once or waits, so that no job holds one thing wh
   jobs of the same or lower priority do not overtake it on them, so a job on all cores is served however many small jobs arrive.
 * Different priorities are strict: as long as more urgent jobs keep arriving, less urgent ones wait.
 * A job that can start at once starts in the thread that asks; no other thread is involved.
+* On a board that several processes share, a lease also waits for its cores there (:mod:`anynpu.npu.board`), in the thread of the job.
 
 State and lock: the waiters, the owner of each core and of each exclusive thing and the statistics belong to the scheduler and are
 protected by its one lock. The lock is never held while a job runs or a callback is called.
@@ -23,11 +24,17 @@ import os
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from ..errors import AnynpuError, DeviceClosed, UnsupportedCall
 from .control import RunControl
+
+if TYPE_CHECKING:
+    from .board import SharedCores
+    from .status import StatusFile
 
 __all__ = ["CoreMask", "CoreScheduler", "CoreStatistics", "Lease", "host_threads"]
 
@@ -95,6 +102,7 @@ class Lease:
     def __init__(self, scheduler: CoreScheduler, claim: _Claim, cores: tuple[int, ...]) -> None:
         self._scheduler = scheduler
         self._claim = claim
+        self._held: AbstractContextManager[None] | None = None  # the cores on a shared board
         self.cores = cores
         """The cores that the job runs on."""
 
@@ -102,12 +110,29 @@ class Lease:
     def control(self) -> RunControl:
         return self._claim.control
 
+    def take(self) -> None:
+        """Wait until the cores are also free on a board that other processes use; on failure everything is given back."""
+        shared = self._scheduler._shared
+        if shared is None or self._held is not None or not self.cores:
+            return
+        held = shared.held(self.cores, self.control)
+        try:
+            held.__enter__()
+        except BaseException:
+            self.release()
+            raise
+        self._held = held
+
     def release(self) -> None:
         """Give everything back and let the next in the queue go."""
+        held, self._held = self._held, None
+        if held is not None:
+            held.__exit__(None, None, None)
         self._scheduler._release(self._claim)
 
     def __enter__(self) -> Lease:
         self._claim.thread = threading.get_ident()
+        self.take()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -117,14 +142,22 @@ class Lease:
 class CoreScheduler:
     """Hands out the cores of one NPU.
 
+    :param shared: the cores of a board that other processes use as well
+    :param status: opens, with the first job, the file that tells others what the cores do
+
     >>> scheduler = CoreScheduler(3)
     >>> with scheduler.acquire(CoreMask.of(0, 1)) as lease:
     ...     lease.cores
     (0, 1)
     """
 
-    def __init__(self, cores: int) -> None:
+    def __init__(
+        self, cores: int, shared: SharedCores | None = None, status: Callable[[], StatusFile | None] | None = None
+    ) -> None:
         self._count = cores
+        self._open_status = status
+        self._status: StatusFile | None = None
+        self._shared = shared
         self._lock = threading.Lock()
         self._left = threading.Condition(self._lock)  # told whenever a holder or a waiter leaves
         self._tickets = itertools.count()
@@ -199,11 +232,15 @@ class CoreScheduler:
             if not claim.settled:
                 claim.event = threading.Event()
         try:
+            if claim.granted is not None and len(settled) == 1:  # at once, and nobody else has to be told
+                return Lease(self, claim, claim.granted)
             _tell(settled)
             if claim.event is not None:
                 with control.watching(claim.event.set):
                     claim.event.wait(control.remaining)
-            return self._collect(claim)
+            lease = self._collect(claim)
+            lease.take()
+            return lease
         except BaseException:  # also an interrupt from the keyboard: nothing may stay behind in the queue
             self._abandon(claim)
             raise
@@ -263,6 +300,10 @@ class CoreScheduler:
         for claim in holders:
             claim.control.cancel(error)
         self._wait_until_left(lambda claim: True)
+        with self._lock:
+            if self._status is not None:
+                self._status.close()
+            self._status = self._open_status = None
 
     def drain(self) -> None:
         """Wait until nobody waits and nobody has anything (the calling thread itself does not count)."""
@@ -279,11 +320,43 @@ class CoreScheduler:
         if self._closed is not None:
             claim.error = self._closed
             return [claim]
+        if not self._waiters and not claim.exclusive & self._taken:  # what `_dispatch` does for a single claim
+            cores = self._least_busy(self._idle) if claim.cores is None else claim.cores
+            if cores is not None and cores <= self._idle:
+                self._grant(claim, cores)
+                return [claim]
         bisect.insort(self._waiters, claim, key=lambda waiter: waiter.order)
         return self._dispatch()
 
+    def _least_busy(self, idle: set[int]) -> frozenset[int] | None:
+        """The one of the idle cores that has worked least (on a shared board: that is free there, if one is); None if there is none."""
+        if not idle:
+            return None
+        shared = self._shared
+        if shared is None:
+            return frozenset({min(idle, key=self._use_of)})
+        order = sorted(idle, key=self._use_of)
+        return frozenset({next((core for core in order if shared.is_free(core)), order[0])})
+
+    def _use_of(self, core: int) -> tuple[int, int, int]:
+        return self._busy_ns[core], self._jobs[core], core
+
+    def _grant(self, claim: _Claim, cores: frozenset[int]) -> None:
+        claim.granted = tuple(sorted(cores))
+        claim.started_ns = time.perf_counter_ns()
+        self._idle -= cores
+        self._taken |= claim.exclusive
+        self._holders.add(claim)
+        if cores:
+            if self._open_status is not None:
+                self._status, self._open_status = self._open_status(), None
+            if self._status is not None:
+                self._status.started(claim.granted, claim.started_ns, len(self._waiters))
+
     def _dispatch(self) -> list[_Claim]:
         """Grant what can be granted, in order; gives the claims that got something."""
+        if not self._waiters:
+            return []
         granted: list[_Claim] = []
         idle = set(self._idle)  # less what an earlier waiter reserves
         taken = set(self._taken)
@@ -293,16 +366,12 @@ class CoreScheduler:
                 taken |= claim.exclusive  # keeps the order among those that share something; reserves no core
                 continue
             if cores is None:
-                cores = frozenset({min(idle, key=lambda core: (self._busy_ns[core], self._jobs[core], core))}) if idle else None
+                cores = self._least_busy(idle)
             taken |= claim.exclusive
             if cores is None:
                 continue
             if cores <= idle:
-                claim.granted = tuple(sorted(cores))
-                claim.started_ns = time.perf_counter_ns()
-                self._idle -= cores
-                self._taken |= claim.exclusive
-                self._holders.add(claim)
+                self._grant(claim, cores)
                 granted.append(claim)
             idle -= cores
         if granted:
@@ -344,6 +413,8 @@ class CoreScheduler:
                 self._idle.add(core)
                 self._jobs[core] += 1
                 self._busy_ns[core] += elapsed
+            if self._status is not None and claim.granted:
+                self._status.ended(claim.granted, self._busy_ns, self._jobs, len(self._waiters))
             self._taken -= claim.exclusive
             settled = self._dispatch()
             self._left.notify_all()

@@ -9,6 +9,8 @@ is closed and the two weak sets; it is never held while anything waits.
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
 import weakref
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
@@ -33,6 +35,10 @@ from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
 from .realtime import RealTimeClock, speed_of
 from .workers import Workers
+
+if TYPE_CHECKING:
+    from .board import SharedCores
+    from .status import StatusFile
 
 __all__ = ["Device", "Job"]
 
@@ -100,12 +106,16 @@ class _Task:
     def _run(self, lease: Lease) -> None:
         job = self._job
         assert job is not None
-        with lease:
-            begin = time.perf_counter_ns()
-            job.cores = lease.cores
-            job.set_running_or_notify_cancel()
-            outcome = self._context._run_held(lease, *self._arguments)
-            job.host_ns = time.perf_counter_ns() - begin
+        outcome: list[Array] | BaseException
+        try:
+            with lease:
+                begin = time.perf_counter_ns()
+                job.cores = lease.cores
+                job.set_running_or_notify_cancel()
+                outcome = self._context._run_held(lease, *self._arguments)
+                job.host_ns = time.perf_counter_ns() - begin
+        except AnynpuError as error:  # of the cores of a shared board; a run's own is its outcome
+            outcome = error
         self._settle(outcome)
         del job, outcome  # an error refers to this frame, which must not refer to the error
 
@@ -128,6 +138,7 @@ class Device:
         many as the job occupies cores (and the machine has processors)
     :param engine: what executes layers: ``"native"`` (compiled kernels; the default), ``"reference"`` (numpy, slow, the same bytes), or an
         engine of your own. The environment variable ``ANYNPU_ENGINE`` takes the place of the default
+    :param board: name of a board whose cores all processes that name it share; the environment variable ``ANYNPU_BOARD`` by default
     :param realtime: True lets every job take as long as on the chip, a number that many times faster; by default the variable
         ``ANYNPU_REALTIME`` decides, and without it jobs run as fast as the host can
 
@@ -143,6 +154,7 @@ class Device:
         memory_limit: int | None = None,
         host_threads: int | None = None,
         engine: Engine | str | None = None,
+        board: str | None = None,
         realtime: float | bool | None = None,
     ) -> None:
         self.chip = chips.get(chip)
@@ -151,7 +163,9 @@ class Device:
         self.clock = None if speed is None else RealTimeClock(self.chip.cores, speed)
         """Makes jobs take the chip's time; None where they do not."""
         self.memory = MemoryPool(memory_limit)
-        self.scheduler = CoreScheduler(self.chip.cores)
+        board = board or os.environ.get("ANYNPU_BOARD")
+        status = functools.partial(_open_status, self.chip, board, speed)
+        self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board, self.chip), status)
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")
         self._lock = threading.Lock()
         self._closed = False
@@ -281,3 +295,19 @@ class Device:
 
     def __repr__(self) -> str:
         return f"software NPU, {self.chip.name}, {self.cores} core{'' if self.cores == 1 else 's'}"
+
+
+def _open_status(chip: chips.Chip, board: str | None, speed: float | None) -> StatusFile | None:
+    try:
+        from .status import open_status
+    except ImportError:  # no file locks, no shared folder: not on every system
+        return None
+    return open_status(chip.name, chip.cores, board=board or "", realtime=speed)
+
+
+def _shared_cores(board: str | None, chip: chips.Chip) -> SharedCores | None:
+    if not board:
+        return None
+    from .board import SharedCores  # file locks: not on every system
+
+    return SharedCores(board, chip.name, chip.cores)

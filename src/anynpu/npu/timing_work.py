@@ -328,7 +328,7 @@ class _View:
 
     def _bytes(self, spec: TensorSpec) -> float:
         """Bytes in the NPU's layout: channels in blocks, except for pictures that come in and for mere vectors."""
-        if spec.dtype not in (DType.INT8, DType.INT16, DType.UINT8, DType.FLOAT16, DType.FLOAT32):
+        if spec.dtype not in (DType.INT8, DType.INT16, DType.UINT8, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32):
             return float(spec.nbytes)
         pixels, channels = _extents(spec)
         if pixels == 1 or (spec.name in self._program.inputs and channels <= _FEW_CHANNELS):

@@ -1,13 +1,13 @@
-"""The charts of a profile, as SVG. Colours of text and grid come from the page, so that they follow its light or dark look."""
+"""The charts of a profile, as SVG."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from html import escape
 
 from ..npu.timing import Bound
 from .profile import LayerProfile, Profile
+from .svg import LEFT, RIGHT, WIDTH, grid_rows, svg
 
 __all__ = ["BOUND_COLOURS", "core_timeline", "layer_chart", "memory_chart", "roofline_chart"]
 
@@ -21,26 +21,24 @@ BOUND_COLOURS = {
     Bound.NONE: "#c4cad2",
 }
 
-_WIDTH, _LEFT, _RIGHT = 1040, 58, 12
-
 
 def layer_chart(profile: Profile) -> str:
     """A bar for each layer, in order; its height is the time on the chip."""
     height, bottom, top = 260, 24, 10
     longest = max((layer.time_us for layer in profile.layers), default=1.0) or 1.0
-    plot, room = height - bottom - top, _WIDTH - _LEFT - _RIGHT
+    plot, room = height - bottom - top, WIDTH - LEFT - RIGHT
     step = room / max(len(profile.layers), 1)
-    parts = list(_rows(longest, top, plot, "us"))
+    parts = list(grid_rows(longest, top, plot, "us"))
     for layer in profile.layers:
         size = plot * layer.time_us / longest
-        x = _LEFT + layer.index * step
+        x = LEFT + layer.index * step
         parts.append(
             f'<rect class="mark" x="{x:.2f}" y="{top + plot - size:.2f}" width="{max(step - 0.6, 0.6):.2f}" height="{size:.2f}" '
             f'fill="{BOUND_COLOURS[layer.bound]}"><title>{_title(layer)}</title></rect>'
         )
-    parts.append(f'<text x="{_LEFT}" y="{height - 6}">first layer</text>')
-    parts.append(f'<text x="{_WIDTH - _RIGHT}" y="{height - 6}" text-anchor="end">last layer</text>')
-    return _svg(height, parts, "time of each layer")
+    parts.append(f'<text x="{LEFT}" y="{height - 6}">first layer</text>')
+    parts.append(f'<text x="{WIDTH - RIGHT}" y="{height - 6}" text-anchor="end">last layer</text>')
+    return svg(height, parts, "time of each layer")
 
 
 def roofline_chart(profile: Profile) -> str:
@@ -52,10 +50,10 @@ def roofline_chart(profile: Profile) -> str:
     speeds = [layer.operations / layer.time_us for layer in points] or [1.0]
     low_x, high_x = _decades(min(intensities), max(*intensities, 2 * peak / bandwidth))
     low_y, high_y = _decades(min(speeds), peak)
-    plot, room = height - top - bottom, _WIDTH - _LEFT - _RIGHT
+    plot, room = height - top - bottom, WIDTH - LEFT - RIGHT
 
     def x_of(value: float) -> float:
-        return _LEFT + room * (math.log10(value) - low_x) / (high_x - low_x)
+        return LEFT + room * (math.log10(value) - low_x) / (high_x - low_x)
 
     def y_of(value: float) -> float:
         return top + plot * (high_y - math.log10(value)) / (high_y - low_y)
@@ -68,8 +66,8 @@ def roofline_chart(profile: Profile) -> str:
         parts.append(f'<text x="{x:.1f}" y="{height - 18}" text-anchor="{anchor}">{10.0**power:g}</text>')
     for power in range(low_y, high_y + 1):
         y = y_of(10.0**power)
-        parts.append(f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power / 1e3:g}</text>')
+        parts.append(f'<line class="grid" x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="{LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{10.0**power / 1e3:g}</text>')
     ridge = peak / bandwidth
     start = 10.0**low_x
     roof = [(start, start * bandwidth), (ridge, peak), (10.0**high_x, peak)]
@@ -82,32 +80,32 @@ def roofline_chart(profile: Profile) -> str:
             f'<circle class="mark" cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{BOUND_COLOURS[layer.bound]}" fill-opacity="0.75">'
             f"<title>{_title(layer)}</title></circle>"
         )
-    parts.append(f'<text x="{_WIDTH / 2}" y="{height - 3}" text-anchor="middle">operations for each byte moved</text>')
-    parts.append(f'<text x="{_LEFT}" y="{top - 3}">GOP/s</text>')
-    return _svg(height, parts, "roofline")
+    parts.append(f'<text x="{WIDTH / 2}" y="{height - 3}" text-anchor="middle">operations for each byte moved</text>')
+    parts.append(f'<text x="{LEFT}" y="{top - 3}">GOP/s</text>')
+    return svg(height, parts, "roofline")
 
 
 def memory_chart(profile: Profile) -> str:
     """Internal memory that is in use, over the time of the run."""
     height, top, bottom = 200, 10, 24
     most = max([layer.live_bytes for layer in profile.layers] + [profile.internal_bytes, 1])
-    plot, room = height - top - bottom, _WIDTH - _LEFT - _RIGHT
+    plot, room = height - top - bottom, WIDTH - LEFT - RIGHT
     total = sum(layer.time_us for layer in profile.layers) or 1.0
-    points = [f"{_LEFT},{top + plot}"]
+    points = [f"{LEFT},{top + plot}"]
     for layer in profile.layers:
         y = top + plot * (1 - layer.live_bytes / most)
-        first, last = (_LEFT + room * moment / total for moment in (layer.start_us, layer.start_us + layer.time_us))
+        first, last = (LEFT + room * moment / total for moment in (layer.start_us, layer.start_us + layer.time_us))
         points += [f"{first:.1f},{y:.1f}", f"{last:.1f},{y:.1f}"]
-    points.append(f"{_WIDTH - _RIGHT},{top + plot}")
+    points.append(f"{WIDTH - RIGHT},{top + plot}")
     planned = top + plot * (1 - profile.internal_bytes / most)
-    parts = list(_rows(most / 1e6, top, plot, "MB"))
+    parts = list(grid_rows(most / 1e6, top, plot, "MB"))
     parts.append(f'<polygon points="{" ".join(points)}" fill="#3d6fb4" fill-opacity="0.35" stroke="#3d6fb4"/>')
     parts.append(
-        f'<line x1="{_LEFT}" y1="{planned:.1f}" x2="{_WIDTH - _RIGHT}" y2="{planned:.1f}" stroke="currentColor" '
+        f'<line x1="{LEFT}" y1="{planned:.1f}" x2="{WIDTH - RIGHT}" y2="{planned:.1f}" stroke="currentColor" '
         'stroke-dasharray="5 4" opacity="0.7"><title>memory that the plan reserves</title></line>'
     )
     parts += _time_axis(total, top + plot, height)
-    return _svg(height, parts, "internal memory over time")
+    return svg(height, parts, "internal memory over time")
 
 
 def core_timeline(profile: Profile) -> str:
@@ -117,21 +115,19 @@ def core_timeline(profile: Profile) -> str:
         rows.append("CPU")
     top, line, bar = 8, 30, 20
     height = top + line * len(rows) + 26
-    room = _WIDTH - _LEFT - _RIGHT
+    room = WIDTH - LEFT - RIGHT
     total = sum(layer.time_us for layer in profile.layers) or 1.0
-    parts = [
-        f'<text x="{_LEFT - 6}" y="{top + line * row + 15}" text-anchor="end">{name}</text>' for row, name in enumerate(rows)
-    ]
+    parts = [f'<text x="{LEFT - 6}" y="{top + line * row + 15}" text-anchor="end">{name}</text>' for row, name in enumerate(rows)]
     for layer in profile.layers:
         busy = [row for row, share in enumerate(layer.core_shares) if share] if layer.on_npu else [len(rows) - 1]
-        x, width = _LEFT + room * layer.start_us / total, room * layer.time_us / total
+        x, width = LEFT + room * layer.start_us / total, room * layer.time_us / total
         for row in busy:
             parts.append(
                 f'<rect class="mark" x="{x:.2f}" y="{top + line * row}" width="{max(width, 0.3):.2f}" height="{bar}" '
                 f'fill="{BOUND_COLOURS[layer.bound]}"><title>{_title(layer)}</title></rect>'
             )
     parts += _time_axis(total, top + line * len(rows), height)
-    return _svg(height, parts, "timeline of the cores")
+    return svg(height, parts, "timeline of the cores")
 
 
 def _limits(profile: Profile) -> tuple[float, float]:
@@ -148,20 +144,10 @@ def _decades(low: float, high: float) -> tuple[int, int]:
     return first, max(last, first + 1)
 
 
-def _rows(longest: float, top: int, plot: int, unit: str) -> Iterable[str]:
-    """Lines across the chart at round values."""
-    step = 10.0 ** math.floor(math.log10(longest)) if longest > 0 else 1.0
-    step = next(size for size in (step / 5, step / 2, step, step * 2) if longest / size <= 6)
-    for index in range(int(longest / step) + 1):
-        y = top + plot * (1 - index * step / longest)
-        yield f'<line class="grid" x1="{_LEFT}" y1="{y:.1f}" x2="{_WIDTH - _RIGHT}" y2="{y:.1f}"/>'
-        yield f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{index * step:g}{f" {unit}" if index else ""}</text>'
-
-
 def _time_axis(total: float, y: float, height: int) -> list[str]:
     parts = []
     for part, anchor in enumerate(("start", "middle", "middle", "middle", "end")):
-        x = _LEFT + (_WIDTH - _LEFT - _RIGHT) * part / 4
+        x = LEFT + (WIDTH - LEFT - RIGHT) * part / 4
         parts.append(f'<text x="{x:.1f}" y="{height - 6}" text-anchor="{anchor}">{total * part / 4000:.2f} ms</text>')
         parts.append(f'<line class="grid" x1="{x:.1f}" y1="{y:.1f}" x2="{x:.1f}" y2="{y + 5:.1f}"/>')
     return parts
@@ -170,8 +156,3 @@ def _time_axis(total: float, y: float, height: int) -> list[str]:
 def _title(layer: LayerProfile) -> str:
     place = layer.bound.value if layer.on_npu else f"CPU: {layer.reason}"
     return escape(f"{layer.index} {layer.kind} {layer.name}: {layer.time_us:.1f} us, {place}")
-
-
-def _svg(height: int, parts: Iterable[str], label: str) -> str:
-    body = "\n".join(parts)
-    return f'<svg viewBox="0 0 {_WIDTH} {height}" role="img" aria-label="{escape(label)}">\n{body}\n</svg>'

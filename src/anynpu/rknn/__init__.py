@@ -11,25 +11,36 @@
 ...     (heat,) = context.run([page])
 """
 
-from .constants import (
-    Code,
-    Flag,
-    rknn_core_mask,
-    rknn_mem_alloc_flags,
-    rknn_mem_sync_mode,
-    rknn_query_cmd,
-    rknn_tensor_format,
-    rknn_tensor_qnt_type,
-    rknn_tensor_type,
-)
-from .context import Context
-from .customop import CustomOperator, OperatorCall, PluginOperator, load_plugin
-from .info import MemorySizes, ShapeRange, TensorInfo, Version
-from .library import Library, check, open_library
-from .model import RknnModel
-from .software.library import SoftwareLibrary
-from .tensormemory import TensorMemory
-from .vendor import VendorLibrary
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .backend import RknnBackend, open_backend
+    from .constants import (
+        Code,
+        Flag,
+        rknn_core_mask,
+        rknn_matmul_layout,
+        rknn_matmul_quant_type,
+        rknn_matmul_type,
+        rknn_mem_alloc_flags,
+        rknn_mem_sync_mode,
+        rknn_query_cmd,
+        rknn_tensor_format,
+        rknn_tensor_qnt_type,
+        rknn_tensor_type,
+    )
+    from .context import Context
+    from .customop import CustomOperator, OperatorCall, PluginOperator, load_plugin
+    from .info import MemorySizes, ShapeRange, TensorInfo, Version
+    from .library import Library, check, open_library
+    from .matmul import Matmul
+    from .model import RknnModel
+    from .software.library import SoftwareLibrary
+    from .tensormemory import TensorMemory
+    from .vendor import VendorLibrary
 
 __all__ = [
     "Code",
@@ -37,9 +48,11 @@ __all__ = [
     "CustomOperator",
     "Flag",
     "Library",
+    "Matmul",
     "MemorySizes",
     "OperatorCall",
     "PluginOperator",
+    "RknnBackend",
     "RknnModel",
     "ShapeRange",
     "SoftwareLibrary",
@@ -49,8 +62,12 @@ __all__ = [
     "Version",
     "check",
     "load_plugin",
+    "open_backend",
     "open_library",
     "rknn_core_mask",
+    "rknn_matmul_layout",
+    "rknn_matmul_quant_type",
+    "rknn_matmul_type",
     "rknn_mem_alloc_flags",
     "rknn_mem_sync_mode",
     "rknn_query_cmd",
@@ -58,3 +75,61 @@ __all__ = [
     "rknn_tensor_qnt_type",
     "rknn_tensor_type",
 ]
+
+# Names are imported at first use: a drop-in library needs the software library and neither sessions nor what they bring.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "backend": (
+        "RknnBackend",
+        "open_backend",
+    ),
+    "constants": (
+        "Code",
+        "Flag",
+        "rknn_core_mask",
+        "rknn_matmul_layout",
+        "rknn_matmul_quant_type",
+        "rknn_matmul_type",
+        "rknn_mem_alloc_flags",
+        "rknn_mem_sync_mode",
+        "rknn_query_cmd",
+        "rknn_tensor_format",
+        "rknn_tensor_qnt_type",
+        "rknn_tensor_type",
+    ),
+    "context": ("Context",),
+    "customop": (
+        "CustomOperator",
+        "OperatorCall",
+        "PluginOperator",
+        "load_plugin",
+    ),
+    "info": (
+        "MemorySizes",
+        "ShapeRange",
+        "TensorInfo",
+        "Version",
+    ),
+    "library": (
+        "Library",
+        "check",
+        "open_library",
+    ),
+    "matmul": ("Matmul",),
+    "model": ("RknnModel",),
+    "software.library": ("SoftwareLibrary",),
+    "tensormemory": ("TensorMemory",),
+    "vendor": ("VendorLibrary",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'anynpu.rknn' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

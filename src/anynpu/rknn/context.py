@@ -41,9 +41,20 @@ _FORMATS = {
     "nc1hwc2": rknn_tensor_format.RKNN_TENSOR_NC1HWC2,
     "undefined": rknn_tensor_format.RKNN_TENSOR_UNDEFINED,
 }
+_CURRENT = {
+    rknn_query_cmd.RKNN_QUERY_INPUT_ATTR: rknn_query_cmd.RKNN_QUERY_CURRENT_INPUT_ATTR,
+    rknn_query_cmd.RKNN_QUERY_OUTPUT_ATTR: rknn_query_cmd.RKNN_QUERY_CURRENT_OUTPUT_ATTR,
+    rknn_query_cmd.RKNN_QUERY_NATIVE_INPUT_ATTR: rknn_query_cmd.RKNN_QUERY_CURRENT_NATIVE_INPUT_ATTR,
+    rknn_query_cmd.RKNN_QUERY_NATIVE_OUTPUT_ATTR: rknn_query_cmd.RKNN_QUERY_CURRENT_NATIVE_OUTPUT_ATTR,
+}
+"""What to ask once dynamic shapes are set."""
 
 
-def _destroy(library: Library, handle: int, operators: list[Registration]) -> None:
+def _destroy(
+    library: Library, handle: int, bound: dict[str, TensorMemory], kept: list[object], operators: list[Registration]
+) -> None:
+    bound.clear()  # memory goes before the context that it was made with
+    kept.clear()
     library.rknn_destroy(handle)
     operators.clear()  # not before: destroying the context calls their functions
 
@@ -74,19 +85,23 @@ class Context:
         offset: int = 0,
         size: int = 0,
     ) -> None:
-        if device is None and weights_from is not None:
-            device = weights_from.library
+        other = weights_from or sram_from
+        if weights_from is not None and sram_from is not None and weights_from is not sram_from:
+            raise ParameterError(
+                "weights and SRAM cannot come from two contexts", hint="rknn_init takes one: pass the same for both"
+            )
+        if device is None and other is not None:
+            device = other.library
         self.library = open_library(device)
         flags = Flag(flags)
         extend = ffi.NULL
-        if weights_from is not None or sram_from is not None or offset or size:
+        if other is not None or offset or size:
             extend = ffi.new("rknn_init_extend *")
             extend.real_model_offset, extend.real_model_size, extend.model_buffer_fd = offset, size, -1
+            if other is not None:
+                extend.ctx = other.handle
             if weights_from is not None:
                 flags |= Flag.RKNN_FLAG_SHARE_WEIGHT_MEM
-                extend.ctx = weights_from.handle
-            elif sram_from is not None:
-                extend.ctx = sram_from.handle
             if sram_from is not None:
                 flags |= Flag.RKNN_FLAG_SHARE_SRAM | Flag.RKNN_FLAG_ENABLE_SRAM
         handle = ffi.new("rknn_context *")
@@ -100,7 +115,7 @@ class Context:
             data, length = ffi.new("char[]", os.fsencode(model)), 0
         check(self.library, "rknn_init", self.library.rknn_init(handle, data, length, int(flags), extend))
         self._adopt(handle[0])
-        self._depends_on = weights_from or sram_from
+        self._depends_on = other
 
     @classmethod
     def _of(cls, library: Library, handle: int, depends_on: Context) -> Context:
@@ -113,10 +128,11 @@ class Context:
     def _adopt(self, handle: int) -> None:
         self._handle = handle
         self._operators: list[Registration] = []
-        self._finalizer = weakref.finalize(self, _destroy, self.library, handle, self._operators)
         self._infos: dict[tuple[int, int], TensorInfo] = {}
+        self._has_shapes = False
         self._bound: dict[str, TensorMemory] = {}
         self._kept: list[object] = []
+        self._finalizer = weakref.finalize(self, _destroy, self.library, handle, self._bound, self._kept, self._operators)
 
     # what it is
 
@@ -133,10 +149,12 @@ class Context:
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
+        """The inputs; of a model with dynamic shapes, in the shapes that are set."""
         return self._all(rknn_query_cmd.RKNN_QUERY_INPUT_ATTR, 0)
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
+        """The outputs; of a model with dynamic shapes, in the shapes that are set."""
         return self._all(rknn_query_cmd.RKNN_QUERY_OUTPUT_ATTR, 1)
 
     @property
@@ -249,7 +267,7 @@ class Context:
     ) -> list[Array]:
         """``rknn_inputs_set``, ``rknn_run`` and ``rknn_outputs_get`` in one.
 
-        :param inputs: by name or in order; of any type that the runtime converts
+        :param inputs: by name or in order; of any type that the runtime converts (float64, which it does not know, becomes float32)
         :param layout: order of the axes of pictures
         :param want_float: False gives the outputs in the model's own type
         :return: the outputs, images in the order N, C, H, W
@@ -267,7 +285,7 @@ class Context:
     ) -> None:
         """Give the inputs of the next run. They are converted before this returns, so the arrays may change after it."""
         infos = self.inputs
-        arrays = [np.ascontiguousarray(array) for array in _in_order(inputs, infos)]
+        arrays = [_array(given) for given in _in_order(inputs, infos)]
         structs = ffi.new("rknn_input[]", len(arrays))
         for struct, array, info in zip(structs, arrays, infos, strict=True):
             kind = _TYPES.get(array.dtype.name)
@@ -335,6 +353,7 @@ class Context:
             one = write_attr(replace(info, shape=tuple(int(extent) for extent in shape)))
             ffi.memmove(ffi.addressof(struct), one, ffi.sizeof("rknn_tensor_attr"))
         self._call("rknn_set_input_shapes", len(given), structs)
+        self._has_shapes = True
         self._infos.clear()
         self._bound.clear()
 
@@ -383,7 +402,7 @@ class Context:
         pass_through: bool = False,
     ) -> TensorMemory:
         """``rknn_set_io_mem`` for an input: the NPU reads it from *memory* (new memory, if not given), which is returned."""
-        return self._bind(_named(self._view(view, "inputs"), name), memory, dtype, layout, pass_through)
+        return self._bind(self._viewed(view, "INPUT", name), memory, dtype, layout, pass_through)
 
     def bind_output(
         self,
@@ -395,14 +414,15 @@ class Context:
         layout: Literal["nchw", "nhwc", "nc1hwc2", "undefined"] | None = None,
     ) -> TensorMemory:
         """``rknn_set_io_mem`` for an output: the NPU writes it to *memory* (new memory, if not given), which is returned."""
-        return self._bind(_named(self._view(view, "outputs"), name), memory, dtype, layout, False)
+        return self._bind(self._viewed(view, "OUTPUT", name), memory, dtype, layout, False)
 
-    def _view(self, view: str, side: str) -> tuple[TensorInfo, ...]:
-        prefixes = {"native": "native_", "nhwc": "nhwc_", "logical": ""}
-        if view not in prefixes:
-            raise ParameterError(f"there is no view '{view}'", hint=f"use one of: {', '.join(prefixes)}")
-        infos: tuple[TensorInfo, ...] = getattr(self, prefixes[view] + side)
-        return infos
+    def _viewed(self, view: str, side: Literal["INPUT", "OUTPUT"], name: str | int) -> TensorInfo:
+        """One input or output in one view; the others may not have that view."""
+        middles = {"native": "NATIVE_", "nhwc": "NATIVE_NHWC_", "logical": ""}
+        if view not in middles:
+            raise ParameterError(f"there is no view '{view}'", hint=f"use one of: {', '.join(middles)}")
+        index = _named(self.inputs if side == "INPUT" else self.outputs, name).index
+        return self.info(self._now(rknn_query_cmd[f"RKNN_QUERY_{middles[view]}{side}_ATTR"]), index)
 
     def _bind(
         self, info: TensorInfo, memory: TensorMemory | None, dtype: str | None, layout: str | None, pass_through: bool
@@ -436,8 +456,6 @@ class Context:
     def close(self) -> None:
         """``rknn_destroy``; again is harmless. Runs in other threads stop."""
         self._finalizer()
-        self._bound.clear()
-        self._kept.clear()
 
     def __enter__(self) -> Context:
         return self
@@ -464,9 +482,14 @@ class Context:
         return answer.n_input, answer.n_output
 
     def _all(self, command: rknn_query_cmd, side: int) -> tuple[TensorInfo, ...]:
-        return tuple(self._info(command, index) for index in range(self._counts()[side]))
+        command = self._now(command)
+        return tuple(self.info(command, index) for index in range(self._counts()[side]))
 
-    def _info(self, command: rknn_query_cmd, index: int) -> TensorInfo:
+    def _now(self, command: rknn_query_cmd) -> rknn_query_cmd:
+        return _CURRENT.get(command, command) if self._has_shapes else command
+
+    def info(self, command: rknn_query_cmd, index: int) -> TensorInfo:
+        """The answer to one of the queries for attributes."""
         key = (int(command), index)
         if key not in self._infos:
             struct = ffi.new("rknn_tensor_attr *")
@@ -474,6 +497,11 @@ class Context:
             self._query(command, struct)
             self._infos[key] = read_attr(struct)
         return self._infos[key]
+
+
+def _array(given: npt.ArrayLike) -> Array:
+    array = np.ascontiguousarray(given)
+    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _in_order(given: Any, infos: Sequence[TensorInfo]) -> list[Any]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..convert import dequantize_affine, dequantize_dfp
 from ..devices import DeviceChoice
-from ..errors import ShapeError, TensorNameError, TensorTypeError
+from ..errors import DeviceClosed, ShapeError, TensorNameError, TensorTypeError
 from ..program import Model
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
@@ -82,6 +82,7 @@ class RknnModel:
 
         Inputs that are no pictures are given as arrays of the model's type, in its native layout.
         """
+        self._require_open()
         if len(inputs) != len(self._inputs):
             raise TensorNameError(
                 f"{len(inputs)} inputs given, the model has {len(self._inputs)}",
@@ -96,13 +97,14 @@ class RknnModel:
 
     def output_raw(self, index: int) -> Array:
         """An output as the NPU wrote it: a view, valid until the next run. For int8 models that is int8."""
+        self._require_open()
         info, memory = _entry(self._outputs, index, "output")
         return memory.array(info.dtype)[: info.elements]
 
     def output_f32(self, index: int) -> npt.NDArray[np.float32]:
         """An output as real numbers, in the order in which the NPU wrote it."""
-        info, _ = _entry(self._outputs, index, "output")
         raw = self.output_raw(index)
+        info, _ = self._outputs[index]
         if info.type == rknn_tensor_type.RKNN_TENSOR_FLOAT16:
             return raw.astype(np.float32)
         if info.qnt_type == rknn_tensor_qnt_type.RKNN_TENSOR_QNT_DFP:
@@ -112,10 +114,14 @@ class RknnModel:
         return raw.astype(np.float32)
 
     def close(self) -> None:
-        """Give the context and its memory back."""
-        for _, memory in (*self._inputs, *self._outputs):
-            memory.close()
+        """Give the context and its memory back; views of outputs that are still held keep theirs."""
+        self._inputs.clear()
+        self._outputs.clear()
         self._context.close()
+
+    def _require_open(self) -> None:
+        if self._context.closed:
+            raise DeviceClosed("the model was closed", hint="load it again")
 
     def __enter__(self) -> RknnModel:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from types import TracebackType
 from typing import Any, Literal
@@ -30,7 +31,7 @@ def _destroy(library: Library, handle: int, pointer: Any) -> None:
 class TensorMemory:
     """A ``rknn_tensor_mem``. Made by the ``memory`` methods of :class:`anynpu.rknn.Context`.
 
-    Arrays that view it are valid until it is closed.
+    Arrays that view it keep it alive. Only :meth:`close` ends it before them: do not touch them after it.
 
     :ivar keep: what must live as long as the memory does, such as the array that it was made from
     """
@@ -54,6 +55,11 @@ class TensorMemory:
         return self._pointer
 
     @property
+    def handle(self) -> int:
+        """The ``rknn_context`` that it was made with."""
+        return self._handle
+
+    @property
     def size(self) -> int:
         return int(self.pointer.size)
 
@@ -73,7 +79,9 @@ class TensorMemory:
 
     def array(self, dtype: npt.DTypeLike = np.uint8, shape: tuple[int, ...] | None = None) -> npt.NDArray[Any]:
         """The memory as an array, without a copy."""
-        view = np.frombuffer(ffi.buffer(ffi.cast("char *", self.address), self.size), np.uint8)
+        memory = (ctypes.c_ubyte * self.size).from_address(self.address)
+        memory._keep_alive = self  # type: ignore[attr-defined]
+        view = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
         kind = np.dtype(dtype)
         if shape is None:
             return view[: view.size // kind.itemsize * kind.itemsize].view(kind)

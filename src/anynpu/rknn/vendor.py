@@ -86,6 +86,10 @@ class VendorLibrary(Library):
         version = "" if self.version is None else f" {_dotted(self.version)}"
         return f"{Path(self.path).stem}{version}"
 
+    def has(self, *names: str) -> bool:
+        """Whether the library has these functions."""
+        return all(hasattr(self._library, name) for name in names)
+
     def _function(self, name: str) -> Any:
         try:
             symbol = getattr(self._library, name)

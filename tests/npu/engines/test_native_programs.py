@@ -81,13 +81,24 @@ def compare_all(model: Model, sample: dict[str, Array], levels: list[str] = LEVE
     return compared
 
 
-@pytest.mark.parametrize("dtype", ["w8a8", "w16a16"])
+FORMATS = [("rk3588", "w8a8"), ("rv1106", "w16a16"), *(("t527", dtype) for dtype in ("w8a8", "i8", "i8dfp", "w16a16"))]
+
+
+@pytest.mark.parametrize(("chip", "dtype"), FORMATS)
 @pytest.mark.parametrize("net", sorted(NETS))
-def test_every_tensor_of_small_networks(net: str, dtype: str) -> None:
+def test_every_tensor_of_small_networks(net: str, chip: str, dtype: str) -> None:
     proto = NETS[net]()
     samples = feeds(proto, 3)
-    model = anynpu.compile(proto, "rk3588" if dtype == "w8a8" else "t527", dataset=samples[:2], dtype=dtype)
+    model = anynpu.compile(proto, chip, dataset=samples[:2], dtype=dtype)
     assert compare_all(model, samples[2]) > 20_000
+
+
+@pytest.mark.parametrize("net", sorted(NETS))
+def test_bfloat16_in_both_engines(net: str) -> None:
+    proto = NETS[net]()
+    (sample,) = feeds(proto, 1)
+    model = anynpu.compile(proto, "t527", dtype="bf16")
+    assert compare_all(model, sample, LEVELS[:1]) > 0
 
 
 def picture(shape: tuple[int, int, int], seed: int) -> Array:

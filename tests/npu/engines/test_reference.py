@@ -199,9 +199,9 @@ def test_refuses_what_it_cannot_execute() -> None:
     array = np.zeros(2, np.float32)
     with pytest.raises(DeviceError, match="Float"):
         execute(Float(0), [array], [spec], [spec], [array])
-    packed = plain("packed", (2,), DType.BFLOAT16)
+    packed = plain("packed", (2,), DType.INT4)
     with pytest.raises(DeviceError, match="'packed'"):
-        execute(Convert(), [array], [spec], [packed], [np.zeros(2, np.uint16)])
+        execute(Convert(), [array], [spec], [packed], [np.zeros(2, np.uint8)])
     image = nhwc("image", (1, 2, 2, 1), DType.INT8)
     codes = np.zeros((1, 2, 2, 1), np.int8)
     with pytest.raises(DeviceError, match="average"):

@@ -20,17 +20,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import _optional
+from ...convert import bfloat16_to_float32
 from ...errors import DeviceError, ModelFormatError
 from ...program import Island
 from ...tensor import DType, TensorSpec
 from ..control import RunControl
 
-__all__ = ["IslandSession"]
+__all__ = ["IslandSession", "weight_values"]
 
 Array = npt.NDArray[Any]
 
 _ONNX_BFLOAT16 = 16  # TensorProto.BFLOAT16: numpy has no such type, and the binding takes ONNX's number instead
 _FATAL = 4  # onnxruntime's log level: what goes wrong arrives as an exception, not on stderr
+
+
+def weight_values(array: Array) -> Array:
+    """Weights of an island as its graph declares them: bfloat16, which is held as 16 bits, becomes float32."""
+    array = np.ascontiguousarray(array)
+    return bfloat16_to_float32(array) if array.dtype == np.uint16 else array
 
 
 class IslandSession:
@@ -55,7 +62,7 @@ class IslandSession:
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
         try:
             if island.weights:
-                values = [runtime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array)) for array in island.weights.values()]
+                values = [runtime.OrtValue.ortvalue_from_numpy(weight_values(array)) for array in island.weights.values()]
                 options.add_external_initializers(list(island.weights), values)
             self._session = runtime.InferenceSession(
                 island.model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_optional.MISTAKEN_OPTIMIZERS

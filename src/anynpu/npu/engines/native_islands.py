@@ -22,6 +22,7 @@ from ...tensor import DType, TensorSpec
 from ..control import RunControl
 from .island_operators import add_node
 from .island_plan import IslandPlan, UnsupportedIsland, Value
+from .islands import weight_values
 from .native_arrays import aligned_bytes
 from .native_levels import choose_level, level_names
 from .native_memory import check_array
@@ -153,7 +154,9 @@ def _check_declared(plan: IslandPlan, declared: OnnxValue, shape: tuple[int, ...
 def _constants(plan: IslandPlan, constants: tuple[OnnxConstant, ...], weights: Mapping[str, Array]) -> dict[str, Value]:
     values: dict[str, Value] = {}
     for constant in constants:
-        array = weights.get(constant.name) if constant.external else constant.value
+        array = constant.value
+        if constant.external and constant.name in weights:
+            array = weight_values(weights[constant.name])
         if constant.external and (array is None or array.shape != constant.shape or array.dtype != constant.dtype):
             raise plan.misfit(f"the weights '{constant.name}' are missing or of another shape or type")
         if constant.name in values:

@@ -277,7 +277,7 @@ def _convert(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
 def _is_convertible(source: TensorSpec, target: TensorSpec) -> bool:
     """Whether the conversion kernel does what a program means: it clamps and rounds, where a plain cast drops the fraction."""
     for spec in (source, target):
-        if spec.dtype in (DType.BFLOAT16, DType.INT4, DType.UINT4) or spec.layout is Layout.NC1HWC2:
+        if spec.dtype in (DType.INT4, DType.UINT4) or spec.layout is Layout.NC1HWC2:
             return False
     if math.prod(target.memory_shape) != target.elements:
         return False  # the kernel fills the padding, which a program leaves alone

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...arithmetic import dequantize, quantize
+from ...convert import bfloat16_to_float32, float32_to_bfloat16
 from ...errors import DeviceError
 from ...program import Pad, Slice, Transpose
 from ...tensor import DType, Layout, Quantization, TensorSpec
 from .reference_common import Array, blocks
 
-_CONVERTIBLE = frozenset(DType) - {DType.BFLOAT16, DType.INT4, DType.UINT4}
+_CONVERTIBLE = frozenset(DType) - {DType.INT4, DType.UINT4}
 
 
 def slices(op: Slice, source: Array, outputs: Sequence[Array]) -> None:
@@ -56,18 +57,22 @@ def convert(source: Array, source_spec: TensorSpec, output: Array, output_spec: 
         if spec.dtype not in _CONVERTIBLE or spec.layout is Layout.NC1HWC2:
             raise DeviceError(
                 f"the reference engine does not convert tensor '{spec.name}' ({spec.dtype.value}, {spec.layout.value})",
-                hint="inside a program use float32, float16, bool or integers of 8 bits and more, in layout nchw, nhwc or plain",
+                hint="inside a program use floats, bool or integers of 8 bits and more, in layout nchw, nhwc or plain",
             )
     codes, target = _onnx_order(source, source_spec), _onnx_order(output, output_spec)
     before, after = _quantization(source_spec), _quantization(output_spec)
     if source_spec.dtype is output_spec.dtype and before == after and _same_axis(source_spec, output_spec):
         target[...] = codes
         return
+    if source_spec.dtype is DType.BFLOAT16:
+        codes = bfloat16_to_float32(np.ascontiguousarray(codes))
     values = codes if before is None else _values(codes, source_spec, before)
     values, target = _channels_last(values, output_spec), _channels_last(target, output_spec)
     for block in blocks(target.shape, 16):
         with np.errstate(over="ignore", invalid="ignore"):  # what is too large saturates, or is infinite in float16
-            if after is None:
+            if output_spec.dtype is DType.BFLOAT16:
+                target[block] = float32_to_bfloat16(np.ascontiguousarray(values[block], np.float32))
+            elif after is None:
                 target[block] = values[block].astype(target.dtype)
             else:
                 target[block] = quantize(values[block], after, output_spec.dtype)

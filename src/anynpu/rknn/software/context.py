@@ -5,7 +5,8 @@ model (with the weights) is shared with the contexts that were duplicated from i
 
 Locks: ``lock`` is held by every call that changes the context or moves data, a run included. Queries read what was set once, or single
 values, and hold nothing. ``close`` must end a run that holds the lock, so it closes the engine context first, which stops the run between
-two layers, and only then takes the lock.
+two layers, and only then takes the lock. Neither that nor the destroying of memory by another thread takes memory away from a call that
+uses it: ``_places`` and the bindings of ports keep it mapped, and change under the lock alone.
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class ModelContext:
         self.last_control: RunControl | None = None
         self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
         self.frames: Frames | None = None
+        self._frames_lock = threading.Lock()
         self.outputs_of_frame = False  # what ran last, or shall run last, did not block
         self.custom: CustomOperators | None = None
         self._needed_operators = model.custom_operators
@@ -191,6 +193,19 @@ class ModelContext:
                 "callbacks may read attributes of their operator and use other contexts",
             )
 
+    def started_frames(self) -> Frames:
+        """The frames, made now if there were none; not under the lock, which a frame that runs holds."""
+        with self._frames_lock:
+            self.require_runnable_kind()
+            self.frames = self.frames or Frames()
+            self.outputs_of_frame = True
+            return self.frames
+
+    def settle(self) -> None:
+        """Wait for frames that are on their way; what the caller changes next is not for them."""
+        if self.frames is not None:
+            self.frames.settle()
+
     def set_weights(self, memory: TensorMemory) -> None:
         """Put the weights into memory of the caller, and use them there."""
         self.require_runnable_kind()
@@ -206,7 +221,7 @@ class ModelContext:
             internal = self.npu.internal_memory if self.npu is not None else None
             self._drop_engine()
             self.loaded = loaded
-            if internal is not None:
+            if internal is not None and not internal.closed:
                 self._use_internal(internal)
 
     def set_internal(self, memory: TensorMemory) -> None:
@@ -296,7 +311,7 @@ class ModelContext:
         self.require_runnable_kind()
         with self.lock:
             npu = self._engine()
-            self._check_bound(npu)
+            self._check_bound()
             self._check_operators()
             for source in self.ports.inputs:
                 bound = source.binding
@@ -313,12 +328,14 @@ class ModelContext:
 
     def run_now(self, control: RunControl) -> None:
         """:meth:`run` for a caller who waits; its outputs take the place of those of earlier frames."""
+        self.settle()
         self.outputs_of_frame = False
         self.run(control)
 
     def read(self, port: OutputPort, want_float: bool, address: int) -> None:
         """Convert an output to the caller's memory."""
-        port.transfer(want_float).conversion.run(self._address(self._engine(), port), address)
+        npu = self.npu or self._engine()  # outputs are there also without internal memory
+        port.transfer(want_float).conversion.run(self._address(npu, port), address)
 
     def give_output(self, nbytes: int) -> Any:
         """Memory for an output that stays until the caller releases it."""
@@ -332,7 +349,8 @@ class ModelContext:
 
     def close(self) -> None:
         """End what runs, then give everything back."""
-        self.closed = True
+        with self._frames_lock:
+            self.closed = True
         npu = self.npu
         if npu is not None:
             npu.close()
@@ -366,6 +384,8 @@ class ModelContext:
             raise Refusal(Code.RKNN_ERR_MODEL_INVALID, "the context to take weights from is one of another chip")
         if source.model is self.model:
             return loaded
+        if loaded.weights.closed:
+            raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the memory of the weights to share was destroyed", "set other memory there")
         return self.device.load(self.model, weights_from=loaded)
 
     def _use_internal(self, internal: Buffer) -> None:
@@ -395,6 +415,8 @@ class ModelContext:
             self.npu.close()
             self.npu = None
         self.loaded = None
+        self.runs = 0
+        self._places.clear()
 
     def _engine(self) -> Context:
         """The engine's context; made now where the caller's memory has come in the meantime."""
@@ -407,7 +429,7 @@ class ModelContext:
                     "RKNN_FLAG_MEM_ALLOC_OUTSIDE asks for rknn_set_weight_mem",
                 )
             pending, self._pending_internal = self._pending_internal, None
-            if pending is None:
+            if pending is None or pending.closed:
                 raise Refusal(
                     Code.RKNN_ERR_MALLOC_FAIL,
                     "the context has no internal memory",
@@ -415,7 +437,14 @@ class ModelContext:
                 )
             self._use_internal(pending)
         assert self.npu is not None
+        self._require_internal(self.npu)
         return self.npu
+
+    def _require_internal(self, npu: Context) -> None:
+        if npu.internal_memory.closed and not self.device.closed:
+            raise Refusal(
+                Code.RKNN_ERR_MALLOC_FAIL, "the internal memory was destroyed", "call rknn_set_internal_mem with other memory"
+            )
 
     def _address(self, npu: Context, port: InputPort | OutputPort) -> int:
         """Where the engine has an input or output. It stays mapped while the context's lock is held, also if the engine is closed."""
@@ -425,35 +454,39 @@ class ModelContext:
             known = self._places[port] = buffer.address, buffer.view()
         return known[0]
 
-    def _check_bound(self, npu: Context) -> None:
+    def _check_bound(self) -> None:
         if not self.shapes_chosen:
             raise Refusal(
                 Code.RKNN_ERR_INPUT_INVALID,
                 f"'{self.model.name}' has dynamic shapes and none is set",
                 "call rknn_set_input_shapes",
             )
-        for source in self.ports.inputs:
+        ports = self.ports
+        for source in ports.inputs:
             if source.binding is None and not source.given:
                 raise Refusal(
                     Code.RKNN_ERR_INPUT_INVALID,
                     f"input '{source.name}' has no data",
                     "call rknn_inputs_set, or bind memory with rknn_set_io_mem",
                 )
-        if npu.internal_memory.closed and not self.device.closed:
-            raise Refusal(
-                Code.RKNN_ERR_MALLOC_FAIL, "the internal memory was destroyed", "call rknn_set_internal_mem with other memory"
-            )
         must_bind = self.device.chip.library == "librknnmrt"
-        for target in self.ports.outputs:
+        for target in ports.outputs:
             if target.binding is None and must_bind:
                 raise Refusal(
                     Code.RKNN_ERR_OUTPUT_INVALID, f"output '{target.name}' has no memory", "bind some with rknn_set_io_mem"
                 )
-        for port, code in (
-            *((port, Code.RKNN_ERR_INPUT_INVALID) for port in self.ports.inputs),
-            *((port, Code.RKNN_ERR_OUTPUT_INVALID) for port in self.ports.outputs),
-        ):
+        self._require_bound()
+
+    def require_memory(self, npu: Context) -> None:
+        """Refuse to use memory that the caller has destroyed."""
+        self._require_internal(npu)
+        self._require_bound()
+
+    def _require_bound(self) -> None:
+        ports = self.ports
+        for port in (*ports.inputs, *ports.outputs):
             if port.binding is not None and port.binding.memory.buffer.closed:
+                code = Code.RKNN_ERR_INPUT_INVALID if isinstance(port, InputPort) else Code.RKNN_ERR_OUTPUT_INVALID
                 raise Refusal(code, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
 
     def _check_operators(self) -> None:

@@ -328,6 +328,8 @@ class CustomOperatorCalls:
             )
         with entry.lock:
             entry.require_runnable_kind()
+            if entry.npu is not None:
+                entry.require_memory(entry.npu)
             if entry.custom is None:
                 entry.custom = CustomOperators()
                 if entry.npu is not None:

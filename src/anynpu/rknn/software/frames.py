@@ -1,10 +1,11 @@
 """Runs that do not block: frames, one after the other, on a thread of the context's own.
 
 The vendor declares this in ``rknn_run_extend`` and does not offer it; here it works. A context has one set of inputs and outputs, so
-frames do not overlap: the next one begins when the one before has finished, and its outputs are there until then.
+frames do not overlap: the next one begins when the one before has finished, and its outputs are there until then. A call that changes
+inputs, shapes or memory waits for the frames before it.
 
-Concurrency: the thread is started with the first frame and ends with :meth:`close`. Futures are kept by frame number under the lock
-until they were waited for, at most ``KEPT`` of them.
+Concurrency: the thread is started with the first frame and ends with :meth:`Frames.close`, after which frames are refused. Futures are
+kept by frame number under the lock, so that a frame can be waited for more than once; of those that have finished, at most ``KEPT``.
 """
 
 from __future__ import annotations
@@ -43,8 +44,11 @@ class Frames:
         with self._lock:
             if self._closed:
                 raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed")
-            frame = frame or self._next
-            if frame in self._futures and not self._futures[frame].done():
+            if not frame:
+                frame = self._next
+                while self._on_its_way(frame):  # the numbers have begun anew
+                    frame = frame % _LARGEST_NUMBER + 1
+            if self._on_its_way(frame):
                 raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"frame {frame} is on its way already", "give every frame its number")
             self._next = max(self._next, frame) % _LARGEST_NUMBER + 1
             self._futures[frame] = self._pool.submit(self._run, run)
@@ -52,6 +56,9 @@ class Frames:
             while len(self._futures) > KEPT and next(iter(self._futures.values())).done():
                 self._futures.popitem(last=False)
         return frame
+
+    def _on_its_way(self, frame: int) -> bool:
+        return frame in self._futures and not self._futures[frame].done()
 
     def wait(self, frame: int, timeout: float | None) -> int:
         """Wait for *frame* (0: the latest) and return its number; raises what its run raised."""
@@ -73,6 +80,17 @@ class Frames:
                 raise Refusal(Code.RKNN_ERR_TIMEOUT, f"frame {frame} was not finished in time") from None
             raise
         return frame
+
+    def settle(self) -> None:
+        """Wait until all frames have ended, however they did; a frame's own thread (a custom operator) waits for nothing."""
+        if threading.get_ident() != self._thread:
+            with self._lock:
+                pending = [future for future in self._futures.values() if not future.done()]
+            for future in pending:  # not concurrent.futures.wait, which never returns for one that a shutdown has cancelled
+                try:
+                    future.exception()
+                except CancelledError:
+                    continue
 
     def _run(self, run: Callable[[], None]) -> None:
         self._thread = threading.get_ident()

@@ -21,7 +21,7 @@ from typing import Any
 from ... import chips, modelfile
 from ..._rknn import ffi
 from ...chips import Chip
-from ...errors import AnynpuError, DeviceMemoryError
+from ...errors import AnynpuError, DeviceMemoryError, UnsupportedCall
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
@@ -102,7 +102,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """End everything that was made through this library; handles become invalid."""
         self._closed = True
         for entry in self.handles.clear():
-            if isinstance(entry, ModelContext):
+            if isinstance(entry, (ModelContext, MatmulState)):
                 entry.close()
         self.memories.clear()
         with self._lock:
@@ -139,7 +139,8 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def _refuse_missing(self, chip: Chip) -> None:
         """Give the calls that the chip lacks an answer of their own, so that the others need no check."""
-        for name, available in chip.calls.items():
+        calls = {**chip.calls, "rknn_set_input_shape": chip.calls["rknn_set_input_shapes"]}
+        for name, available in calls.items():
             if not available and name not in _WORKS_HERE | _CALLS_WITHOUT_RESULT:
                 setattr(self, name, functools.partial(self._missing, name, chip.name))
 
@@ -230,15 +231,20 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def rknn_set_input_shapes(self, context: int, n_inputs: int, attr: Any) -> int:
         """Choose one of the shapes that a model with dynamic shapes was compiled for."""
-        entry = self._context(context)
-        self._supported("rknn_set_input_shapes", entry)
-        entry.require_runnable_kind()
-        entry.set_shapes(find_shape_set(entry.model, n_inputs, attr))
-        return 0
+        return self._choose_shapes("rknn_set_input_shapes", context, n_inputs, attr)
 
     def rknn_set_input_shape(self, context: int, attr: Any) -> int:
         """The older form of :meth:`rknn_set_input_shapes`, for a model with one input."""
-        return self.rknn_set_input_shapes(context, 1, attr)
+        return self._choose_shapes("rknn_set_input_shape", context, 1, attr)
+
+    def _choose_shapes(self, call: str, context: int, n_inputs: int, attr: Any) -> int:
+        entry = self._context(context)
+        if not entry.device.chip.calls["rknn_set_input_shapes"]:
+            raise Refusal(Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{call} is not available on {entry.device.chip.name}")
+        entry.require_runnable_kind()
+        entry.settle()
+        entry.set_shapes(find_shape_set(entry.model, n_inputs, attr))
+        return 0
 
     # running
 
@@ -247,6 +253,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         entry = self._context(context)
         self._supported("rknn_inputs_set", entry)
         entry.require_runnable_kind()
+        entry.settle()
         with entry.lock:  # another thread may change the shapes
             entry.set_inputs(_given(entry, n_inputs, inputs))
         return 0
@@ -261,11 +268,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         if not extend.non_block:
             entry.run_now(control)
             return 0
-        with entry.lock:
-            entry.require_runnable_kind()
-            frames = entry.frames = entry.frames or Frames()
-            entry.outputs_of_frame = True
-        extend.frame_id = frames.submit(extend.frame_id, lambda: entry.run(control))
+        extend.frame_id = entry.started_frames().submit(extend.frame_id, lambda: entry.run(control))
         return 0
 
     def rknn_wait(self, context: int, extend: Any) -> int:
@@ -416,9 +419,15 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         return 0
 
     def rknn_mem_sync(self, context: int, mem: Any, mode: int) -> int:
-        """Nothing to do: host and device see the same memory."""
-        self._owner(context)
-        self.memories.find(mem)
+        """Nothing to do: host and device see the same memory. A callback of a custom operator may pass that of its tensors.
+
+        Programs call it around every run, so it is quick about memory that is known.
+        """
+        if not self.handles.known(context) or not self.memories.known(mem):
+            entry = self._owner(context)
+            in_callback = isinstance(entry, ModelContext) and entry.custom is not None and entry.custom.calling()
+            if not in_callback or mem == ffi.NULL:
+                self.memories.find(mem)
         if not 0 <= mode <= 3:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"there is no way {mode} to synchronise")
         return 0
@@ -426,12 +435,14 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
     def rknn_set_weight_mem(self, context: int, mem: Any) -> int:
         """Use memory of the caller for the weights."""
         entry = self._context(context)
+        entry.settle()
         entry.set_weights(self.memories.find(mem))
         return 0
 
     def rknn_set_internal_mem(self, context: int, mem: Any) -> int:
         """Use memory of the caller for intermediate tensors."""
         entry = self._context(context)
+        entry.settle()
         entry.set_internal(self.memories.find(mem))
         return 0
 
@@ -440,6 +451,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         entry = self._context(context)
         if attr == ffi.NULL:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, "the attributes are a null pointer")
+        entry.settle()
         entry.bind(self.memories.find(mem), attr)
         return 0
 
@@ -483,9 +495,7 @@ del _name
 def _rknn_chip(name: str) -> Chip:
     chip = chips.get(name)
     if chip.family != "rknn":
-        raise Refusal(
-            Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{chip.name} has no RKNN NPU", "use the VIPLite calls for Allwinner's chips"
-        )
+        raise UnsupportedCall(f"{chip.name} has no RKNN NPU", hint="use the VIPLite calls for Allwinner's chips")
     return chip
 
 
@@ -516,9 +526,7 @@ def _given(entry: ModelContext, n_inputs: int, inputs: Any) -> list[tuple[InputP
     if inputs == ffi.NULL or n_inputs != len(ports):
         raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
     if not entry.shapes_chosen:
-        raise Refusal(
-            Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
-        )
+        raise Refusal(Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes")
     given: list[tuple[InputPort, int, int, int, int, int]] = []
     for position in range(n_inputs):
         one = inputs[position]

@@ -94,6 +94,11 @@ class MemoryTable:
             raise _unknown(pointer)
         return entry.owner
 
+    def known(self, pointer: Any) -> bool:
+        """Whether :meth:`find` would find it."""
+        entry = self._entries.get(_address(pointer))
+        return entry is not None and not entry.buffer.closed
+
     def remove(self, pointer: Any) -> TensorMemory:
         """Forget the memory behind a pointer; only one of several callers gets it."""
         entry = self._entries.pop(_address(pointer), None)

@@ -161,8 +161,8 @@ def _require_run(context: ModelContext) -> None:
 
 
 def _write_text(field: Any, text: str) -> None:
-    """A string into a char array, cut to fit and ended by a zero."""
-    data = text.encode()[: len(field) - 1] + b"\0"
+    """A string into a char array, cut to fit (not within a character) and ended by a zero."""
+    data = text.encode()[: len(field) - 1].decode(errors="ignore").encode() + b"\0"
     ffi.memmove(field, data, len(data))
 
 

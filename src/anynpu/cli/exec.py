@@ -1,0 +1,72 @@
+"""``anynpu exec``: run a program for a board on the software NPU."""
+
+from __future__ import annotations
+
+import enum
+import os
+import shutil
+from typing import Annotated
+
+import typer
+
+from ..dropin.environment import Observation, program_environment, remember_python
+from .console import fail
+from .options import optional_chip
+
+__all__ = ["command"]
+
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""The exit status that a shell gives in these cases."""
+
+
+class LogFormat(str, enum.Enum):
+    """How calls are written."""
+
+    HUMAN = "human"
+    JSON = "json"
+
+
+def command(
+    program: Annotated[list[str], typer.Argument(metavar="-- PROGRAM [ARGUMENTS]...", help="What to run, after two dashes.")],
+    chip: Annotated[
+        str | None,
+        typer.Option(
+            "--chip", "-c", metavar="CHIP", help="The board's chip. Without it, that of each model.", callback=optional_chip
+        ),
+    ] = None,
+    log: Annotated[str | None, typer.Option("--log", metavar="FILE|-", help="Write every call; - is stderr.")] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option("--log-format", help="For readers, or a JSON object on each line.")
+    ] = LogFormat.HUMAN,
+    trace: Annotated[
+        str | None, typer.Option("--trace", metavar="FILE", help="Write the calls for ui.perfetto.dev or chrome://tracing.")
+    ] = None,
+    board: Annotated[
+        str | None, typer.Option("--board", metavar="NAME", help="Share the cores with all programs on this board.")
+    ] = None,
+    realtime: Annotated[bool, typer.Option("--realtime", help="Let every job take as long as on the chip.")] = False,
+) -> None:
+    """Run a program for a board on the software NPU.
+
+    The program finds librknnrt.so and librknnmrt.so, and the device tree, memory heaps and NPU files of a board. Its exit status and
+    signals are its own.
+
+    \b
+    Example:
+      anynpu exec --chip rk3588 -- ./detector yolo.rknn street.jpg
+      anynpu exec --chip rv1106 --log - -- ./detector yolo.rknn street.jpg
+    """
+    path = shutil.which(program[0])
+    if path is None:
+        exists = os.path.exists(program[0])
+        fail(f"{program[0]} {'cannot be executed' if exists else 'was not found'}\n  hint: give its path, such as ./{program[0]}")
+        raise typer.Exit(NOT_EXECUTABLE if exists else NOT_FOUND)
+    remember_python()
+    environment = program_environment(
+        os.environ, chip=chip, board=board, realtime=realtime, observation=Observation(log, log_format.value, trace)
+    )
+    try:
+        os.execve(path, program, environment)
+    except OSError as error:
+        fail(f"{path} cannot be executed: {error.strerror}\n  hint: it must be a program for this machine")
+        raise typer.Exit(NOT_EXECUTABLE) from None

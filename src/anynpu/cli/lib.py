@@ -1,0 +1,55 @@
+"""``anynpu lib``: where the drop-in libraries and their headers are."""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import typer
+
+from ..dropin.environment import include_folder, library_folder, prefix, remember_python
+from .console import plain_table, results
+
+__all__ = ["command"]
+
+
+class Library(str, enum.Enum):
+    """A drop-in library, as the linker names it."""
+
+    RKNNRT = "rknnrt"
+    RKNNMRT = "rknnmrt"
+
+
+def command(
+    path: Annotated[bool, typer.Option("--path", help="Print the folder with the libraries.")] = False,
+    include: Annotated[bool, typer.Option("--include", help="Print the folder with the headers.")] = False,
+    cflags: Annotated[bool, typer.Option("--cflags", help="Print what to compile with.")] = False,
+    libs: Annotated[bool, typer.Option("--libs", help="Print what to link with.")] = False,
+    library: Annotated[Library, typer.Option("--library", "-l", help="Which library to link with.")] = Library.RKNNRT,
+) -> None:
+    """Show where the drop-in libraries and their headers are.
+
+    For builds: CMAKE_PREFIX_PATH=$(anynpu lib --path) finds the package anynpu, and so does
+    PKG_CONFIG_PATH=$(anynpu lib --path)/pkgconfig.
+
+    \b
+    Example:
+      anynpu lib
+      cc detector.c $(anynpu lib --cflags --libs) -o detector
+    """
+    libraries, headers = library_folder(), include_folder()
+    remember_python()
+    parts = [str(libraries)] if path else []
+    parts += [str(headers)] if include else []
+    parts += [f"-I{headers}"] if cflags else []
+    parts += [f"-L{libraries} -Wl,-rpath,{libraries} -l{library.value}"] if libs else []
+    if parts:
+        results().print(" ".join(parts))
+        return
+    table = plain_table("what", "where")
+    table.add_row("libraries", str(libraries))
+    table.add_row("headers", str(headers))
+    table.add_row("CMake", f"CMAKE_PREFIX_PATH={libraries}, find_package(anynpu), target anynpu::rknnrt")
+    table.add_row("pkg-config", f"PKG_CONFIG_PATH={libraries / 'pkgconfig'}, package rknnrt")
+    table.add_row("both in", str(prefix()))
+    results().print(table)

@@ -1,0 +1,41 @@
+"""Where two forms of one network part: ONNX, compiled, or on a device, layer by layer.
+
+>>> from anynpu.comparison import CompiledSubject, OnnxSubject, compare
+>>> a = OnnxSubject("det.onnx", "fp32", preprocess=model.preprocess)          # doctest: +SKIP
+>>> comparison = compare(a, CompiledSubject(model, "int8"), samples)         # doctest: +SKIP
+>>> print(comparison.first_diverging)                                        # doctest: +SKIP
+"""
+
+from .compare import Comparison, Divergence, LayerComparison, Limits, compare
+from .compiled import CompiledSubject
+from .figures import CodesUsed, Figures
+from .onnxmodel import OnnxSubject
+from .outputs import OutputsSubject
+from .page import comparison_page
+from .report import comparison_data, sentences
+from .samples import dataset_samples, random_samples
+from .subject import InputSpec, Sample, Subject
+from .thresholds import Threshold, parse_threshold
+
+__all__ = [
+    "CodesUsed",
+    "CompiledSubject",
+    "Comparison",
+    "Divergence",
+    "Figures",
+    "InputSpec",
+    "LayerComparison",
+    "Limits",
+    "OnnxSubject",
+    "OutputsSubject",
+    "Sample",
+    "Subject",
+    "Threshold",
+    "compare",
+    "comparison_data",
+    "comparison_page",
+    "dataset_samples",
+    "parse_threshold",
+    "random_samples",
+    "sentences",
+]

@@ -1,0 +1,140 @@
+"""Where the drop-in libraries are, and the environment of a program that is to use them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import util
+from pathlib import Path
+
+from .. import chips
+from ..errors import DeviceUnavailable
+from ..npu.board import HOLDERS, board_folder
+from .boardfiles import board_root
+
+__all__ = ["Observation", "include_folder", "library_folder", "prefix", "program_environment", "remember_python"]
+
+SETTINGS = "anynpu-python.cfg"
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What is written down about a program's calls.
+
+    :ivar log: a file for the calls, ``-`` for stderr, or nothing
+    :ivar log_format: ``human`` or ``json``
+    :ivar trace: a file that trace viewers open, or nothing
+    """
+
+    log: str | None = None
+    log_format: str = "human"
+    trace: str | None = None
+
+
+def prefix() -> Path:
+    """The folder with ``lib`` and ``include``: beside the compiled modules, which an editable install keeps apart from the sources."""
+    spec = util.find_spec("anynpu._rknn")
+    folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "dropin"
+    if folder is None or not (folder / "lib" / "librknnrt.so").is_file():
+        raise DeviceUnavailable(
+            "this installation has no drop-in libraries", hint="they are built on Linux: pip install --force-reinstall anynpu"
+        )
+    return folder
+
+
+def library_folder() -> Path:
+    """The folder with ``librknnrt.so``."""
+    return prefix() / "lib"
+
+
+def include_folder() -> Path:
+    """The folder with ``rknn_api.h``."""
+    return prefix() / "include"
+
+
+def remember_python() -> Path:
+    """Write down beside the libraries which Python has this package, for programs that are started without :func:`program_environment`.
+
+    Libraries in a ``site-packages`` folder find it out by themselves; where the folder cannot be written to, they have to.
+    """
+    path = library_folder() / SETTINGS
+    text = "".join(f"{key} = {value}\n" for key, value in _python().items())
+    try:
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            fresh = path.with_name(f"{path.name}.{os.getpid()}")
+            fresh.write_text(text, encoding="utf-8")
+            fresh.replace(path)
+    except OSError:  # a system folder: what can be found out there must do
+        pass
+    return path
+
+
+def program_environment(
+    environment: Mapping[str, str],
+    *,
+    chip: str | None = None,
+    board: str | None = None,
+    realtime: bool = False,
+    observation: Observation | None = None,
+) -> dict[str, str]:
+    """*environment*, changed so that a program finds the libraries, a board of *chip*, and the files of its system.
+
+    :param board: name of a board that several programs share
+    :param realtime: jobs take as long as on the chip
+    """
+    libraries = library_folder()
+    changed = dict(environment)
+    changed["LD_LIBRARY_PATH"] = _joined(str(libraries), environment.get("LD_LIBRARY_PATH"))
+    changed["LD_PRELOAD"] = _joined(environment.get("LD_PRELOAD"), str(libraries / "libanynpu_board.so"))
+    changed["ANYNPU_LIBRARIES"] = str(libraries)
+    python = _python()
+    changed["ANYNPU_PYTHON"] = python["python"]
+    changed["ANYNPU_SITE"] = python["site"]
+    if "libpython" in python:
+        changed["ANYNPU_LIBPYTHON"] = python["libpython"]
+    if chip is not None:
+        changed["ANYNPU_CHIP"] = chip
+        changed.pop("ANYNPU_DEVICE", None)
+    if board is not None:
+        changed["ANYNPU_BOARD"] = board
+    if realtime:
+        changed["ANYNPU_REALTIME"] = "1"
+    name = chips.get(chip or "rk3588").name
+    changed["ANYNPU_BOARD_ROOT"] = str(board_root(name, changed.get("ANYNPU_BOARD")))
+    if "ANYNPU_BOARD" in changed:
+        changed["ANYNPU_BOARD_CORES"] = str(board_folder(changed["ANYNPU_BOARD"], name) / HOLDERS)
+    observation = observation or Observation()
+    if observation.log is not None:
+        changed["ANYNPU_CALL_LOG"] = _emptied(observation.log)
+        changed["ANYNPU_CALL_LOG_FORMAT"] = observation.log_format
+    if observation.trace is not None:
+        changed["ANYNPU_TRACE"] = _emptied(observation.trace)
+    return changed
+
+
+def _python() -> dict[str, str]:
+    """The Python that runs this."""
+    found = {"python": sys.executable, "version": f"{sys.version_info.major}.{sys.version_info.minor}"}
+    name = sysconfig.get_config_var("INSTSONAME")
+    for folder in (sysconfig.get_config_var("LIBDIR"), f"{sys.base_prefix}/lib"):
+        if folder and name and ".so" in name and Path(folder, name).is_file():
+            found["libpython"] = str(Path(folder, name))
+            break
+    folders = [str(prefix().parents[1]), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    found["site"] = ":".join(dict.fromkeys(folders))
+    return found
+
+
+def _joined(*parts: str | None) -> str:
+    return ":".join(part for part in parts if part)
+
+
+def _emptied(path: str) -> str:
+    """*path* for all processes of a program, which append to it: absolute, and empty at first."""
+    if path == "-":
+        return path
+    Path(path).write_bytes(b"")
+    return os.path.abspath(path)

@@ -1,0 +1,266 @@
+/* Preloaded by `anynpu exec`: the files and devices of a board, for programs that look for one.
+ *
+ * A path that the board has is opened below the folder that ANYNPU_BOARD_ROOT names; all others are left alone. A file of /dev/dma_heap hands
+ * out memory that is shared by descriptor, as the kernel's own does. There is no state: what a descriptor is, is asked of the kernel.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define EXPORT __attribute__((visibility("default")))
+
+struct heap_request {
+    uint64_t size;
+    uint32_t fd;
+    uint32_t fd_flags;
+    uint64_t heap_flags;
+};
+#define HEAP_ALLOCATE _IOWR('H', 0x0, struct heap_request)
+#define BUFFER_SYNC _IOW('b', 0, uint64_t) /* cache maintenance on memory from a heap: nothing to do for ours */
+
+static const char *const served[] = {
+    "/dev/dma_heap", "/proc/device-tree", "/proc/rknpu", "/sys/class/devfreq", "/sys/firmware/devicetree/base", "/sys/kernel/debug/rknpu",
+};
+
+static const char *root(void)
+{
+    const char *folder = getenv("ANYNPU_BOARD_ROOT");
+    return folder != NULL && folder[0] == '/' ? folder : NULL;
+}
+
+/* On a board that programs share, the load of each core as it is now: the table of who has it names a process that lives. */
+static void renew_load(const char *path)
+{
+    const char *table = getenv("ANYNPU_BOARD_CORES");
+    char text[512] = "NPU load: ", fresh[PATH_MAX];
+    int32_t holders[16];
+    if (table == NULL)
+        return;
+    int fd = openat(AT_FDCWD, table, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return;
+    ssize_t size = read(fd, holders, sizeof holders);
+    close(fd);
+    size_t cores = size > 0 ? (size_t)size / sizeof *holders : 0, length = strlen(text);
+    for (size_t core = 0; core < cores; core++) {
+        int busy = holders[core] > 0 && (kill(holders[core], 0) == 0 || errno == EPERM);
+        length += (size_t)(cores > 1 ? snprintf(text + length, sizeof text - length, " Core%zu: %2d%%,", core, 100 * busy)
+                                     : snprintf(text + length, sizeof text - length, " %d%%", 100 * busy));
+    }
+    if (cores == 0 || (size_t)snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid()) >= sizeof fresh)
+        return;
+    text[length++] = '\n';
+    fd = openat(AT_FDCWD, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return;
+    int written = write(fd, text, length) == (ssize_t)length;
+    close(fd);
+    if (!written || rename(fresh, path) != 0)
+        unlink(fresh);
+}
+
+static int ends_with(const char *text, const char *end)
+{
+    size_t length = strlen(text), wanted = strlen(end);
+    return length >= wanted && strcmp(text + length - wanted, end) == 0;
+}
+
+/* The path to use instead of *path*; *path* itself unless the board has it. */
+static const char *moved(const char *path, char buffer[PATH_MAX])
+{
+    const char *folder = root();
+    if (path == NULL || path[0] != '/' || folder == NULL)
+        return path;
+    for (size_t index = 0; index < sizeof served / sizeof *served; index++) {
+        size_t length = strlen(served[index]);
+        if (strncmp(path, served[index], length) == 0 && (path[length] == '\0' || path[length] == '/')) {
+            struct stat status;
+            if ((size_t)snprintf(buffer, PATH_MAX, "%s%s", folder, path) >= PATH_MAX)
+                return path;
+            if (fstatat(AT_FDCWD, buffer, &status, 0) != 0)
+                return path;
+            if (ends_with(buffer, "/rknpu/load"))
+                renew_load(buffer);
+            return buffer;
+        }
+    }
+    return path;
+}
+
+static void *next(const char *name)
+{
+    return dlsym(RTLD_NEXT, name);
+}
+
+#define NEXT(type, name) \
+    static __typeof__(type) real; \
+    if (real == NULL) \
+    *(void **)(&real) = next(name)
+
+static mode_t mode_argument(int flags, va_list arguments)
+{
+    return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? (mode_t)va_arg(arguments, int) : 0;
+}
+
+#define OPEN(name) \
+    EXPORT int name(const char *path, int flags, ...); \
+    int name(const char *path, int flags, ...) \
+    { \
+        NEXT(int (*)(const char *, int, ...), #name); \
+        char buffer[PATH_MAX]; \
+        va_list arguments; \
+        va_start(arguments, flags); \
+        mode_t mode = mode_argument(flags, arguments); \
+        va_end(arguments); \
+        return real(moved(path, buffer), flags, mode); \
+    }
+OPEN(open)
+OPEN(open64)
+
+#define OPENAT(name) \
+    EXPORT int name(int folder, const char *path, int flags, ...); \
+    int name(int folder, const char *path, int flags, ...) \
+    { \
+        NEXT(int (*)(int, const char *, int, ...), #name); \
+        char buffer[PATH_MAX]; \
+        va_list arguments; \
+        va_start(arguments, flags); \
+        mode_t mode = mode_argument(flags, arguments); \
+        va_end(arguments); \
+        return real(folder, moved(path, buffer), flags, mode); \
+    }
+OPENAT(openat)
+OPENAT(openat64)
+
+/* All others take the path first, or second after a folder. */
+#define WITH_PATH(result, name, parameters, arguments) \
+    EXPORT result name parameters; \
+    result name parameters \
+    { \
+        NEXT(result(*) parameters, #name); \
+        char buffer[PATH_MAX]; \
+        path = moved(path, buffer); \
+        return real arguments; \
+    }
+WITH_PATH(int, __open_2, (const char *path, int flags), (path, flags))
+WITH_PATH(int, __open64_2, (const char *path, int flags), (path, flags))
+WITH_PATH(int, __openat_2, (int folder, const char *path, int flags), (folder, path, flags))
+WITH_PATH(int, __openat64_2, (int folder, const char *path, int flags), (folder, path, flags))
+WITH_PATH(FILE *, fopen, (const char *path, const char *mode), (path, mode))
+WITH_PATH(FILE *, fopen64, (const char *path, const char *mode), (path, mode))
+WITH_PATH(int, access, (const char *path, int mode), (path, mode))
+WITH_PATH(int, faccessat, (int folder, const char *path, int mode, int flags), (folder, path, mode, flags))
+WITH_PATH(int, stat, (const char *path, struct stat *status), (path, status))
+WITH_PATH(int, lstat, (const char *path, struct stat *status), (path, status))
+WITH_PATH(int, stat64, (const char *path, struct stat64 *status), (path, status))
+WITH_PATH(int, lstat64, (const char *path, struct stat64 *status), (path, status))
+WITH_PATH(int, __xstat, (int version, const char *path, struct stat *status), (version, path, status))
+WITH_PATH(int, __xstat64, (int version, const char *path, struct stat64 *status), (version, path, status))
+WITH_PATH(int, statx, (int folder, const char *path, int flags, unsigned mask, struct statx *status), (folder, path, flags, mask, status))
+WITH_PATH(DIR *, opendir, (const char *path), (path))
+
+/* fstatat is what moved() itself uses, with a path that is not moved again: no path below the root begins as a served one does. */
+WITH_PATH(int, fstatat, (int folder, const char *path, struct stat *status, int flags), (folder, path, status, flags))
+WITH_PATH(int, fstatat64, (int folder, const char *path, struct stat64 *status, int flags), (folder, path, status, flags))
+
+/* The board's library, wherever a program thinks that it lies. The call below must be the last thing that dlopen does: the system looks at
+ * who called it to know whose search path counts, and a last call leaves the program itself as the caller. */
+static const char *moved_library(const char *path)
+{
+    static const char *const names[] = {"librknnrt.so", "librknnmrt.so", "libVIPlite.so", "libVIPuser.so",
+                                        "libNBGlinker.so", "libVIPhal.so", "libawnn.so"};
+    static __thread char buffer[PATH_MAX];
+    const char *folder = getenv("ANYNPU_LIBRARIES");
+    if (path == NULL || folder == NULL)
+        return path;
+    const char *slash = strrchr(path, '/');
+    for (size_t index = 0; index < sizeof names / sizeof *names; index++)
+        if (strcmp(slash == NULL ? path : slash + 1, names[index]) == 0 &&
+            (size_t)snprintf(buffer, sizeof buffer, "%s/%s", folder, names[index]) < sizeof buffer)
+            return buffer;
+    return path;
+}
+
+EXPORT void *dlopen(const char *path, int flags);
+
+void *dlopen(const char *path, int flags)
+{
+    NEXT(void *(*)(const char *, int), "dlopen");
+    return real(moved_library(path), flags);
+}
+
+/* Whether a descriptor refers to something whose name begins so. */
+static int is_below(int fd, const char *beginning)
+{
+    char link[64], path[PATH_MAX];
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    ssize_t length = readlink(link, path, sizeof path - 1);
+    if (length < 0)
+        return 0;
+    path[length] = '\0';
+    return strncmp(path, beginning, strlen(beginning)) == 0;
+}
+
+static int is_heap(int fd)
+{
+    char heaps[PATH_MAX + 32];
+    const char *folder = root();
+    if (folder == NULL || realpath(folder, heaps) == NULL)
+        return 0;
+    strcat(heaps, "/dev/dma_heap/");
+    return is_below(fd, heaps);
+}
+
+static int allocate(struct heap_request *request)
+{
+    if (request->size == 0 || request->size > INT64_MAX || request->heap_flags != 0) {
+        errno = EINVAL;
+        return -1;
+    }
+    int fd = memfd_create("anynpu dma_heap", (request->fd_flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0);
+    if (fd < 0)
+        return -1;
+    long page = sysconf(_SC_PAGESIZE);
+    off_t size = (off_t)((request->size + (uint64_t)page - 1) / (uint64_t)page * (uint64_t)page);
+    if (ftruncate(fd, size) != 0) {
+        int problem = errno;
+        close(fd);
+        errno = problem == EFBIG || problem == EINVAL ? ENOMEM : problem;
+        return -1;
+    }
+    request->fd = (uint32_t)fd;
+    return 0;
+}
+
+EXPORT int ioctl(int fd, unsigned long request, ...);
+
+int ioctl(int fd, unsigned long request, ...)
+{
+    NEXT(int (*)(int, unsigned long, ...), "ioctl");
+    va_list arguments;
+    va_start(arguments, request);
+    void *argument = va_arg(arguments, void *);
+    va_end(arguments);
+    if ((uint32_t)request == (uint32_t)HEAP_ALLOCATE && argument != NULL && is_heap(fd))
+        return allocate(argument);
+    int before = errno;
+    int result = real(fd, request, argument);
+    if (result != 0 && errno == ENOTTY && (uint32_t)request == (uint32_t)BUFFER_SYNC && is_below(fd, "/memfd:")) {
+        errno = before;
+        return 0;
+    }
+    return result;
+}

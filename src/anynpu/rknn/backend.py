@@ -1,0 +1,272 @@
+"""A session's backend on the RKNN calls: the vendor's library or the software NPU.
+
+Who owns what: the backend owns its first context, which its first lane uses, which the others are duplicated from, and which is destroyed
+last; it stays while a backend that shares its weights is open. A lane owns its other contexts. ``_lock`` protects the list of lanes and
+the number of borrowers; it is never held during a call.
+
+Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not say whether that
+holds for his library, so there all lanes are opened before the first run.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+
+from .. import chips, modelfile
+from ..devices import board_chip
+from ..errors import DeviceClosed, ModelError, OptionError, SessionModelError, UnsupportedCall
+from ..npu.memory import Buffer
+from ..recognise import FileKind, identify
+from ..session import SessionOptions
+from ..tensor import Layout, TensorSpec
+from .attributes import DTYPE_OF
+from .boundlane import BoundLane
+from .constants import Flag, rknn_query_cmd, rknn_tensor_format
+from .context import Context
+from .info import TensorInfo
+from .lane import LAYOUTS, RknnLane, RknnMemory, optional, quantization, set_mask
+from .library import Library, open_library
+from .plugins import Plugins
+from .software.context import ModelContext
+from .software.library import SoftwareLibrary
+
+__all__ = ["RknnBackend", "open_backend"]
+
+
+def open_backend(
+    model: str | PathLike[str] | bytes,
+    options: SessionOptions,
+    device: str | Library | None = None,
+    weights_from: object = None,
+) -> RknnBackend:
+    """The backend of a session for *model*."""
+    if options.family not in ("", "rknn"):
+        raise OptionError(
+            f"the provider {options.provider} is for models of another family than RKNN",
+            hint="leave providers out, or name RKNPU2ExecutionProvider",
+        )
+    if weights_from is not None and not isinstance(weights_from, RknnBackend):
+        raise OptionError("weights can be shared between RKNN sessions only", hint="leave use_weight_from out")
+    try:
+        return RknnBackend(model, options, device, weights_from)
+    except ModelError as error:
+        if isinstance(error, RuntimeError):
+            raise
+        raise SessionModelError(
+            error.message, hint=error.hint, code=error.code, call=error.call, code_name=error.code_name
+        ) from error
+
+
+class RknnBackend:
+    """One model on one RKNN device."""
+
+    provider = "RKNPU2ExecutionProvider"
+    library: Library
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | bytes,
+        options: SessionOptions,
+        device: str | Library | None,
+        weights_from: RknnBackend | None,
+    ) -> None:
+        if device is None and weights_from is not None:
+            device = weights_from.library
+        self.library = open_library(device)
+        self._model = model
+        self._options = options
+        self._lock = threading.Lock()
+        self._lanes: weakref.WeakSet[RknnLane] = weakref.WeakSet()
+        self._plugins = Plugins(options) if options.custom_ops else None
+        self._lender = weights_from
+        self._borrowers = 0
+        self._closing = False
+        if weights_from is not None:
+            weights_from.lend(1)
+        try:
+            self._root = self._new_context()
+            try:
+                self._describe()
+            except BaseException:
+                self._root.close()
+                raise
+        except BaseException:
+            if weights_from is not None:
+                weights_from.lend(-1)
+            raise
+        self._root_taken = False
+
+    def _describe(self) -> None:
+        context = self._root
+        chip = self._chip()
+        self.chip = chip.name
+        self.cores = chip.cores
+        self.core_masks = chip.core_masks
+        self._general = chip.calls.get("rknn_inputs_set", True)
+        self.lanes_on_demand = isinstance(self.library, SoftwareLibrary)
+        cores = f"{chip.cores} core{'' if chip.cores == 1 else 's'}"
+        self.description = (
+            f"software NPU, {chip.name}, {cores}"
+            if isinstance(self.library, SoftwareLibrary)
+            else f"{chip.name.upper()}, {self.library.description}, driver {context.version.driver}, {cores}"
+        )
+        self.input_infos = tuple(_named(info, "input") for info in context.inputs)
+        self.output_infos = tuple(_named(info, "output") for info in context.outputs)
+        self.inputs = tuple(_spec(info) for info in self.input_infos)
+        self.outputs = tuple(_spec(info) for info in self.output_infos)
+        nhwc = self._options.zero_copy_layout == "nhwc"
+        self.bound_inputs = tuple(self._bound_info(info, True, nhwc) for info in self.input_infos)
+        self.bound_outputs = tuple(self._bound_info(info, False, nhwc) for info in self.output_infos)
+        self.native_inputs = tuple(_memory_spec(info, spec) for info, spec in zip(self.bound_inputs, self.inputs, strict=True))
+        self.native_outputs = tuple(_memory_spec(info, spec) for info, spec in zip(self.bound_outputs, self.outputs, strict=True))
+        self.shape_sets = self._shape_sets()
+        text = optional(lambda: context.custom_string) or ""
+        self.metadata: Mapping[str, str] = {"rknn_custom_string": text} if text else {}
+
+    def _chip(self) -> chips.Chip:
+        if isinstance(self.library, SoftwareLibrary):
+            return self.library.handles.get(self._root.handle, ModelContext).device.chip
+        name = board_chip()
+        if name is None and identify(self._model) is FileKind.ANYNPU:
+            name = modelfile.read(self._model).chip
+        return chips.get(name or "rk3588")  # an unknown board: the largest, whose masks the library checks itself
+
+    def _bound_info(self, info: TensorInfo, is_input: bool, nhwc: bool) -> TensorInfo:
+        """How an input or output lies in memory that is bound; the logical attributes where a chip has no others."""
+        query = rknn_query_cmd
+        commands = [query.RKNN_QUERY_NATIVE_INPUT_ATTR if is_input else query.RKNN_QUERY_NATIVE_OUTPUT_ATTR]
+        if nhwc and len(info.shape) == 4:
+            commands.insert(0, query.RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR if is_input else query.RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR)
+        for command in commands:
+            found = optional(functools.partial(self._root.info, command, info.index))
+            if found is not None:
+                return replace(found, name=info.name)
+        return info
+
+    def _shape_sets(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
+        ranges = optional(lambda: self._root.shape_ranges)
+        if not ranges or any(not one.shapes for one in ranges):
+            return ()
+        count = min(len(one.shapes) for one in ranges)
+        return tuple(tuple(_model_order(one.shapes[number], one.fmt) for one in ranges) for number in range(count))
+
+    # -- for the session
+
+    def open_lane(self, mask: int) -> RknnLane:
+        """A new context on the cores of *mask*."""
+        with self._lock:
+            if self._closing:
+                raise DeviceClosed("the session was closed", hint="open a new one")
+            first, self._root_taken = not self._root_taken, True
+        context = self._root if first else self._another_context()
+        lane = RknnLane(self, context, mask) if self._general else BoundLane(self, context, mask)
+        try:
+            set_mask(self.library, context, mask)
+            if self._plugins is not None:
+                self._plugins.register(context)
+        except BaseException:
+            lane.close()
+            raise
+        with self._lock:
+            self._lanes.add(lane)
+        return lane
+
+    def another_context(self, mask: int) -> Context:
+        """A context besides that of a lane, with the same cores."""
+        context = self._another_context()
+        if self._plugins is not None:
+            self._plugins.register(context)
+        set_mask(self.library, context, mask)
+        return context
+
+    def _another_context(self) -> Context:
+        if self._plugins is not None or self._options.disable_dup_context or self.shape_sets:
+            return self._new_context()
+        source = self._root
+        with self._lock:
+            lanes = list(self._lanes)
+        if any(lane.context is source and lane.abandoned for lane in lanes):
+            alive = [lane.context for lane in lanes if not lane.abandoned]
+            if not alive:
+                return self._new_context()
+            source = alive[0]
+        try:
+            return source.duplicate()
+        except UnsupportedCall:  # small chips cannot
+            return self._new_context()
+
+    def _new_context(self) -> Context:
+        lender = self._lender
+        return Context(
+            self._model,
+            device=self.library,
+            flags=Flag.RKNN_FLAG_PRIOR_HIGH,
+            weights_from=None if lender is None else lender._root,
+        )
+
+    def is_root(self, context: Context) -> bool:
+        """Whether a context is the backend's own, which no lane closes."""
+        return context is self._root
+
+    def allocate(self, nbytes: int) -> RknnMemory:
+        """Memory of the device."""
+        return RknnMemory(self._root.memory(max(1, nbytes)))
+
+    def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> RknnMemory:
+        """Somebody else's memory."""
+        own = Buffer.from_fd(fd, nbytes, offset)
+        base = address or own.address - offset
+        return RknnMemory(self._root.memory_from_fd(own.fd, nbytes, address=base, offset=offset), keep=own)
+
+    def lend(self, change: int) -> None:
+        """Another backend begins or ceases to share the weights."""
+        with self._lock:
+            if change > 0 and self._closing:
+                raise DeviceClosed("the session to share weights with was closed", hint="keep it open")
+            self._borrowers += change
+            last = self._closing and self._borrowers == 0
+        if last:
+            self._root.close()
+
+    def close(self) -> None:
+        """Destroy the first context, or let the last backend that shares its weights do so."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            last = self._borrowers == 0
+        if last:
+            self._root.close()
+        if self._lender is not None:
+            self._lender.lend(-1)
+
+
+def _named(info: TensorInfo, kind: str) -> TensorInfo:
+    return info if info.name else replace(info, name=f"{kind}_{info.index}")
+
+
+def _model_order(shape: Sequence[int], fmt: rknn_tensor_format) -> tuple[int, ...]:
+    if fmt is rknn_tensor_format.RKNN_TENSOR_NHWC and len(shape) == 4:
+        return (shape[0], shape[3], shape[1], shape[2])
+    return tuple(shape)
+
+
+def _spec(info: TensorInfo) -> TensorSpec:
+    shape = _model_order(info.shape, info.fmt)
+    return TensorSpec(info.name, shape, DTYPE_OF[info.type], Layout.row_major(len(shape)), quantization(info))
+
+
+def _memory_spec(info: TensorInfo, logical: TensorSpec) -> TensorSpec:
+    """What memory with native attributes holds."""
+    layout = LAYOUTS[info.fmt] if len(logical.shape) == 4 else Layout.PLAIN
+    scale = quantization(info)
+    kind = DTYPE_OF[info.type]
+    if layout is Layout.NC1HWC2:
+        return TensorSpec(info.name, logical.shape, kind, layout, scale, c1=info.shape[1], c2=info.shape[4])
+    stride = info.w_stride if layout is Layout.NHWC and info.w_stride > logical.shape[3] else 0
+    return TensorSpec(info.name, logical.shape, kind, layout, scale, w_stride=stride)

@@ -1,0 +1,57 @@
+"""Sessions: the simplest and fastest way to run a model on every core.
+
+>>> from anynpu.session import InferenceSession, make_provider_options
+>>> options = make_provider_options(schedule=[0, 1, 2], layout="nhwc")
+>>> with InferenceSession("yolo.rknn", provider_options=options) as session:                 # doctest: +SKIP
+...     boxes, scores = session.run(None, {"images": frame})
+"""
+
+from __future__ import annotations
+
+from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory
+from .binding import IOBinding
+from .feeds import Feed
+from .nodes import ModelMetadata, NodeArg
+from .options import (
+    LayoutLike,
+    OutputTypeLike,
+    PathLikeStr,
+    RknnProviderOptions,
+    ScheduleLike,
+    SessionOptions,
+    TpModeLike,
+    ZeroCopyLayoutLike,
+    make_provider_options,
+)
+from .ortvalue import OrtValue
+from .request import Job
+from .session import InferenceSession
+from .statistics import LaneStatistics, Percentiles, Statistics
+
+__all__ = [
+    "Backend",
+    "Bound",
+    "DeviceFactory",
+    "Feed",
+    "IOBinding",
+    "InferenceSession",
+    "Job",
+    "Lane",
+    "LaneStatistics",
+    "LayoutLike",
+    "Marks",
+    "Memory",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtValue",
+    "OutputTypeLike",
+    "PathLikeStr",
+    "Percentiles",
+    "RknnProviderOptions",
+    "ScheduleLike",
+    "SessionOptions",
+    "Statistics",
+    "TpModeLike",
+    "ZeroCopyLayoutLike",
+    "make_provider_options",
+]

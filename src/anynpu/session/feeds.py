@@ -1,0 +1,257 @@
+"""What a caller feeds to a session, checked once and made ready for a lane.
+
+The rules for an array, in this order:
+
+* The shape is that of the input in the order that the ``layout`` option says; for ``any`` either order. For a model with dynamic shapes
+  all inputs together must have one of its shape sets.
+* Other byte orders become the machine's own; what is not contiguous is made so (an NCHW view of NHWC memory is taken as the NHWC that it
+  is); read-only arrays are as good as others; lists and scalars become arrays.
+* For an input of floats or of quantised values: float32, float16, uint8 are values and go as they are; the input's own type (int8 for an
+  int8 input) are codes and go as they are; float64, bool and all other integers become float32 values.
+* For an input of integers or booleans that is not quantised: its own type; other integers if each of them fits.
+
+An array that had to be changed is a new one. An array that goes as it is is used in place: asynchronous requests copy it first (see the
+option ``copy_inputs``), unless it views immutable bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
+from ..tensor import DType, TensorSpec
+
+__all__ = ["Feed", "FeedReader", "channels_last", "split_batch"]
+
+Array = npt.NDArray[Any]
+Shape = tuple[int, ...]
+
+_VALUE_TYPES = ("float32", "float16", "uint8")
+
+
+class Feed:
+    """Arrays for all inputs, ready for a lane."""
+
+    __slots__ = ("arrays", "nhwc", "shape_set")
+
+    def __init__(self, arrays: list[Array], nhwc: Sequence[bool], shape_set: int) -> None:
+        self.arrays = arrays
+        self.nhwc = nhwc
+        self.shape_set = shape_set
+
+
+def channels_last(shape: Shape) -> Shape:
+    """The shape of an image with the channels last; others as they are.
+
+    >>> channels_last((1, 3, 480, 640)), channels_last((1, 10))
+    ((1, 480, 640, 3), (1, 10))
+    """
+    return (shape[0], *shape[2:], shape[1]) if len(shape) == 4 else shape
+
+
+class _Input:
+    """How arrays for one input are read."""
+
+    def __init__(self, spec: TensorSpec, layout: str) -> None:
+        self.spec = spec
+        self.name = spec.name
+        storage = spec.dtype.storage
+        self.image = len(spec.shape) == 4
+        self.last = self.image and layout in ("nhwc", "any")
+        self.either = self.image and layout == "any"
+        self.values = spec.quantization is not None or spec.dtype.is_float
+        names = {storage.name, *(_VALUE_TYPES if self.values else ())}
+        if spec.dtype is DType.BFLOAT16 or spec.dtype.bits < 8:
+            names.discard(storage.name)
+        self.numbers = frozenset(np.dtype(name).num for name in names)  # quick to look up
+        self.accepted = ", ".join(sorted(names))
+
+    def shown(self, shape: Shape) -> Shape:
+        """A model's shape as the user sees it."""
+        return channels_last(shape) if self.last else shape
+
+    def cast(self, array: Array) -> Array:
+        """The same values in a type that lanes take."""
+        kind = array.dtype
+        if kind.num in self.numbers:
+            return array.astype(kind.newbyteorder("="))
+        if kind.kind not in "fiub":
+            raise self._wrong_type(array)
+        if self.values:
+            return array.astype(np.float32)
+        spec = self.spec
+        if kind.kind not in "iu" or spec.dtype is DType.BOOL:
+            raise self._wrong_type(array)
+        low, high = spec.dtype.limits
+        if array.size and (int(array.min()) < low or int(array.max()) > high):
+            raise FeedTypeError(
+                f"input '{self.name}' is {spec.dtype.value}, and the {kind} array has values outside {low} to {high}",
+                hint=f"clip it, or pass {spec.dtype.storage}",
+            )
+        return array.astype(spec.dtype.storage)
+
+    def _wrong_type(self, array: Array) -> FeedTypeError:
+        return FeedTypeError(
+            f"input '{self.name}' does not take {array.dtype}: it is {self.spec.dtype.value}", hint=f"pass {self.accepted}"
+        )
+
+
+class FeedReader:
+    """Reads the input feeds of one session."""
+
+    def __init__(self, inputs: Sequence[TensorSpec], shape_sets: Sequence[Sequence[Shape]], layout: str) -> None:
+        self._inputs = [_Input(spec, layout) for spec in inputs]
+        self._names = [entry.name for entry in self._inputs]
+        sets = [tuple(tuple(shape) for shape in shapes) for shapes in shape_sets] or [tuple(spec.shape for spec in inputs)]
+        self._sets = sets
+        self._expected = [tuple(entry.shown(shape) for entry, shape in zip(self._inputs, shapes, strict=True)) for shapes in sets]
+        self._by_shape = {shapes: index for index, shapes in reversed(list(enumerate(self._expected)))}
+        self._last = tuple(entry.last for entry in self._inputs)
+        self._any = any(entry.either for entry in self._inputs)
+
+    def read(self, input_feed: object, copy: bool) -> Feed:
+        """The arrays of a feed: a dict by name, a list in the order of the model, or one array for a model with one input.
+
+        :param copy: give arrays that nobody else can change
+        """
+        given = self._given(input_feed)
+        arrays: list[Array] = []
+        nhwc: list[bool] | None = None
+        shapes = []
+        for index, entry in enumerate(self._inputs):
+            array = given[index]
+            if type(array) is not np.ndarray:
+                array = _as_array(array, entry.name)
+            shape = array.shape
+            kind = array.dtype
+            if kind.num not in entry.numbers or not kind.isnative:
+                array = entry.cast(array)
+            elif copy and not _immutable(array):
+                array = array.copy(order="K")
+            last = entry.last
+            if entry.either and self._is_first(index, shape):
+                last = False
+            if not array.flags.c_contiguous:
+                if not last and entry.image and array.ndim == 4 and (turned := array.transpose(0, 2, 3, 1)).flags.c_contiguous:
+                    array, last = turned, True
+                else:
+                    array = np.ascontiguousarray(array)
+            if last is not entry.last:
+                nhwc = nhwc or list(self._last)
+                nhwc[index] = last
+            arrays.append(array)
+            shapes.append(shape)
+        found = self._by_shape.get(tuple(shapes))
+        if found is None:
+            found = self._find(shapes)
+        return Feed(arrays, nhwc or self._last, found)
+
+    def _is_first(self, index: int, shape: Shape) -> bool:
+        """Under ``any``: whether an array has the order of the model and not channels last."""
+        return all(expected[index] != shape for expected in self._expected) and any(
+            shapes[index] == shape for shapes in self._sets
+        )
+
+    def _given(self, feed: object) -> Sequence[Any]:
+        names = self._names
+        if type(feed) is dict or isinstance(feed, Mapping):
+            if len(feed) == len(names):
+                try:
+                    return [feed[name] for name in names]
+                except KeyError:
+                    pass
+            missing = [name for name in names if name not in feed]
+            extra = [str(name) for name in feed if name not in names]
+            what = [f"no array for input '{missing[0]}'"] if missing else []
+            what += [f"there is no input '{extra[0]}'"] if extra else []
+            raise FeedNameError("; ".join(what), hint=f"the model has: {', '.join(names)}")
+        if isinstance(feed, np.ndarray):
+            if len(names) != 1:
+                raise FeedError(f"the model has {len(names)} inputs, got one array", hint=f"pass a dict with: {', '.join(names)}")
+            return [feed]
+        if isinstance(feed, list | tuple):
+            if len(feed) != len(names):
+                raise FeedError(
+                    f"the model has {len(names)} inputs, got a list of {len(feed)}", hint=f"in order: {', '.join(names)}"
+                )
+            return feed
+        raise FeedError(
+            f"input_feed must be a dict, a list or a numpy array, not {type(feed).__name__}",
+            hint=f"for example {{{names[0]!r}: array}}" if names else "the model has no inputs",
+        )
+
+    def _find(self, shapes: Sequence[Shape]) -> int:
+        """The shape set of arrays whose order had to be looked at, or the error that tells what is wrong."""
+        if self._any:
+            for number, expected in enumerate(self._expected):
+                pairs = zip(shapes, expected, self._sets[number], self._inputs, strict=True)
+                if all(shape == shown or (entry.either and shape == model) for shape, shown, model, entry in pairs):
+                    return number
+        for index, entry in enumerate(self._inputs):
+            possible = list(dict.fromkeys(expected[index] for expected in self._expected))
+            shape = shapes[index]
+            if shape not in possible:
+                raise FeedShapeError(
+                    f"input '{entry.name}' takes {' or '.join(str(list(one)) for one in possible)}, got {list(shape)}",
+                    hint=self._shape_hint(entry, possible[0], index, shape),
+                )
+        sets = "; ".join(" with ".join(str(list(shape)) for shape in shapes) for shapes in self._expected)
+        raise FeedShapeError(
+            f"no shape set has {' with '.join(str(list(shape)) for shape in shapes)}", hint=f"the model was compiled for: {sets}"
+        )
+
+    def _shape_hint(self, entry: _Input, expected: Shape, index: int, shape: Shape) -> str:
+        model = self._sets[0][index]
+        other = model if entry.last else channels_last(model)
+        if shape == other:
+            if entry.last:
+                return 'this looks like NCHW; pass make_provider_options(layout="nchw") or transpose it'
+            return 'this looks like NHWC; pass make_provider_options(layout="nhwc") or transpose it'
+        if len(shape) == len(expected) - 1 and expected[:1] == (1,):
+            return "the batch axis is missing; pass array[None]"
+        if len(shape) != len(expected):
+            return f"the model wants {len(expected)} axes"
+        if shape[1:] == expected[1:]:
+            return 'to spread a batch over the cores, pass run_options={"ztu_modelrt_dispatch_batch": True}'
+        return "resize or pad it to the model's input, or compile the model for this shape"
+
+
+def split_batch(reader: FeedReader, input_feed: object) -> list[list[Array]]:
+    """The samples of a batch, each a list of arrays with a batch axis of 1; for a model whose batch is 1."""
+    given = [_as_array(array, name) for array, name in zip(reader._given(input_feed), reader._names, strict=True)]
+    for entry, shape in zip(reader._inputs, reader._expected[0], strict=True):
+        if shape[:1] != (1,):
+            raise FeedShapeError(
+                f"a batch can be spread only where the model's own is 1; input '{entry.name}' takes {list(shape)}",
+                hint="compile the model with a batch of 1",
+            )
+    sizes = {array.shape[0] if array.ndim else 0 for array in given}
+    if len(sizes) != 1:
+        raise FeedShapeError(
+            f"the inputs have batches of different sizes: {sorted(sizes)}", hint="give each input as many samples"
+        )
+    (count,) = sizes
+    if count == 0:
+        raise FeedShapeError("the batch is empty", hint="give at least one sample")
+    return [[array[index : index + 1] for array in given] for index in range(count)]
+
+
+def _as_array(given: Any, name: str) -> Array:
+    try:
+        return np.asarray(given)
+    except (ValueError, TypeError) as error:
+        raise FeedTypeError(f"what was given for input '{name}' is no array: {error}", hint="pass a numpy array") from None
+
+
+def _immutable(array: Array) -> bool:
+    """Whether nobody can change an array: it views bytes."""
+    if array.flags.writeable:
+        return False
+    base: Any = array.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return isinstance(base, bytes)

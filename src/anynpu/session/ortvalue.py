@@ -1,0 +1,369 @@
+"""Values in memory of the caller's choice: arrays of this process (``cpu``), or memory of the device.
+
+A value owns its memory, or borrows an array, pointer or descriptor; one that was made for a session keeps that session alive. It has no
+lock: who writes it while a run uses it gets what he asked for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import convert
+from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
+from ..npu.memory import Buffer
+from ..tensor import DType, Layout, TensorSpec
+from .backend import Memory
+from .nodes import type_string
+
+if TYPE_CHECKING:
+    from .session import InferenceSession
+
+__all__ = ["OrtValue"]
+
+Array = npt.NDArray[Any]
+
+DEVICES = ("npu", "rknpu2", "vip")
+"""Names for the device's memory; they mean the same."""
+
+VALUES = (DType.FLOAT32, DType.FLOAT16, DType.UINT8)
+
+
+class _MappedMemory:
+    """Memory behind a descriptor, before any device knows it."""
+
+    def __init__(self, buffer: Buffer) -> None:
+        self._buffer = buffer
+        self.nbytes = buffer.size
+        self.address = buffer.address
+        self.fd = buffer.fd
+        self.offset = buffer.offset
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        return self._buffer.array(np.uint8)
+
+    def sync_to_device(self) -> None:
+        """Nothing to do: both sides see the same memory."""
+
+    def sync_from_device(self) -> None:
+        """Nothing to do: both sides see the same memory."""
+
+    def close(self) -> None:
+        self._buffer.close()
+
+
+class OrtValue:
+    """A tensor in memory. Made by the three ``ortvalue_from_...`` functions.
+
+    >>> value = OrtValue.ortvalue_from_numpy(np.zeros((1, 3), np.float32))
+    >>> value.shape(), value.element_type(), value.device_name()
+    ([1, 3], 'tensor(float)', 'cpu')
+    """
+
+    def __init__(
+        self, spec: TensorSpec, *, array: Array | None = None, memory: Memory | None = None, owner: object = None
+    ) -> None:
+        self._spec = spec
+        self._array = array
+        self._memory = memory
+        self._owner = owner  # keeps the session that the memory belongs to
+
+    @staticmethod
+    def ortvalue_from_numpy(
+        arr: Array,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        *,
+        name: str | None = None,
+        session: InferenceSession | None = None,
+        io_kind: str | None = None,
+        layout: str = "onnx",
+        sync: bool = True,
+    ) -> OrtValue:
+        """A value with the contents of an array: the array itself on ``cpu``, a copy in device memory on ``npu``.
+
+        :param name: input or output of *session* that the value is meant for
+        :param io_kind: ``input`` (default) or ``output``
+        :param layout: ``onnx``: the device gets values as they are and converts them itself; ``native``: they are converted to the
+            input's own type first
+        :param sync: make the contents visible to the device at once
+        """
+        array = np.asarray(arr)
+        if is_cpu(device_type):
+            return OrtValue(plain(array.shape, dtype_of(array.dtype)), array=array)
+        session, spec = _port(session, name, io_kind, "ortvalue_from_numpy")
+        kind = dtype_of(array.dtype)
+        if (io_kind or "input") == "input" and layout == "onnx" and kind in VALUES:
+            target = value_spec(spec, kind)
+        else:
+            target = spec
+        value = OrtValue(target, memory=session._backend.allocate(target.nbytes), owner=session)
+        value._write(array, session._layout_last, sync)
+        return value
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(
+        shape: Sequence[int],
+        element_type: object,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        *,
+        name: str | None = None,
+        session: InferenceSession | None = None,
+        io_kind: str | None = None,
+        layout: str = "native",
+        mem_flags: str | int = "cacheable",
+    ) -> OrtValue:
+        """A value with memory of its own, filled with zeros.
+
+        :param shape: as the session shows it; must be that of the input or output
+        :param layout: ``native`` for the input's or output's own type and order, ``onnx`` for values of *element_type*
+        """
+        kind = dtype_of(element_type)
+        if is_cpu(device_type):
+            return OrtValue(plain(tuple(shape), kind), array=np.zeros(tuple(shape), kind.storage))
+        session, spec = _port(session, name, io_kind, "ortvalue_from_shape_and_type")
+        target = _fitting(spec, kind, layout, io_kind or "input")
+        check_shape(tuple(shape), target, session._layout_last)
+        return OrtValue(target, memory=session._backend.allocate(target.nbytes), owner=session)
+
+    @staticmethod
+    def ortvalue_from_dmabuf(
+        fd: int,
+        shape: Sequence[int],
+        element_type: object,
+        *,
+        size: int,
+        offset: int = 0,
+        virt_addr: int | None = None,
+        session: InferenceSession | None = None,
+        name: str | None = None,
+        io_kind: str | None = None,
+        layout: str = "native",
+    ) -> OrtValue:
+        """A value in somebody else's memory: a dma-buf of a camera, a memfd. The descriptor is duplicated; the caller may close his.
+
+        :param size: bytes from *offset* on
+        :param virt_addr: where byte 0 of the descriptor is mapped already; left out, it is mapped here
+        """
+        kind = dtype_of(element_type)
+        if session is None:
+            spec = plain(tuple(shape), kind)
+            memory: Memory = _MappedMemory(Buffer.from_fd(fd, size, offset))
+        else:
+            _, port = _port(session, name, io_kind, "ortvalue_from_dmabuf")
+            spec = _fitting(port, kind, layout, io_kind or "input")
+            check_shape(tuple(shape), spec, session._layout_last)
+            memory = session._backend.import_fd(fd, size, offset, virt_addr or 0)
+        if spec.nbytes > size:
+            memory.close()
+            raise FeedShapeError(
+                f"the value takes {spec.nbytes} bytes, the memory has {size}",
+                hint="give a larger buffer, or another shape or type",
+            )
+        return OrtValue(spec, memory=memory, owner=session)
+
+    def shape(self) -> list[int]:
+        """In the order of the model."""
+        return list(self._spec.shape)
+
+    def element_type(self) -> str:
+        """As onnxruntime writes it."""
+        return type_string(self._spec.dtype)
+
+    def device_name(self) -> str:
+        """``cpu`` or ``npu``."""
+        return "cpu" if self._memory is None else "npu"
+
+    device_type = device_name
+
+    def device_id(self) -> int:
+        return 0
+
+    def has_value(self) -> bool:
+        return True
+
+    def is_tensor(self) -> bool:
+        return True
+
+    def data_ptr(self) -> int:
+        """The address of the first byte, in this process."""
+        if self._memory is not None:
+            return self._memory.address
+        return int(self._held().ctypes.data)
+
+    def numpy(self, dtype: npt.DTypeLike | None = None) -> Array:
+        """The contents in the model's order of axes: the array itself on ``cpu``, a new one from device memory.
+
+        :param dtype: None for the value's own type (codes, where it is quantised), ``float32`` for values
+        """
+        if self._memory is None:
+            array = self._held()
+            return array if dtype is None else array.astype(dtype, copy=False)
+        self._memory.sync_from_device()
+        spec = self._spec
+        order = Layout.row_major(len(spec.shape)) if spec.layout is not Layout.PLAIN else Layout.PLAIN
+        if dtype is None:
+            target = TensorSpec(spec.name, spec.shape, spec.dtype, order, spec.quantization)
+        else:
+            target = TensorSpec(spec.name, spec.shape, dtype_of(dtype), order)
+        return convert.convert(stored(self._memory, spec), spec, target)
+
+    def update_inplace(self, np_arr: Array) -> None:
+        """Put the contents of an array into the value's memory, converted in one pass."""
+        array = np.asarray(np_arr)
+        if self._memory is None:
+            held = self._held()
+            if array.shape != held.shape:
+                raise FeedShapeError(
+                    f"the value has shape {list(held.shape)}, the array {list(array.shape)}", hint="make them equal"
+                )
+            np.copyto(held, array, casting="same_kind")
+            return
+        session = self._owner
+        self._write(array, getattr(session, "_layout_last", False), sync=True)
+
+    def sync_to_device(self) -> None:
+        """Make what the host wrote visible to the device."""
+        if self._memory is not None:
+            self._memory.sync_to_device()
+
+    def sync_from_device(self) -> None:
+        """Make what the device wrote visible to the host."""
+        if self._memory is not None:
+            self._memory.sync_from_device()
+
+    def memory_info(self) -> dict[str, Any]:
+        """Where the value lies and how."""
+        info: dict[str, Any] = {"device_type": self.device_name(), "device_id": 0}
+        memory, spec = self._memory, self._spec
+        if memory is not None:
+            info |= {
+                "size": memory.nbytes,
+                "fd": memory.fd,
+                "offset": memory.offset,
+                "virt_addr": memory.address,
+                "dmabuf_backed": memory.fd >= 0,
+                "attr_size": spec.nbytes,
+                "w_stride": spec.w_stride or (spec.shape[-1] if len(spec.shape) == 4 else 0),
+                "fmt": "UNDEFINED" if spec.layout is Layout.PLAIN else spec.layout.value.upper(),
+                "pass_through": spec.quantization is not None,
+            }
+        return info
+
+    def _held(self) -> Array:
+        assert self._array is not None
+        return self._array
+
+    def _write(self, array: Array, last: bool, sync: bool) -> None:
+        memory, spec = self._memory, self._spec
+        assert memory is not None
+        write_array(memory, spec, array, last)
+        if sync:
+            memory.sync_to_device()
+
+
+def write_array(memory: Memory, spec: TensorSpec, array: Array, last: bool) -> None:
+    """Put an array into device memory in one pass."""
+    check_shape(array.shape, spec, last)
+    kind = dtype_of(array.dtype)
+    order = Layout.NHWC if last and len(spec.shape) == 4 else Layout.row_major(len(spec.shape))
+    if spec.layout is Layout.PLAIN:
+        order = Layout.PLAIN
+    codes = spec.quantization if kind is spec.dtype else None
+    source = TensorSpec(spec.name, spec.shape, kind, order, codes)
+    convert.convert(np.ascontiguousarray(array), source, spec, out=stored(memory, spec))
+
+
+def stored(memory: Memory, spec: TensorSpec) -> Array:
+    """The bytes of a tensor."""
+    return memory.array()[: spec.nbytes]
+
+
+def value_spec(spec: TensorSpec, kind: DType) -> TensorSpec:
+    """An input's memory if it holds values of *kind* instead of codes: the device converts them."""
+    layout = Layout.NHWC if len(spec.shape) == 4 else Layout.PLAIN
+    return TensorSpec(spec.name, spec.shape, kind, layout, w_stride=spec.w_stride if layout is spec.layout else 0)
+
+
+def _fitting(spec: TensorSpec, kind: DType, layout: str, io_kind: str) -> TensorSpec:
+    """The memory of a value of *kind* for an input or output."""
+    if kind is spec.dtype and (layout == "native" or spec.quantization is None):
+        return spec
+    if io_kind == "input" and kind in VALUES:
+        return value_spec(spec, kind)
+    raise FeedTypeError(
+        f"{io_kind} '{spec.name}' is {spec.dtype.value} on the device, not {kind.value}", hint=f"ask for {spec.dtype.value}"
+    )
+
+
+def _port(
+    session: InferenceSession | None, name: str | None, io_kind: str | None, call: str
+) -> tuple[InferenceSession, TensorSpec]:
+    if session is None or name is None:
+        raise FeedError(
+            f"{call} on the device needs session and name", hint="they tell type and layout; or use device_type='cpu'"
+        )
+    kind = io_kind or "input"
+    if kind not in ("input", "output"):
+        raise FeedError(f"io_kind must be 'input' or 'output', got {io_kind!r}", hint="leave it out for an input")
+    backend = session._backend
+    return session, named(backend.native_inputs if kind == "input" else backend.native_outputs, name, kind)
+
+
+def named(specs: Sequence[TensorSpec], name: str, kind: str) -> TensorSpec:
+    """The input or output of that name."""
+    for spec in specs:
+        if spec.name == name:
+            return spec
+    raise FeedNameError(f"there is no {kind} '{name}'", hint=f"the model has: {', '.join(spec.name for spec in specs)}")
+
+
+def check_shape(shape: tuple[int, ...], spec: TensorSpec, last: bool) -> None:
+    """Refuse an array of another shape."""
+    model = spec.shape
+    shown = (model[0], *model[2:], model[1]) if last and len(model) == 4 else model
+    if shape != shown:
+        raise FeedShapeError(f"'{spec.name}' takes {list(shown)}, got {list(shape)}", hint="reshape or transpose it")
+
+
+def plain(shape: tuple[int, ...], kind: DType) -> TensorSpec:
+    """A tensor without a place in a model."""
+    return TensorSpec("", tuple(shape), kind)
+
+
+def dtype_of(kind: object) -> DType:
+    """An element type from numpy's or onnxruntime's name."""
+    if isinstance(kind, DType):
+        return kind
+    if isinstance(kind, str) and kind.startswith("tensor(") and kind.endswith(")"):
+        kind = kind[7:-1]
+    if kind == "float":
+        kind = "float32"
+    try:
+        return DType(np.dtype(kind).name)  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        raise FeedTypeError(f"{kind!r} is no element type", hint="pass a numpy type such as np.float32") from None
+
+
+def is_cpu(device_type: str) -> bool:
+    """Whether a device type means the memory of this process."""
+    name = str(device_type).lower()
+    if name == "cpu":
+        return True
+    if name in DEVICES:
+        return False
+    raise FeedError(f"there is no device {device_type!r}", hint=f"use one of: cpu, {', '.join(DEVICES)}")
+
+
+def at_address(address: int, shape: tuple[int, ...], kind: DType) -> Array:
+    """Memory of this process as an array."""
+    size = kind.nbytes(math.prod(shape))
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    array: Array = np.frombuffer(memoryview(memory), kind.storage).reshape(shape)
+    return array

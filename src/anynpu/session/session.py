@@ -1,0 +1,547 @@
+"""The session: the public calls, each of which checks its arguments and hands a request to the scheduler.
+
+A session holds no lock and no thread; its scheduler does. It may be used by any number of threads at once, from callbacks too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import CallbackError, OptionError, SessionError, SessionModelError, SubmitTimeout
+from . import lifecycle
+from .backend import Backend, DeviceFactory
+from .binding import IOBinding
+from .devices import open_backend
+from .feeds import Feed, FeedReader, split_batch
+from .nodes import ModelMetadata, NodeArg, native_node, node, output_types, wanted_outputs
+from .options import SessionOptions, parse_options
+from .pipeline import Pipeline, Ticket, stream, taken
+from .request import Callback, Job, Request, Results
+from .runoptions import dispatches_batch
+from .scheduler import Scheduler
+from .statistics import Statistics, trace_events, write_trace
+
+__all__ = ["InferenceSession"]
+
+log = logging.getLogger("anynpu.session")
+
+Array = npt.NDArray[Any]
+OVERFLOWS = ("wait", "fail", "drop_oldest")
+
+
+class InferenceSession:
+    """Runs a model, as onnxruntime's class of the same name does, and uses every core of the NPU.
+
+    :param path_or_bytes: the model file, or its contents
+    :param sess_options: accepted for onnxruntime's sake; nothing in it applies
+    :param providers: None, or one execution provider: its name, or ``(name, options)``
+    :param provider_options: what :func:`make_provider_options` gives
+    :param use_weight_from: a session of the same network, whose weights serve this one too
+    :param device: where to run: ``sim:rk3588``, ``rknn`` ...; None asks ``ANYNPU_DEVICE`` and then the machine
+    :param kwargs: accepted for onnxruntime's sake; nothing in it applies
+
+    >>> with InferenceSession("yolo.rknn") as session:                                   # doctest: +SKIP
+    ...     boxes, scores = session.run(None, {"images": frame})
+    ...     for boxes, scores in session.stream(camera):
+    ...         ...
+    """
+
+    _backend: Backend
+    _layout_last: bool
+
+    def __init__(
+        self,
+        path_or_bytes: str | PathLike[str] | bytes,
+        sess_options: object = None,
+        providers: object = None,
+        provider_options: object = None,
+        *,
+        use_weight_from: InferenceSession | None = None,
+        device: str | DeviceFactory | None = None,
+        **kwargs: object,
+    ) -> None:
+        options = parse_options(providers, provider_options)
+        if kwargs:
+            log.debug("ignored: %s", ", ".join(kwargs))
+        model = _model(path_or_bytes)
+        lender = _lender(use_weight_from, options)
+        lifecycle.make_room()
+        backend = open_backend(model, options, device, None if lender is None else lender._backend)
+        try:
+            self._backend = backend
+            self._options = options
+            self._lender = lender  # must outlive this session
+            self._reader = FeedReader(backend.inputs, backend.shape_sets, options.layout)
+            self._types = output_types(backend.outputs, options.output_type)
+            self._all = tuple(range(len(backend.outputs)))
+            self._output_numbers = {spec.name: number for number, spec in enumerate(backend.outputs)}
+            self._layout_last = options.layout in ("nhwc", "any")
+            self._pipeline = Pipeline()
+            self._scheduler = _scheduler(backend, options)
+        except BaseException:
+            backend.close()
+            raise
+        try:
+            explicit = options.schedule is not None or options.tp_mode is not None
+            self._scheduler.open(at_once=explicit or not backend.lanes_on_demand)
+        except BaseException:
+            self._scheduler.close(timeout=0)
+            raise
+        self._keeper = lifecycle.keep(self, self._scheduler)
+
+    # -- what the model is
+
+    @property
+    def device(self) -> str:
+        """What the session runs on, for example ``software NPU, rk3588, 3 cores``."""
+        return self._backend.description
+
+    @property
+    def cores(self) -> int:
+        """How many cores the device has."""
+        return self._backend.cores
+
+    @property
+    def input_names(self) -> list[str]:
+        return [spec.name for spec in self._backend.inputs]
+
+    @property
+    def output_names(self) -> list[str]:
+        return [spec.name for spec in self._backend.outputs]
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs as ``run`` takes them."""
+        return [node(spec, self._layout_last) for spec in self._backend.inputs]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs as ``run`` gives them; ``type`` is the type inside the model (see the option ``output_type``)."""
+        return [node(spec, False) for spec in self._backend.outputs]
+
+    def get_native_inputs(self) -> list[NodeArg]:
+        """The inputs as they lie in the device's memory."""
+        return [native_node(spec) for spec in self._backend.native_inputs]
+
+    def get_native_outputs(self) -> list[NodeArg]:
+        """The outputs as they lie in the device's memory."""
+        return [native_node(spec) for spec in self._backend.native_outputs]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What else is in the model file."""
+        return ModelMetadata(dict(self._backend.metadata))
+
+    def get_providers(self) -> list[str]:
+        """The execution provider."""
+        return [self._backend.provider]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options in force, by provider."""
+        return {self._backend.provider: self._options.as_dict()}
+
+    # -- one request
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: object,
+        run_options: object = None,
+        *,
+        core: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Results:
+        """Run and wait. On an idle core the calling thread does all of it.
+
+        :param output_names: None or empty for all
+        :param input_feed: arrays by name, a list in the order of the model, or one array
+        :param run_options: ``{"ztu_modelrt_dispatch_batch": True}`` spreads a batch over the cores
+        :param core: a core by number, instead of the session's choice
+        :param priority: among waiting requests; smaller goes first
+        :param timeout: seconds for all of it
+        """
+        if run_options is not None and dispatches_batch(run_options):
+            return self._run_batch(output_names, input_feed, core, priority, timeout)
+        request = self._request(output_names, self._reader.read(input_feed, False), priority, timeout)
+        self._scheduler.run(request, core)
+        if request.error is not None:
+            return taken(request)
+        return request.outcome or []
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: object,
+        callback: Callback,
+        user_data: object = None,
+        run_options: object = None,
+        *,
+        core: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        overflow: str = "wait",
+    ) -> None:
+        """Run in the background; *callback* is called with ``(results, user_data, err)``.
+
+        On success ``err`` is ``""``; on failure ``results`` is None. Callbacks come one at a time, in the order of submission unless
+        ``sequential_callbacks`` is false, and may use the session.
+
+        :param overflow: if the queue is full: ``wait``, ``drop_oldest`` (whose callback gets an error), or ``fail``
+        """
+        if not callable(callback):
+            raise CallbackError(
+                f"callback must be callable, got {type(callback).__name__}", hint="pass a function of three arguments"
+            )
+        if dispatches_batch(run_options):
+            raise SessionError(
+                "run_async does not spread a batch over the cores", hint="submit the samples one by one, or use run"
+            )
+        request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
+        request.callback = callback
+        request.user_data = user_data
+        if not self._scheduler.post(request, core, _overflow(overflow)):
+            raise SubmitTimeout("the queue is full", hint="wait for results, or pass overflow='wait'")
+
+    def submit(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: object,
+        *,
+        core: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+        overflow: str = "wait",
+    ) -> Job:
+        """Run in the background; gives a ``concurrent.futures.Future``.
+
+        :param timeout: seconds until the request must be done, waiting included
+        :param overflow: if the queue is full: ``wait``, ``drop_oldest`` (whose future is cancelled), or ``fail``
+        """
+        job = self._post_job(output_names, input_feed, core, priority, timeout, _overflow(overflow))
+        if job is None:
+            raise SubmitTimeout("the queue is full", hint="wait for results, or pass overflow='wait'")
+        return job
+
+    def try_submit(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: object,
+        *,
+        core: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Job | None:
+        """As :meth:`submit`, but None at once if the queue is full."""
+        return self._post_job(output_names, input_feed, core, priority, timeout, "fail")
+
+    async def arun(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: object,
+        *,
+        core: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> Results:
+        """Run, awaited. The event loop is never blocked, not by a full queue either; cancelling the task cancels the request."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not answer.done():
+                answer.set_result(None)
+
+        def notify(_: Request) -> None:
+            try:
+                loop.call_soon_threadsafe(settle)
+            except RuntimeError:
+                log.debug("a result came after its event loop was closed")
+
+        request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
+        request.notify = notify
+        self._scheduler.post(request, core, "later")
+        try:
+            await answer
+        except asyncio.CancelledError:
+            self._scheduler.cancel(request)
+            raise
+        return taken(request)
+
+    # -- many requests
+
+    def run_pipeline(self, input_feed: object, depth: int = 3, reset: bool = False) -> Results | None:
+        """Submit, and give the result of the request submitted *depth* calls before; None for the first *depth* calls.
+
+        :param reset: begin again; requests of before are cancelled
+        """
+        return self._pipeline.push(self, input_feed, depth, reset)
+
+    def drain(self, timeout: float | None = None) -> list[Results]:
+        """The results that ``run_pipeline`` still owes, in order.
+
+        :param timeout: seconds for each
+        """
+        return self._pipeline.drain(timeout)
+
+    def stream(
+        self,
+        feeds: Iterable[object],
+        depth: int | None = None,
+        ordered: bool = True,
+        *,
+        output_names: Sequence[str] | None = None,
+        core: int | None = None,
+        priority: int = 0,
+    ) -> Iterator[Results]:
+        """Results for an iterable of feeds, with *depth* requests in flight (default: two for each lane).
+
+        Feeds are taken as results are; an error of a request is raised in its place. Ending the loop early cancels what is in flight.
+
+        :param ordered: results in the order of the feeds; else as they come
+        """
+        if depth is None:
+            depth = 2 * self._scheduler.lanes
+        if isinstance(depth, bool) or not isinstance(depth, int) or depth <= 0:
+            raise SessionError(
+                f"the depth of a stream must be greater than 0, got {depth!r}", hint="leave it out for the default"
+            )
+        return stream(self, feeds, depth, ordered, output_names, {"core": core, "priority": priority})
+
+    # -- memory of the caller's choice
+
+    def io_binding(self) -> IOBinding:
+        """A binding for this session, which it keeps alive."""
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, io_binding: IOBinding, run_options: object = None, *, core: int | None = None, timeout: float | None = None
+    ) -> None:
+        """Run on bound memory and wait."""
+        request = self._bound_request(io_binding, timeout)
+        try:
+            self._scheduler.run(request, core)
+        finally:
+            io_binding.end()
+        taken(request)
+
+    def submit_with_iobinding(
+        self, io_binding: IOBinding, *, core: int | None = None, timeout: float | None = None
+    ) -> Future[Results]:
+        """Run on bound memory in the background. The future's result is an empty list: the results are in the bound memory."""
+        request = self._bound_request(io_binding, timeout)
+        job = Job(self._scheduler, request)
+        request.future = job
+        job.add_done_callback(lambda _: io_binding.end())
+        try:
+            self._scheduler.post(request, core)
+        except BaseException:
+            io_binding.end()
+            raise
+        return job
+
+    def run_async_with_iobinding(
+        self, io_binding: IOBinding, callback: Callback, user_data: object = None, *, core: int | None = None
+    ) -> None:
+        """Run on bound memory in the background; *callback* is called as that of :meth:`run_async`, with an empty list."""
+        if not callable(callback):
+            raise CallbackError(
+                f"callback must be callable, got {type(callback).__name__}", hint="pass a function of three arguments"
+            )
+        request = self._bound_request(io_binding, None)
+
+        def ended(results: Any, data: Any, error: str) -> None:
+            io_binding.end()
+            callback([] if results is None and not error else results, data, error)
+
+        request.callback = ended
+        request.user_data = user_data
+        try:
+            self._scheduler.post(request, core)
+        except BaseException:
+            io_binding.end()
+            raise
+
+    # -- how it goes
+
+    @property
+    def statistics(self) -> Statistics:
+        """What the session has done, as of now."""
+        scheduler = self._scheduler
+        return scheduler.recorder.statistics(scheduler.slots(), scheduler.depth(), scheduler.running())
+
+    def trace(self) -> list[dict[str, Any]]:
+        """The last requests as trace events."""
+        return trace_events(self._scheduler.recorder.entries(), self.device)
+
+    def write_trace(self, path: str | PathLike[str]) -> None:
+        """Write the last requests as a file that https://ui.perfetto.dev opens."""
+        write_trace(path, self._scheduler.recorder.entries(), self.device)
+
+    @property
+    def on_callback_error(self) -> Callable[[BaseException], object] | None:
+        """Called with what a callback raised, besides logging it."""
+        return self._scheduler.on_callback_error
+
+    @on_callback_error.setter
+    def on_callback_error(self, hook: Callable[[BaseException], object] | None) -> None:
+        self._scheduler.on_callback_error = hook
+
+    # -- the end
+
+    @property
+    def closed(self) -> bool:
+        return self._scheduler.closed
+
+    def close(self, finish: bool = False, timeout: float | None = None) -> None:
+        """End the session. Waiting requests get :class:`~anynpu.errors.DeviceClosed`; running ones are stopped if the device can, else
+        awaited. May be called twice, from any thread, in a callback.
+
+        :param finish: let waiting requests run first
+        :param timeout: seconds to wait for the device; lanes that come back later are closed then
+        """
+        self._scheduler.close(finish, timeout)
+        self._keeper.done()
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close(finish=kind is None)
+
+    def __repr__(self) -> str:
+        return f"<InferenceSession on {self.device}{', closed' if self.closed else ''}>"
+
+    # -- inside
+
+    def _request(self, output_names: object, feed: Feed, priority: int, timeout: float | None) -> Request:
+        if output_names is None:
+            return Request(feed, self._all, self._types, limit=timeout, priority=priority)
+        wanted = wanted_outputs(output_names, self._backend.outputs)
+        return Request(feed, wanted, [self._types[number] for number in wanted], limit=timeout, priority=priority)
+
+    def _post_job(
+        self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None, overflow: str
+    ) -> Job | None:
+        request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
+        job = request.future = Job(self._scheduler, request)
+        return job if self._scheduler.post(request, core, overflow) else None
+
+    def _ticket(self, output_names: object, input_feed: object, *, core: int | None = None, priority: int = 0) -> Ticket:
+        request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, None)
+        ticket = Ticket(request)
+        self._scheduler.post(request, core)
+        return ticket
+
+    def _notified(
+        self,
+        output_names: object,
+        input_feed: object,
+        notify: Callable[[Request], None],
+        *,
+        core: int | None = None,
+        priority: int = 0,
+    ) -> Request:
+        request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, None)
+        request.notify = notify
+        self._scheduler.post(request, core)
+        return request
+
+    def _run_batch(
+        self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None
+    ) -> Results:
+        tickets: list[Ticket] = []
+        try:
+            for sample in split_batch(self._reader, input_feed):
+                request = self._request(output_names, self._reader.read(sample, False), priority, timeout)
+                ticket = Ticket(request)
+                self._scheduler.post(request, core)
+                tickets.append(ticket)
+            parts = [ticket.take() for ticket in tickets]
+        except BaseException:
+            for ticket in tickets:
+                self._scheduler.cancel(ticket.request)
+            raise
+        return [np.concatenate(pieces) if pieces[0].ndim else np.stack(pieces) for pieces in zip(*parts, strict=True)]
+
+    def _bound_request(self, io_binding: IOBinding, timeout: float | None) -> Request:
+        if io_binding._session is not self:
+            raise SessionError("the binding belongs to another session", hint="make it with this session's io_binding()")
+        return Request(None, limit=timeout, bound=io_binding.begin())
+
+
+def _model(path_or_bytes: object) -> str | PathLike[str] | bytes:
+    if isinstance(path_or_bytes, bytearray | memoryview):
+        path_or_bytes = bytes(path_or_bytes)
+    if isinstance(path_or_bytes, bytes):
+        if not path_or_bytes:
+            raise SessionModelError("the model data is empty", hint="pass the contents of a model file")
+        return path_or_bytes
+    if not isinstance(path_or_bytes, str | PathLike):
+        raise SessionModelError(
+            f"a model is a path or bytes, not {type(path_or_bytes).__name__}",
+            hint="pass the path of a model file, or its contents",
+        )
+    path = os.fspath(path_or_bytes)
+    if os.path.isdir(path):
+        raise SessionModelError(f"{path} is a folder", hint="pass the path of a model file")
+    if not os.path.isfile(path):
+        raise SessionModelError(f"there is no model file {path}", hint=f"look at the path; the current folder is {os.getcwd()}")
+    return path_or_bytes
+
+
+def _lender(session: object, options: SessionOptions) -> InferenceSession | None:
+    if session is None:
+        return None
+    if not isinstance(session, InferenceSession):
+        raise OptionError(f"use_weight_from must be a session, got {type(session).__name__}", hint="pass an InferenceSession")
+    if options.custom_ops:
+        raise OptionError(
+            "use_weight_from cannot be combined with custom operators", hint="open the session with weights of its own"
+        )
+    if session.closed:
+        raise OptionError("the session of use_weight_from was closed", hint="keep it open")
+    return session
+
+
+def _scheduler(backend: Backend, options: SessionOptions) -> Scheduler:
+    schedule, mask = options.schedule, options.tp_mask
+    cores, legal = backend.cores, backend.core_masks
+    for core in schedule or ():
+        if core >= cores:
+            raise OptionError(
+                f"the schedule {list(schedule or ())} names core {core}: {backend.chip} has {cores} core{'s' if cores > 1 else ''}",
+                hint=f"use cores from 0 to {cores - 1}" if cores > 1 else "leave the schedule out, or use [0]",
+            )
+    if mask is not None and mask > 1 and mask not in legal:
+        raise OptionError(
+            f"tp_mode {options.tp_mode!r} is not possible on {backend.chip}, which has {cores} core{'s' if cores > 1 else ''}",
+            hint="use 'auto'" + (f"; core masks of this chip: {', '.join(map(hex, legal))}" if legal else ""),
+        )
+    whole = schedule is None and mask is None
+    return Scheduler(
+        backend,
+        schedule=schedule,
+        mask=mask or 0,
+        most=options.threads_per_core * (cores if whole else 1),
+        threads_per_core=options.threads_per_core,
+        max_queue_size=options.max_queue_size,
+        submit_timeout=options.submit_timeout_ms / 1000,
+        sequential=options.sequential_callbacks,
+        pacing=options.enable_pacing,
+        watchdog=None if options.watchdog_ms is None else options.watchdog_ms / 1000,
+        name=f"anynpu {backend.chip}",
+    )
+
+
+def _overflow(policy: str) -> str:
+    if policy not in OVERFLOWS:
+        raise OptionError(f"unknown overflow policy: {policy!r}", hint=f"use one of: {', '.join(OVERFLOWS)}")
+    return policy

@@ -1,0 +1,124 @@
+"""VIPLite and libawnn, on Allwinner's own library or on the software NPU.
+
+* :class:`Network`: the calls for Python programs, with numpy arrays and exceptions; :class:`Buffer` is their memory.
+* :class:`Awnn` and the ``awnn_*`` functions: load, run, read.
+* :func:`open_library`: all ``vip_*`` functions as a C program has them.
+* :mod:`anynpu.vip.constants`: every constant under the vendor's name.
+
+>>> from anynpu.vip import Network
+>>> with Network("det.nb") as network:                         # doctest: +SKIP
+...     (heat,) = network.run([page])
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .awnn import (
+        Awnn,
+        awnn_create,
+        awnn_destroy,
+        awnn_dump_io,
+        awnn_get_output_buffer,
+        awnn_get_output_buffers,
+        awnn_init,
+        awnn_run,
+        awnn_set_input_buffers,
+        awnn_uninit,
+    )
+    from .backend import VipBackend, open_backend
+    from .buffer import Buffer
+    from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
+    from .info import HardwareInfo, Profile, TensorInfo
+    from .library import Library, check, open_library
+    from .network import Network, query_hardware
+    from .software.library import SoftwareLibrary
+    from .vendor import VendorLibrary
+
+__all__ = [
+    "Awnn",
+    "Buffer",
+    "HardwareInfo",
+    "Library",
+    "Network",
+    "Profile",
+    "SoftwareLibrary",
+    "TensorInfo",
+    "VendorLibrary",
+    "VipBackend",
+    "awnn_create",
+    "awnn_destroy",
+    "awnn_dump_io",
+    "awnn_get_output_buffer",
+    "awnn_get_output_buffers",
+    "awnn_init",
+    "awnn_run",
+    "awnn_set_input_buffers",
+    "awnn_uninit",
+    "check",
+    "open_backend",
+    "open_library",
+    "query_hardware",
+    "vip_buffer_format_e",
+    "vip_buffer_quantize_format_e",
+    "vip_network_property_e",
+    "vip_status_e",
+]
+
+# Names are imported at first use: a drop-in library needs the software library and neither sessions nor what they bring.
+_MODULES: dict[str, tuple[str, ...]] = {
+    "awnn": (
+        "Awnn",
+        "awnn_create",
+        "awnn_destroy",
+        "awnn_dump_io",
+        "awnn_get_output_buffer",
+        "awnn_get_output_buffers",
+        "awnn_init",
+        "awnn_run",
+        "awnn_set_input_buffers",
+        "awnn_uninit",
+    ),
+    "backend": (
+        "VipBackend",
+        "open_backend",
+    ),
+    "buffer": ("Buffer",),
+    "constants": (
+        "vip_buffer_format_e",
+        "vip_buffer_quantize_format_e",
+        "vip_network_property_e",
+        "vip_status_e",
+    ),
+    "info": (
+        "HardwareInfo",
+        "Profile",
+        "TensorInfo",
+    ),
+    "library": (
+        "Library",
+        "check",
+        "open_library",
+    ),
+    "network": (
+        "Network",
+        "query_hardware",
+    ),
+    "software.library": ("SoftwareLibrary",),
+    "vendor": ("VendorLibrary",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'anynpu.vip' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,468 @@
+"""A session's backend on the VIPLite calls: the vendor's library or the software NPU.
+
+A lane is one network with buffers of its own. Each input is converted once, into the buffer that the NPU reads, and each output
+once, into the array that the user gets. Runs on bound memory set the caller's buffers in the place of the lane's, for that run.
+
+What an array means: values, as for every session. Where the model says what was done to its pictures (mean and std), that is done
+here, unless a node inside the network does it. A ``.nb`` of the vendor's compiler does not say: there uint8 for a uint8 input is
+taken as the network's codes.
+
+Who owns what: the backend owns its first network, which its first lane uses and which the others are duplicated from; it stays
+while a backend that shares its weights is open. ``_lock`` protects the number of borrowers; it is never held during a call.
+
+Threads: see :mod:`anynpu.session.backend`. On V85x, which cannot duplicate, each lane loads the model again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import chips, modelfile
+from .._vip import ffi
+from ..chips import Chip
+from ..convert import Conversion
+from ..devices import board_chip
+from ..errors import (
+    AnynpuError,
+    CallFailed,
+    DeviceClosed,
+    DeviceMemoryError,
+    DeviceTimeout,
+    ModelError,
+    OptionError,
+    SessionModelError,
+    UnsupportedCall,
+)
+from ..npu import Buffer as HostBuffer
+from ..program import Model, Preprocess
+from ..recognise import FileKind, identify
+from ..session import Bound, Feed, Marks, Memory, SessionOptions
+from ..tensor import DType, Layout, TensorSpec
+from .buffer import ALIGNMENT, Buffer, create_params
+from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e
+from .info import TensorInfo
+from .interface import Library
+from .library import check, open_library
+from .network import Network
+from .software.buffers import BufferState
+from .software.handles import address_of
+from .software.library import SoftwareLibrary
+from .software.network import NetworkState
+
+__all__ = ["VipBackend", "open_backend"]
+
+Array = npt.NDArray[Any]
+
+
+def open_backend(
+    model: str | PathLike[str] | bytes,
+    options: SessionOptions,
+    device: str | Library | None = None,
+    weights_from: object = None,
+) -> VipBackend:
+    """The backend of a session for *model*."""
+    if options.family not in ("", "vip"):
+        raise OptionError(
+            f"the provider {options.provider} is for models of another family than VIPLite",
+            hint="leave providers out, or name VIPLiteExecutionProvider",
+        )
+    if weights_from is not None and not isinstance(weights_from, VipBackend):
+        raise OptionError("weights can be shared between VIPLite sessions only", hint="leave use_weight_from out")
+    try:
+        return VipBackend(model, device, weights_from)
+    except ModelError as error:
+        if isinstance(error, RuntimeError):
+            raise
+        raise SessionModelError(
+            error.message, hint=error.hint, code=error.code, call=error.call, code_name=error.code_name
+        ) from error
+
+
+class VipBackend:
+    """One model on one VIPLite device."""
+
+    provider = "VIPLiteExecutionProvider"
+    library: Library
+
+    def __init__(self, model: str | PathLike[str] | bytes, device: str | Library | None, weights_from: VipBackend | None) -> None:
+        if device is None and weights_from is not None:
+            device = weights_from.library
+        self.library = open_library(device)
+        self._model = model
+        self._lock = threading.Lock()
+        self._lender = weights_from
+        self._borrowers = 0
+        self._closing = False
+        if weights_from is not None:
+            weights_from.lend(1)
+        try:
+            self._root = self._new_network()
+        except BaseException:
+            if weights_from is not None:
+                weights_from.lend(-1)
+            raise
+        self._root_taken = False
+        self._describe()
+
+    def _describe(self) -> None:
+        chip = self._chip()
+        compiled = self._compiled()
+        self.chip = chip.name
+        self.cores = chip.cores
+        self.core_masks: tuple[int, ...] = ()
+        self.lanes_on_demand = isinstance(self.library, SoftwareLibrary)
+        cores = f"{chip.cores} core{'' if chip.cores == 1 else 's'}"
+        self.description = (
+            f"software NPU, {chip.name}, {cores}"
+            if isinstance(self.library, SoftwareLibrary)
+            else f"{chip.name.upper()}, {self.library.description}, {cores}"
+        )
+        self.input_ports = tuple(_InputPort(info, compiled) for info in self._root.inputs)
+        self.output_infos = self._root.outputs
+        self.inputs = tuple(port.logical for port in self.input_ports)
+        self.outputs = tuple(info.spec for info in self.output_infos)
+        self.native_inputs = tuple(port.native for port in self.input_ports)
+        self.native_outputs = self.outputs
+        self.shape_sets: tuple[tuple[tuple[int, ...], ...], ...] = ()
+        text = "" if compiled is None else compiled.custom_string
+        self.metadata: Mapping[str, str] = {"rknn_custom_string": text} if text else {}
+
+    def _chip(self) -> Chip:
+        state = self._state(self._root)
+        if state is not None:
+            return state.device.chip
+        name = board_chip()
+        if name is None:
+            number = self._root.hardware.customer_id
+            name = next((chip.name for chip in chips.all_chips() if chip.vip and chip.vip.customer_id == number), "t527")
+        return chips.get(name)
+
+    def _compiled(self) -> Model | None:
+        """The model itself, where it is one of ours."""
+        state = self._state(self._root)
+        if state is not None:
+            return state.model
+        return modelfile.read(self._model) if identify(self._model) is FileKind.ANYNPU else None
+
+    def _state(self, network: Network) -> NetworkState | None:
+        if not isinstance(self.library, SoftwareLibrary):
+            return None
+        return self.library.handles.find(address_of(network.handle), NetworkState)
+
+    # for the session
+
+    def open_lane(self, mask: int) -> VipLane:
+        """A new network; there is one core, so *mask* chooses nothing."""
+        del mask
+        with self._lock:
+            if self._closing:
+                raise DeviceClosed("the session was closed", hint="open a new one")
+            first, self._root_taken = not self._root_taken, True
+        return VipLane(self, self._root if first else self._another_network())
+
+    def is_root(self, network: Network) -> bool:
+        """Whether a network is the backend's own, which no lane closes."""
+        return network is self._root
+
+    def allocate(self, nbytes: int) -> VipMemory:
+        """Memory of the device."""
+        return VipMemory(self.library, Buffer.allocate(self.library, _bytes_info(max(1, nbytes))))
+
+    def import_fd(self, fd: int, nbytes: int, offset: int, address: int = 0) -> VipMemory:
+        """Somebody else's memory. VIPLite takes whole multiples of 64 bytes, from the beginning of a descriptor or from an
+        address."""
+        info = _bytes_info(nbytes)
+        if not offset and not nbytes % ALIGNMENT:
+            return VipMemory(self.library, Buffer.from_fd(self.library, info, fd, nbytes))
+        own = HostBuffer.from_fd(fd, nbytes, offset)
+        rounded = -(-nbytes // ALIGNMENT) * ALIGNMENT  # a mapping has whole pages
+        start = own.address
+        if start % ALIGNMENT:
+            raise DeviceMemoryError(
+                f"byte {offset} of the descriptor is no multiple of {ALIGNMENT}, where memory for a VIP begins",
+                hint=f"lay the tensors out at multiples of {ALIGNMENT} bytes",
+            )
+        pointer = ffi.cast("void *", start)
+        call = "vip_create_buffer_from_handle"
+        buffer = Buffer(self.library, info, call, create_params(info), pointer, rounded, keep=own)
+        return VipMemory(self.library, buffer, offset=offset, fd=own.fd)
+
+    def lend(self, change: int) -> None:
+        """Another backend begins or ceases to share the weights."""
+        with self._lock:
+            if change > 0 and self._closing:
+                raise DeviceClosed("the session to share weights with was closed", hint="keep it open")
+            self._borrowers += change
+            last = self._closing and self._borrowers == 0
+        if last:
+            self._root.close()
+
+    def close(self) -> None:
+        """Destroy the first network, or let the last backend that shares its weights do so."""
+        with self._lock:
+            if self._closing:
+                return
+            self._closing = True
+            last = self._borrowers == 0
+        if last:
+            self._root.close()
+        if self._lender is not None:
+            self._lender.lend(-1)
+
+    def _new_network(self) -> Network:
+        lender = self._lender
+        if lender is None:
+            return Network(self._model, device=self.library)
+        return lender._root.duplicate(model=self._model)
+
+    def _another_network(self) -> Network:
+        try:
+            return self._root.duplicate()
+        except UnsupportedCall:  # V85x cannot
+            return self._new_network()
+
+
+class VipMemory:
+    """A buffer, for OrtValues."""
+
+    def __init__(self, library: Library, buffer: Buffer, *, offset: int = 0, fd: int | None = None) -> None:
+        self.buffer = buffer
+        self._library = library
+        self._offset = offset
+        self._fd = fd
+
+    @property
+    def nbytes(self) -> int:
+        return self.buffer.size
+
+    @property
+    def address(self) -> int:
+        return self.buffer.address
+
+    @property
+    def fd(self) -> int:
+        if self._fd is not None or not isinstance(self._library, SoftwareLibrary):
+            return -1 if self._fd is None else self._fd
+        state = self._library.handles.find(address_of(self.buffer.handle), BufferState)
+        return -1 if state is None else state.fd
+
+    @property
+    def offset(self) -> int:
+        return self._offset
+
+    def array(self) -> npt.NDArray[np.uint8]:
+        """The bytes, shared."""
+        return self.buffer.bytes()
+
+    def sync_to_device(self) -> None:
+        """Make what the host wrote visible to the device."""
+        self.buffer.flush()
+
+    def sync_from_device(self) -> None:
+        """Make what the device wrote visible to the host."""
+        self.buffer.invalidate()
+
+    def close(self) -> None:
+        """Give it back."""
+        self.buffer.close()
+
+
+class _InputPort:
+    """An input: how a session sees it, how it lies in memory, and the ways from one to the other."""
+
+    def __init__(self, info: TensorInfo, compiled: Model | None) -> None:
+        self.info = info
+        picture = _is_picture(info)
+        spec = info.spec
+        if picture:
+            n, h, w, c = info.shape
+            self.native = TensorSpec(info.name, (n, c, h, w), DType.UINT8, Layout.NHWC)
+        else:
+            self.native = spec
+        self.logical = replace(self.native, layout=Layout.row_major(len(self.native.shape)))
+        self.preprocess: Preprocess | None = None
+        if compiled is not None and not picture:
+            self.preprocess = compiled.preprocess.get(info.name)
+        self._bytes_are_codes = compiled is None and spec.dtype is DType.UINT8
+        self._conversions: dict[tuple[int, bool], Conversion] = {}
+
+    def conversion(self, array: Array, last: bool) -> Conversion:
+        """From an array to the buffer."""
+        key = (array.dtype.num, last)
+        known = self._conversions.get(key)
+        if known is None:
+            known = self._conversions[key] = self._make(DType(array.dtype.name), last)
+        return known
+
+    def _make(self, kind: DType, last: bool) -> Conversion:
+        native = self.native
+        layout = Layout.NHWC if last else Layout.row_major(len(native.shape))
+        own = kind is native.dtype and (kind is not DType.UINT8 or self._bytes_are_codes) and native.quantization is not None
+        source = TensorSpec(native.name, native.shape, kind, layout, native.quantization if own else None)
+        values = native.quantization is not None or native.dtype.is_float
+        return Conversion(source, native, self.preprocess if values and not own else None)
+
+
+class VipLane:
+    """One network of a session."""
+
+    def __init__(self, backend: VipBackend, network: Network) -> None:
+        self.backend = backend
+        self.network = network
+        self._library = backend.library
+        self._handle = network.handle
+        self._inputs = [network.bind_input(port.info.index) for port in backend.input_ports]
+        self._outputs = [network.bind_output(info.index) for info in backend.output_infos]
+        self._addresses = [buffer.address for buffer in (*self._inputs, *self._outputs)]
+        self._own_bound = True
+        self._timeout_ms = 0
+        self._running = False
+        self._conversions: dict[tuple[int, str], tuple[Conversion, np.dtype[Any]]] = {}
+
+    def infer(
+        self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
+    ) -> list[Array]:
+        """Inputs, run, outputs."""
+        if not self._own_bound:
+            self._bind(self._inputs, self._outputs)
+            self._own_bound = True
+        for index, (array, port) in enumerate(zip(feed.arrays, self.backend.input_ports, strict=True)):
+            port.conversion(array, bool(feed.nhwc[index])).run(array.ctypes.data, self._addresses[index])
+            self._inputs[index].flush()
+        marks.written = time.perf_counter_ns()
+        self._run(timeout)
+        marks.ran = time.perf_counter_ns()
+        results = []
+        for index, kind in zip(wanted, types, strict=True):
+            self._outputs[index].invalidate()
+            conversion, storage = self._reading(index, kind)
+            info = self.backend.output_infos[index]
+            result = np.empty(info.shape, storage)
+            conversion.run(self._addresses[len(self._inputs) + index], result.ctypes.data)
+            results.append(result if storage == kind else result.astype(kind))
+        return results
+
+    def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
+        """Execute on memory of the caller."""
+        chosen = []
+        for index, (bound, port) in enumerate(zip(inputs, self.backend.input_ports, strict=True)):
+            if bound.spec == port.native or _same_bytes(bound.spec, port.native):
+                chosen.append(_buffer_of(bound.memory))
+                continue
+            values = bound.memory.array()[: bound.spec.nbytes].view(bound.spec.dtype.storage)
+            last = bound.spec.layout is Layout.NHWC
+            port.conversion(values, last).run(bound.memory.address, self._addresses[index])
+            self._inputs[index].flush()
+            chosen.append(self._inputs[index])
+        self._own_bound = False
+        self._bind(chosen, [_buffer_of(bound.memory) for bound in outputs])
+        self._run(timeout)
+
+    def cancel(self) -> bool:
+        """Stop the run, where the library can."""
+        if not self._running:
+            return False
+        library = self._library
+        if isinstance(library, SoftwareLibrary):
+            state = library.handles.find(address_of(self._handle), NetworkState)
+            if state is None:
+                return False
+            state.cancel()
+            return True
+        if "vip_cancel_network" in library.generation.missing:
+            return False
+        return bool(library.vip_cancel_network(self._handle) == 0)
+
+    def abandon(self) -> None:
+        """Nothing waits for a lane's network: duplicates are made from the backend's first one, which only reads it."""
+
+    def close(self) -> None:
+        """Destroy the lane's network and its buffers."""
+        if self.backend.is_root(self.network):
+            for buffer in (*self._inputs, *self._outputs):
+                buffer.close()
+        else:
+            self.network.close()
+
+    def _reading(self, index: int, kind: np.dtype[Any]) -> tuple[Conversion, np.dtype[Any]]:
+        key = (index, kind.char)
+        known = self._conversions.get(key)
+        if known is None:
+            spec = self.backend.output_infos[index].spec
+            as_values = kind != spec.dtype.storage and (spec.quantization is not None or spec.dtype.is_float)
+            target = TensorSpec(spec.name, spec.shape, DType.FLOAT32, spec.layout) if as_values else spec
+            known = self._conversions[key] = (Conversion(spec, target), target.dtype.storage)
+        return known
+
+    def _bind(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
+        library, handle = self._library, self._handle
+        for index, buffer in enumerate(inputs):
+            self._check("vip_set_input", library.vip_set_input(handle, index, buffer.handle))
+        for index, buffer in enumerate(outputs):
+            self._check("vip_set_output", library.vip_set_output(handle, index, buffer.handle))
+
+    def _run(self, timeout: float | None) -> None:
+        library = self._library
+        milliseconds = 0 if timeout is None else max(1, round(timeout * 1000))
+        if (
+            milliseconds != self._timeout_ms
+            and vip_network_property_e.VIP_NETWORK_PROP_SET_TIME_OUT in library.generation.network_properties
+        ):
+            value = ffi.new("uint32_t *", milliseconds)
+            property = int(vip_network_property_e.VIP_NETWORK_PROP_SET_TIME_OUT)
+            self._check("vip_set_network", library.vip_set_network(self._handle, property, value))
+            self._timeout_ms = milliseconds
+        self._running = True
+        try:
+            status = library.vip_run_network(self._handle)
+        finally:
+            self._running = False
+        self._check("vip_run_network", status)
+
+    def _check(self, call: str, status: int) -> None:
+        """Errors as a session raises them: always a RuntimeError, unless it is about time."""
+        try:
+            check(self._library, call, status)
+        except (RuntimeError, DeviceTimeout):
+            raise
+        except AnynpuError as error:
+            raise CallFailed(
+                error.message, hint=error.hint, code=error.code, call=error.call, code_name=error.code_name
+            ) from None
+
+
+def _is_picture(info: TensorInfo) -> bool:
+    """Whether a pre-process node takes the input: bytes that stand for themselves, with channels last."""
+    none = info.quant_format == vip_buffer_quantize_format_e.VIP_BUFFER_QUANTIZE_NONE
+    return none and info.data_format == vip_buffer_format_e.VIP_BUFFER_FORMAT_UINT8 and len(info.dims) == 4 and info.dims[0] == 3
+
+
+def _same_bytes(spec: TensorSpec, native: TensorSpec) -> bool:
+    """Whether memory that holds one is memory that holds the other."""
+    plain = {spec.layout, native.layout} <= {Layout.PLAIN, Layout.NCHW}
+    return (
+        spec.dtype is native.dtype
+        and spec.memory_shape == native.memory_shape
+        and spec.quantization == native.quantization
+        and (spec.layout is native.layout or plain)
+    )
+
+
+def _buffer_of(memory: Memory) -> Buffer:
+    if not isinstance(memory, VipMemory):
+        raise DeviceMemoryError("the memory belongs to another device", hint="make it with the session that uses it")
+    return memory.buffer
+
+
+def _bytes_info(size: int) -> TensorInfo:
+    """Memory that is just bytes."""
+    plain = vip_buffer_quantize_format_e.VIP_BUFFER_QUANTIZE_NONE
+    return TensorInfo(0, "memory", (size,), vip_buffer_format_e.VIP_BUFFER_FORMAT_UINT8, plain, 0, 1.0, 0)

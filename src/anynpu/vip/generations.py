@@ -1,0 +1,112 @@
+"""The generations of the VIPLite software: what each of them has and says.
+
+Three of them share one binary interface and are told apart by the version that the library states. A fourth one has other structs
+under the same names, and is refused before any of them is used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..chips import Chip
+from ..errors import DeviceUnavailable
+from .constants import vip_status_e
+
+__all__ = ["A", "B", "C", "Generation", "generation_of_chip", "generation_of_version"]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation.
+
+    :ivar version: what ``vip_get_version`` returns: major, minor and patch in a byte each
+    :ivar driver: what ``vip_init`` prints as the driver's version
+    :ivar wrong_target: the status for a model that was compiled for another NPU
+    :ivar missing: calls that its libraries do not have
+    :ivar network_properties: those it knows, by number
+    :ivar power_by_network: ``vip_power_management`` is given a network, not the number of a device
+    """
+
+    name: str
+    version: int
+    driver: str
+    wrong_target: vip_status_e
+    missing: frozenset[str]
+    network_properties: frozenset[int]
+    power_by_network: bool = False
+    init_takes_size: bool = False
+
+    @property
+    def dotted(self) -> str:
+        """The version as text.
+
+        >>> B.dotted
+        '1.13.0'
+        """
+        return f"{self.version >> 16}.{self.version >> 8 & 255}.{self.version & 255}"
+
+
+_QUERIES_OF_ALL = {0, 1, 2, 3, 6, 7}
+_SETTINGS_OF_ALL = {64, 65, 66, 67, 69}
+
+A = Generation(
+    "V85x",
+    0x00010800,
+    "1.8.0",
+    vip_status_e.VIP_ERROR_INVALID_NETWORK,
+    frozenset(
+        {
+            "vip_dup_network",
+            "vip_weak_dup_network",
+            "vip_cancel_network",
+            "vip_create_buffer_cache",
+            "vip_set_group",
+            "vip_query_group",
+            "vip_trigger_group",
+            "vip_wait_group",
+            "vip_set_log_path",
+        }
+    ),
+    frozenset(_QUERIES_OF_ALL | _SETTINGS_OF_ALL),
+    power_by_network=True,
+    init_takes_size=True,
+)
+B = Generation(
+    "1.13",
+    0x00010D00,
+    "1.13.0.0-AW-2023-10-19",
+    vip_status_e.VIP_ERROR_NETWORK_INCOMPATIBLE,
+    frozenset(),
+    frozenset(_QUERIES_OF_ALL | {8} | _SETTINGS_OF_ALL | {68}),
+)
+C = Generation(
+    "2.0",
+    0x00020003,
+    "2.0.3.2-AW-2024-08-30",
+    vip_status_e.VIP_ERROR_NOT_SUPPORTED,
+    frozenset(),
+    frozenset(_QUERIES_OF_ALL | {8} | _SETTINGS_OF_ALL | {68, 70, 71, 72}),
+)
+
+
+def generation_of_chip(chip: Chip) -> Generation:
+    """The generation of a chip's software."""
+    if chip.vip is None:
+        raise DeviceUnavailable(
+            f"{chip.name} has no VIPLite NPU", hint="use the RKNN calls for Rockchip's chips, or a chip such as t527"
+        )
+    return {"1.x (V85x)": A, "1.13": B, "2.0": C}[chip.vip.software]
+
+
+def generation_of_version(version: int, library: str) -> Generation:
+    """The generation of a library that states *version*.
+
+    >>> generation_of_version(0x00020003, "libNBGlinker.so").name
+    '2.0'
+    """
+    if version >= 0x00020200:
+        raise DeviceUnavailable(
+            f"{library} is VIPLite {version >> 16}.{version >> 8 & 255}, whose structs differ from those of 2.0 under the same names",
+            hint="use the library of the board's SDK, of a version from 1.x to 2.1",
+        )
+    return C if version >= 0x00020000 else B if version >= 0x00010D00 else A

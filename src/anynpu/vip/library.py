@@ -1,0 +1,124 @@
+"""The library object: all ``vip_*`` functions, of the vendor's library or of the software NPU.
+
+What is above it calls its methods with pointers of ``anynpu._vip.ffi`` and reads statuses, as a C program does; which of the two
+answers makes no difference to it.
+
+>>> from anynpu._vip import ffi
+>>> library = open_library("sim:t527")
+>>> library.vip_init(0)
+0
+>>> network = ffi.new("vip_network *")
+>>> library.vip_create_network(ffi.new("char[]", b"missing.nb"), 0, 1, network)
+-7
+>>> library.vip_destroy()
+0
+"""
+
+from __future__ import annotations
+
+import threading
+
+from .. import chips
+from ..devices import DeviceChoice, choose_device
+from ..errors import (
+    AnynpuError,
+    CallFailed,
+    DeviceError,
+    DeviceMemoryError,
+    DeviceTimeout,
+    DeviceUnavailable,
+    JobCancelled,
+    ModelError,
+    ParameterError,
+    UnsupportedCall,
+)
+from .constants import vip_status_e
+from .interface import Library
+from .software.library import SoftwareLibrary
+from .vendor import VendorLibrary
+
+__all__ = ["Library", "check", "open_library"]
+
+_libraries: dict[tuple[str, str], Library] = {}
+_lock = threading.Lock()
+
+
+def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
+    """The library for *device* (see :mod:`anynpu.devices`); the same object for the same device, so networks can share
+    weights."""
+    if device is not None and not isinstance(device, (str, DeviceChoice)):
+        return device
+    choice = device if isinstance(device, DeviceChoice) else choose_device(device)
+    if choice.kind == "rknn":
+        raise DeviceUnavailable(
+            f"this device ({choice.reason}) has no VIPLite NPU",
+            hint="Rockchip's chips have the RKNN calls; or pass device='sim'",
+        )
+    key = (choice.kind, choice.detail)
+    with _lock:
+        if key not in _libraries:
+            if choice.kind == "sim":
+                _libraries[key] = _software(choice.detail)
+            else:
+                _libraries[key] = VendorLibrary.find(choice.detail, reason=choice.reason)
+        return _libraries[key]
+
+
+def _software(chip: str) -> SoftwareLibrary:
+    return SoftwareLibrary(chips.get(chip).name if chip else None)
+
+
+_CLASSES: dict[int, type[AnynpuError]] = {
+    vip_status_e.VIP_ERROR_TIMEOUT: DeviceTimeout,
+    vip_status_e.VIP_ERROR_INVALID_ARGUMENTS: ParameterError,
+    vip_status_e.VIP_ERROR_NOT_SUPPORTED: UnsupportedCall,
+    vip_status_e.VIP_ERROR_OUT_OF_RESOURCE: DeviceMemoryError,
+    vip_status_e.VIP_ERROR_OUT_OF_MEMORY: DeviceMemoryError,
+    vip_status_e.VIP_ERROR_INVALID_NETWORK: ModelError,
+    vip_status_e.VIP_ERROR_MISSING_INPUT_OUTPUT: ParameterError,
+    vip_status_e.VIP_ERROR_NETWORK_NOT_PREPARED: DeviceError,
+    vip_status_e.VIP_ERROR_NETWORK_INCOMPATIBLE: ModelError,
+    vip_status_e.VIP_ERROR_POWER_OFF: DeviceUnavailable,
+    vip_status_e.VIP_ERROR_POWER_STOP: DeviceUnavailable,
+    vip_status_e.VIP_ERROR_CANCELED: JobCancelled,
+}
+
+_TEXTS: dict[int, tuple[str, str]] = {
+    vip_status_e.VIP_ERROR_TIMEOUT: ("the NPU did not finish in time", "look at what else uses it"),
+    vip_status_e.VIP_ERROR_IO: ("a file, descriptor or the driver failed", "look at what the kernel says (dmesg)"),
+    vip_status_e.VIP_ERROR_INVALID_ARGUMENTS: ("a parameter does not fit", ""),
+    vip_status_e.VIP_ERROR_NOT_SUPPORTED: ("this is not available with this NPU, driver or model", ""),
+    vip_status_e.VIP_ERROR_OUT_OF_RESOURCE: ("the NPU has no room for it", "destroy what is not used"),
+    vip_status_e.VIP_ERROR_OUT_OF_MEMORY: (
+        "there is not enough memory for the NPU",
+        "destroy networks and buffers that are not used",
+    ),
+    vip_status_e.VIP_ERROR_INVALID_NETWORK: ("the model is not valid, or the network does not exist", "compile it again"),
+    vip_status_e.VIP_ERROR_MISSING_INPUT_OUTPUT: ("an input or output has no buffer", "set all of them before a run"),
+    vip_status_e.VIP_ERROR_NETWORK_NOT_PREPARED: ("the network is not prepared", "prepare it before"),
+    vip_status_e.VIP_ERROR_NETWORK_INCOMPATIBLE: ("the model was compiled for another NPU", "compile it for this chip"),
+    vip_status_e.VIP_ERROR_FAILURE: ("the driver failed without a reason", "look at what it printed"),
+    vip_status_e.VIP_ERROR_POWER_OFF: ("the NPU has no power", "switch it on"),
+    vip_status_e.VIP_ERROR_POWER_STOP: ("the NPU was stopped", "start it"),
+    vip_status_e.VIP_ERROR_RECOVERY: ("the NPU was reset after a hang", "submit the network again"),
+    vip_status_e.VIP_ERROR_CANCELED: ("the network was cancelled", ""),
+    vip_status_e.VIP_ERROR_NAN_INF: ("the network computed what is no number", "look at its inputs"),
+    vip_status_e.VIP_ERROR_FUSA: ("the NPU found a fault in itself", "restart the board"),
+}
+
+
+def check(library: Library, call: str, status: int) -> None:
+    """Raise the error that *status* stands for; nothing for success."""
+    if status == 0:
+        return
+    failure = library.last_error()
+    if failure is not None and (failure.call != call or failure.status != status):
+        failure = None
+    text, hint = _TEXTS.get(status, ("the driver returned a status without a meaning", ""))
+    if failure is not None:
+        text, hint = failure.text, failure.hint
+    kind = _CLASSES.get(status, CallFailed)
+    if call == "vip_create_network" and status == vip_status_e.VIP_ERROR_NOT_SUPPORTED:
+        kind = ModelError
+    name = vip_status_e(status).name if status in vip_status_e._value2member_map_ else ""
+    raise kind(text, hint=hint, code=status, call=call, code_name=name)

@@ -1,0 +1,1 @@
+"""The software NPU behind the VIPLite calls."""

@@ -1,0 +1,114 @@
+"""The vendor's own library behind the library object."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+from .._vip import ffi
+from ..errors import DeviceUnavailable, UnsupportedCall
+from .generations import generation_of_version
+from .interface import Library, functions
+
+__all__ = ["VendorLibrary"]
+
+NAMES = ("libNBGlinker.so", "libVIPlite.so")
+HELPERS = ("libVIPhal.so", "libVIPuser.so")
+"""What the two need; loaded first where it lies beside them, because a board does not always have its folder on the loader's
+path."""
+
+FOLDERS = (
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib/arm-linux-gnueabihf",
+    "/usr/local/lib",
+    "/vendor/lib64",
+    "/vendor/lib",
+)
+
+
+class VendorLibrary(Library):
+    """A library that was loaded at run time. A function that it lacks raises :class:`UnsupportedCall` when it is called.
+
+    :param path: file, or a name that the system's loader finds
+
+    >>> library = VendorLibrary("/usr/lib/libNBGlinker.so")     # doctest: +SKIP
+    >>> library.generation.name                                 # doctest: +SKIP
+    '2.0'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.fspath(path)
+        self._helpers = _load_helpers(Path(self.path)) if "/" in self.path else []
+        try:
+            self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise DeviceUnavailable(
+                f"{self.path} cannot be loaded: {error}",
+                hint="install the libraries of the board's SDK, or name one with ANYNPU_VIP_LIBRARY; `anynpu doctor` tells more",
+            ) from error
+        if not hasattr(self._library, "vip_get_version"):
+            raise DeviceUnavailable(
+                f"{self.path} has no vip_get_version",
+                hint=f"the libraries with the calls are {' and '.join(NAMES)}; {' and '.join(HELPERS)} only serve them",
+            )
+        self._library.vip_get_version.restype = ctypes.c_uint32
+        self.version = int(self._library.vip_get_version())
+        self.generation = generation_of_version(self.version, self.path)
+        for name in functions():
+            setattr(self, name, self._function(name))
+
+    @classmethod
+    def find(cls, path: str = "", *, reason: str = "") -> VendorLibrary:
+        """The library at *path*, or the first that is found where such libraries are."""
+        if path:
+            return cls(path)
+        failures = []
+        candidates = [*NAMES, *(str(Path(folder, name)) for folder in FOLDERS for name in NAMES if Path(folder, name).exists())]
+        for candidate in candidates:
+            try:
+                return cls(candidate)
+            except DeviceUnavailable as error:
+                failures.append(error)
+        if len(candidates) > len(NAMES):
+            raise failures[-1]
+        why = f" ({reason})" if reason else ""
+        raise DeviceUnavailable(
+            f"there is an NPU{why}, but no {' or '.join(NAMES)}",
+            hint="install the libraries, name one with ANYNPU_VIP_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim",
+        )
+
+    @property
+    def description(self) -> str:
+        """What a user is told that he runs on."""
+        return f"{Path(self.path).stem} {self.version >> 16}.{self.version >> 8 & 255}.{self.version & 255}"
+
+    def _function(self, name: str) -> Any:
+        try:
+            symbol = getattr(self._library, name)
+        except AttributeError:
+            return functools.partial(self._missing, name)
+        return ffi.cast(f"{name}_fn", ctypes.cast(symbol, ctypes.c_void_p).value)
+
+    def _missing(self, name: str, *arguments: Any) -> Any:
+        del arguments
+        raise UnsupportedCall(
+            f"{self.description} does not have {name}", hint="a later version of the library may have it", call=name
+        )
+
+
+def _load_helpers(path: Path) -> list[ctypes.CDLL]:
+    """The libraries beside *path* that it needs, in the scope where it finds them."""
+    found = []
+    for name in HELPERS:
+        helper = path.parent / name
+        if helper.is_file():
+            try:
+                found.append(ctypes.CDLL(str(helper), mode=os.RTLD_NOW | os.RTLD_GLOBAL))
+            except OSError:  # not the one that is needed; if it is, the library itself says what is missing
+                continue
+    return found

@@ -1,0 +1,267 @@
+"""Values in memory of the caller's choice, and runs on them."""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anynpu.errors import DeviceClosed, FeedError, FeedNameError, FeedShapeError, FeedTypeError, SessionError
+from anynpu.session import InferenceSession, OrtValue
+from anynpu.tensor import DType, TensorSpec
+
+from .fake import IMAGE, FakeDevice, feed
+from .test_callbacks import Collector
+
+
+def test_a_value_on_the_host_is_the_array() -> None:
+    array = feed(3)
+    value = OrtValue.ortvalue_from_numpy(array)
+    assert value.numpy() is array
+    assert value.data_ptr() == array.ctypes.data
+    assert value.shape() == [1, 4]
+    assert value.element_type() == "tensor(float)"
+    assert value.device_name() == value.device_type() == "cpu"
+    assert value.device_id() == 0
+    assert value.is_tensor()
+    assert value.has_value()
+    value.update_inplace(feed(5))
+    assert array.tolist() == [[5] * 4]
+    assert value.numpy(np.float16).dtype == np.float16
+    assert value.memory_info() == {"device_type": "cpu", "device_id": 0}
+    with pytest.raises(FeedShapeError):
+        value.update_inplace(np.zeros((2, 2), np.float32))
+    empty = OrtValue.ortvalue_from_shape_and_type([2, 3], np.int64)
+    assert empty.numpy().tolist() == [[0] * 3] * 2
+    assert OrtValue.ortvalue_from_shape_and_type([1], "tensor(float)").element_type() == "tensor(float)"
+
+
+def test_a_value_on_the_device() -> None:
+    with FakeDevice().open() as session:
+        value = OrtValue.ortvalue_from_numpy(feed(3), "npu", session=session, name="x")
+        assert value.device_name() == "npu"
+        assert value.numpy().tolist() == [[3] * 4]
+        info = value.memory_info()
+        assert info["fd"] >= 0
+        assert info["dmabuf_backed"]
+        assert (info["size"], info["attr_size"]) == (16, 16)
+        assert info["virt_addr"] == value.data_ptr() != 0
+        value.update_inplace(feed(4))
+        assert value.numpy().tolist() == [[4] * 4]
+        value.sync_to_device()
+        value.sync_from_device()
+        other = OrtValue.ortvalue_from_shape_and_type([1, 4], np.float32, "rknpu2", session=session, name="y", io_kind="output")
+        assert other.numpy().tolist() == [[0] * 4]
+
+
+def test_values_that_cannot_be() -> None:
+    with FakeDevice().open() as session:
+        calls: list[tuple[Any, type[Exception], str]] = [
+            (lambda: OrtValue.ortvalue_from_numpy(feed(), "npu"), FeedError, "needs session and name"),
+            (lambda: OrtValue.ortvalue_from_numpy(feed(), "gpu"), FeedError, "there is no device 'gpu'"),
+            (lambda: OrtValue.ortvalue_from_numpy(feed(), "npu", session=session, name="z"), FeedNameError, "no input 'z'"),
+            (
+                lambda: OrtValue.ortvalue_from_numpy(feed(), "npu", session=session, name="x", io_kind="in"),
+                FeedError,
+                "io_kind",
+            ),
+            (
+                lambda: OrtValue.ortvalue_from_shape_and_type([2, 4], "float32", "npu", session=session, name="x"),
+                FeedShapeError,
+                r"takes \[1, 4\]",
+            ),
+            (
+                lambda: OrtValue.ortvalue_from_shape_and_type([1, 4], "int64", "npu", session=session, name="x"),
+                FeedTypeError,
+                "not int64",
+            ),
+            (lambda: OrtValue.ortvalue_from_shape_and_type([1, 4], "nonsense"), FeedTypeError, "no element type"),
+        ]
+        for call, kind, text in calls:
+            with pytest.raises(kind, match=text):
+                call()
+
+
+def test_memory_behind_a_descriptor_is_used_where_it_lies() -> None:
+    fd = os.memfd_create("camera")
+    os.ftruncate(fd, 8192)
+    os.pwrite(fd, feed(7).tobytes(), 4096 + 64)
+    with FakeDevice().open() as session:
+        for owner in (session, None):
+            arguments = {} if owner is None else {"session": owner, "name": "x"}
+            value = OrtValue.ortvalue_from_dmabuf(fd, [1, 4], np.float32, size=16, offset=4096 + 64, **arguments)
+            assert value.numpy().tolist() == [[7] * 4], "the offset counts for the host too"
+            binding = session.io_binding()
+            binding.bind_ortvalue_input("x", value)
+            session.run_with_iobinding(binding)
+            assert binding.copy_outputs_to_cpu()[0].tolist() == [[14] * 4]
+        with pytest.raises(FeedShapeError, match="16 bytes, the memory has 8"):
+            OrtValue.ortvalue_from_dmabuf(fd, [1, 4], np.float32, size=8)
+    os.close(fd)
+
+
+def test_a_run_on_host_arrays_reads_them_anew_each_time() -> None:
+    with FakeDevice().open() as session:
+        binding = session.io_binding()
+        array = feed(1)
+        binding.bind_cpu_input("x", array)
+        for value in (1, 2, 3):
+            array[:] = value
+            session.run_with_iobinding(binding)
+            assert binding.copy_outputs_to_cpu()[0].tolist() == [[2 * value] * 4]
+        assert [value.device_name() for value in binding.get_outputs()] == ["cpu"]
+
+
+def test_outputs_in_memory_of_every_kind() -> None:
+    with FakeDevice().open() as session:
+        target = np.zeros((1, 4), np.float32)
+        host = OrtValue.ortvalue_from_numpy(target)
+        device = OrtValue.ortvalue_from_shape_and_type([1, 4], np.float32, "npu", session=session, name="y", io_kind="output")
+        raw = np.zeros((1, 4), np.float16)
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", feed(3))
+        for bind in (
+            lambda: binding.bind_ortvalue_output("y", host),
+            lambda: binding.bind_ortvalue_output("y", device),
+            lambda: binding.bind_output("y"),
+            lambda: binding.bind_output("y", "npu"),
+            lambda: binding.bind_output("y", "cpu", 0, np.float16, [1, 4], raw.ctypes.data),
+        ):
+            bind()
+            session.run_with_iobinding(binding)
+            binding.synchronize_inputs()
+            binding.synchronize_outputs()
+            assert binding.copy_outputs_to_cpu()[0].tolist() == [[6] * 4]
+        assert target.tolist() == raw.tolist() == device.numpy().tolist() == [[6] * 4]
+
+
+def test_host_memory_at_an_address() -> None:
+    with FakeDevice().open() as session:
+        array = feed(8)
+        binding = session.io_binding()
+        binding.bind_input("x", "cpu", 0, np.float32, [1, 4], array.ctypes.data)
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == [[16] * 4]
+        with pytest.raises(FeedError, match="by its address"):
+            binding.bind_input("x", "npu", 0, np.float32, [1, 4], array.ctypes.data)
+        with pytest.raises(FeedError, match="by its address"):
+            binding.bind_output("y", "npu", buffer_ptr=array.ctypes.data)
+
+
+def test_bindings_that_cannot_be() -> None:
+    with FakeDevice().open() as session:
+        binding = session.io_binding()
+        with pytest.raises(FeedNameError, match="all model inputs must be bound before run_with_iobinding; 'x' is not"):
+            session.run_with_iobinding(binding)
+        for call, kind in (
+            (lambda: binding.bind_cpu_input("z", feed()), FeedNameError),
+            (lambda: binding.bind_cpu_input("x", feed()[0]), FeedShapeError),
+            (lambda: binding.bind_output("z"), FeedNameError),
+            (lambda: binding.bind_output("y", shape=[2, 2]), FeedShapeError),
+            (lambda: binding.bind_ortvalue_output("y", OrtValue.ortvalue_from_numpy(np.zeros((2, 2)))), FeedShapeError),
+            (
+                lambda: binding.bind_ortvalue_input(
+                    "x",
+                    OrtValue.ortvalue_from_shape_and_type([1, 4], "float32", "npu", session=session, name="y", io_kind="output"),
+                ),
+                FeedNameError,
+            ),
+        ):
+            with pytest.raises(kind):
+                call()
+        binding.bind_cpu_input("x", feed())
+        binding.clear_binding_inputs()
+        with pytest.raises(FeedNameError):
+            session.run_with_iobinding(binding)
+        assert binding.get_outputs() == []
+
+
+def test_values_of_an_image_are_laid_out_for_the_device() -> None:
+    outputs = (TensorSpec("y", (1, 3, 4, 5), DType.FLOAT32),)
+    picture = np.arange(60, dtype=np.uint8).reshape(1, 3, 4, 5)
+    device = FakeDevice(inputs=(IMAGE,), outputs=outputs)
+    with device.open() as session:
+        value = OrtValue.ortvalue_from_numpy(picture, "npu", session=session, name="image")
+        assert value.memory_info()["fmt"] == "NHWC"
+        assert value.numpy().tolist() == picture.tolist()
+        binding = session.io_binding()
+        binding.bind_ortvalue_input("image", value)
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == (picture.astype(np.float32) * 2).tolist()
+        assert device.bound_runs[-1][1][0].dtype is DType.UINT8
+    with device.open(layout="nhwc") as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("image", np.ascontiguousarray(picture.transpose(0, 2, 3, 1)))
+        session.run_with_iobinding(binding)
+        assert binding.copy_outputs_to_cpu()[0].tolist() == (picture.astype(np.float32) * 2).tolist()
+
+
+def test_bound_runs_on_any_core_and_in_the_background() -> None:
+    device = FakeDevice(3, run_time=0.002)
+    with device.open() as session:
+        bindings = []
+        for value in range(6):
+            binding = session.io_binding()
+            binding.bind_cpu_input("x", feed(value))
+            bindings.append(binding)
+        session.run_with_iobinding(bindings[0], core=2)
+        jobs = [session.submit_with_iobinding(binding, core=number % 3) for number, binding in enumerate(bindings)]
+        assert [job.result(30) for job in jobs] == [[]] * 6
+        collector = Collector(6)
+        for number, binding in enumerate(bindings):
+            session.run_async_with_iobinding(binding, collector, number)
+        assert [(results, number) for results, number, _ in collector.wait()] == [([], number) for number in range(6)]
+        assert [binding.copy_outputs_to_cpu()[0][0, 0] for binding in bindings] == [2 * value for value in range(6)]
+        assert {mask for mask, _ in device.bound_runs} >= {1, 2, 4}
+        with pytest.raises(TypeError):
+            session.run_async_with_iobinding(bindings[0], 7)  # type: ignore[arg-type]
+    assert device.violations == []
+
+
+def test_a_binding_is_in_one_run_at_a_time() -> None:
+    device = FakeDevice(3, gated=True)
+    assert device.gate is not None
+    with device.open() as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", feed(1))
+        job = session.submit_with_iobinding(binding)
+        device.wait_entered()
+        with pytest.raises(SessionError, match="has not finished"):
+            session.run_with_iobinding(binding)
+        with pytest.raises(SessionError, match="has not finished"):
+            binding.bind_cpu_input("x", feed(2))
+        device.gate.set()
+        job.result(30)
+        session.run_with_iobinding(binding)
+
+
+def test_a_failed_run_lets_go_of_its_binding() -> None:
+    failing = [True]
+    with FakeDevice(1, fails=lambda lane: failing[0]).open() as session:
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", feed(1))
+        for _ in range(2):
+            with pytest.raises(Exception, match="fake device failed"):
+                session.run_with_iobinding(binding)
+        failing[0] = False
+        session.run_with_iobinding(binding)
+
+
+def test_a_binding_outlives_the_name_of_its_session() -> None:
+    def bound() -> Any:
+        session = FakeDevice().open()
+        binding = session.io_binding()
+        binding.bind_cpu_input("x", feed(2))
+        session.run_with_iobinding(binding)
+        return binding
+
+    binding = bound()
+    gc.collect()
+    assert binding.copy_outputs_to_cpu()[0].tolist() == [[4] * 4]
+    session: InferenceSession = binding._session
+    session.close()
+    with pytest.raises(DeviceClosed):
+        session.run_with_iobinding(binding)
