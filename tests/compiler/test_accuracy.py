@@ -107,6 +107,17 @@ def test_a_chip_without_float16_gets_none(network: onnx.ModelProto) -> None:
     assert not any(isinstance(layer.op, Float) for layer in model.programs[0].layers)
 
 
+@pytest.mark.parametrize(("chip", "dtype"), [("t527", "uint8"), ("t527", "int8"), ("v853", "int8_dfp")])
+def test_formats_without_groups_are_fitted_too(
+    network: onnx.ModelProto, expected: list[list[Array]], chip: str, dtype: str
+) -> None:
+    fast, fitted = (
+        anynpu.compile(network, chip, dtype=dtype, dataset=CALIBRATION, accuracy=accuracy) for accuracy in ("fast", "default")
+    )
+    assert "refit: 3 convolutions" in fitted.provenance["accuracy"]
+    assert quality(fitted, expected) > quality(fast, expected) + 0.02
+
+
 @pytest.mark.parametrize("step", STEPS)
 def test_each_step_can_be_left_out_alone(network: onnx.ModelProto, default: Model, step: str) -> None:
     model = anynpu.compile(network, "rk3588", dataset=CALIBRATION, algorithm="mse", without=[step])
@@ -171,7 +182,9 @@ def test_a_metric_of_the_caller_decides(study: Study) -> None:
         asked.append(len(given))
         return -float(len(np.unique(given[0])))
 
-    bench = Workbench(study.bench.graph, chips.get("rk3588"), study.bench.calibration, CALIBRATION, metric=coarse)
+    bench = Workbench(
+        study.bench.graph, chips.get("rk3588"), study.bench.calibration, CALIBRATION, study.bench.kind, metric=coarse
+    )
     (chosen,) = run_recipe([bench], [study.steps], Recipe(refit=False), best=True, time_budget=1.0)
     tried = [bench.score(bench.quantized(Recipe(groups=count), study.steps)).value for count in (1, 2, 4)]
     assert asked

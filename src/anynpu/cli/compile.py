@@ -87,7 +87,9 @@ def command(
     ] = Accuracy.DEFAULT,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="STEP", help="Leave a step of the recipe out: heads, clip, groups or refit. Repeat for more."),
+        typer.Option(
+            metavar="STEP", help="Leave a step of the recipe out: heads, clip, groups, asymmetric, refit. Repeat for more."
+        ),
     ] = None,
     metric: Annotated[
         str | None, typer.Option(help="What best and the re-fit judge by: cosine, top1, margin, detections or map.")
@@ -111,10 +113,10 @@ def command(
       anynpu compile yolo.onnx -o yolo.rknn --target rk3588 \\
           --dataset street/ --std 255,255,255
       anynpu compile yolo.onnx -o yolo.rknn --target rk3588 --dtype fp16
-      anynpu compile yolo.onnx -o yolo.nb --target t527 --dtype uint8 \\
-          --dataset street/ --std 255,255,255 --preprocess rgb
       anynpu compile yolo.onnx -o yolo.rknn --target rk3588 \\
           --dataset street/ --std 255,255,255 --accuracy best --metric detections
+      anynpu compile yolo.onnx -o yolo.nb --target t527 --dtype uint8 \\
+          --dataset street/ --std 255,255,255 --preprocess rgb
     """
     shapes = parse_shapes(shape)
     names = input_names(model) if mean or std else []

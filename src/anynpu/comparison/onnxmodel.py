@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..compiler.calibrate import open_session
+from ..compiler.calibrate import float_session
 from ..compiler.graph import Graph, Node
 from ..compiler.importer import Shapes, import_onnx, load_onnx
 from ..compiler.options import InputOptions, preprocessing
@@ -72,7 +72,7 @@ class OnnxSubject:
     def watch(self, names: AbstractSet[str]) -> None:
         """See :meth:`Subject.watch`."""
         self._watched = [name for name in self._makers if name in names]
-        self._session = open_session(self._graph, self._graph.nodes, self._graph.inputs, self._watched)
+        self._session = float_session(self._graph, self._graph.nodes, self._graph.inputs, self._watched)
         self._pieces = {}
 
     def units(self) -> Sequence[Unit]:
@@ -107,7 +107,7 @@ class OnnxSubject:
         first = unit.tensors[0]
         if first not in self._pieces:
             nodes, inputs = self._between(unit.tensors)
-            self._pieces[first] = inputs, open_session(self._graph, nodes, inputs, unit.tensors)
+            self._pieces[first] = inputs, float_session(self._graph, nodes, inputs, unit.tensors)
         inputs, session = self._pieces[first]
         feeds = {}
         for name in inputs:

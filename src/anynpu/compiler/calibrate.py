@@ -18,7 +18,7 @@ from .graph import Graph, Node, external_tensor, to_onnx
 from .ranges import ALGORITHMS, Observer
 from .stages import Stage, needed_nodes, stages
 
-__all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "open_session"]
+__all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "float_session"]
 
 Floats = npt.NDArray[np.float32]
 Progress = Callable[[str, int, "int | None"], None]
@@ -133,7 +133,7 @@ class FloatModel:
         self._parts: list[tuple[Stage, list[str], list[str], Any]] = []
         for stage in stages(nodes):
             inputs, outputs = stage.entering(graph), stage.leaving(nodes, set(wanted))
-            session = open_session(graph, stage.nodes, inputs, outputs) if outputs else None
+            session = float_session(graph, stage.nodes, inputs, outputs) if outputs else None
             self._parts.append((stage, inputs, outputs, session))
 
     def run(self, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
@@ -158,7 +158,7 @@ def _not_computed(node: Node) -> CalibrationError:
     )
 
 
-def open_session(
+def float_session(
     graph: Graph, nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str], *, rounding: bool = False
 ) -> Any:
     """An onnxruntime session of some nodes of *graph*; with *rounding*, nodes that quantise and dequantise stay where they are."""

@@ -11,10 +11,11 @@ from .. import chips
 from ..errors import CompileError, TensorNameError
 from ..program import Model, Program
 from ..reports import Report, report
+from ..tensor import DType
 from .calibrate import CalibratedRanges, UnknownRanges, calibrate
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import InputInfo, open_dataset
-from .formats import Format, format_of
+from .formats import Format, format_of, without_zero_points
 from .forms import forms_of
 from .graph import Graph
 from .groups import grouping_candidates
@@ -80,7 +81,7 @@ def compile(
     :param preprocess: ``rgb`` or ``bgr`` to begin the model with a pre-process node: it takes a picture's bytes in that order of channels
         and applies mean and std itself; a dict by input name where there are several inputs. Allwinner's chips only
     :param accuracy: ``fast`` leaves the re-fit of weights out; ``best`` tries recipes and float16 layers against each other
-    :param without: steps of the recipe to leave out: ``heads``, ``clip``, ``groups``, ``refit``
+    :param without: steps of the recipe to leave out: ``heads``, ``clip``, ``groups``, ``asymmetric``, ``refit``
     :param metric: what ``best`` and the re-fit judge by: ``cosine``, ``top1``, ``margin``, ``detections``, ``map``, or a function of
         (expected outputs, given outputs) whose result is larger the better; chosen by the shape of the outputs by default
     :param time_budget: by how much of the predicted time float16 layers of ``best`` may slow the model down
@@ -118,9 +119,9 @@ def compile(
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
     plans = [plan_steps(entry.graph, kind, hybrid) for entry in prepared]
-    # the recipe is for int8 with weights by channel; other formats have fewer choices, or need fewer
-    tuned = chip.family == "rknn" and kind.name == "w8a8"
     recipe = recipe_of(accuracy, algorithm, percentile, kind.groups, without)
+    if not recipe.asymmetric:
+        kind = without_zero_points(kind)
     ranges: Ranges = UnknownRanges()
     calibration, remarks, warnings = "", "", ""
     trials: list[Trial] = []
@@ -139,14 +140,15 @@ def compile(
         graphs = [(entry.graph, steps) for entry, steps in zip(prepared, plans, strict=True)]
         known = {*first.graph.inputs, *first.graph.producers()}
         names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
-        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and tuned]
+        eight = kind.codes is DType.INT8
+        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and eight]
         seen = calibrate(first.graph, names, candidates, data, data.length, progress, custom)
         ranges = CalibratedRanges(seen.observer, algorithm, percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         calibration = f"{count}{algorithm}"
-        if tuned:
+        if eight:
             benches = [
-                Workbench(entry.graph, chip, seen, data, entry.normalisation.preprocess, metric=metric, progress=progress)
+                Workbench(entry.graph, chip, seen, data, kind, entry.normalisation.preprocess, metric=metric, progress=progress)
                 for entry in prepared
             ]
             trials = run_recipe(benches, plans, recipe, best=accuracy == "best", time_budget=time_budget, progress=progress)

@@ -16,7 +16,7 @@ from ..chips import Chip
 from ..errors import CompileError
 from ..tensor import DType
 
-__all__ = ["DTYPES", "Format", "format_of", "format_words", "known_names"]
+__all__ = ["DTYPES", "Format", "format_of", "format_words", "known_names", "without_zero_points"]
 
 DTYPES = ("w8a8", "fp16", "w16a16", "i8", "i8dfp", "bf16")
 """What this compiler writes. Chips name further ones (w8a16, w4a16), which it does not write yet."""
@@ -161,3 +161,8 @@ def _with_groups(kind: Format, chip: Chip, groups: int | None) -> Format:
             hint="leave channel_groups out; for better accuracy use dtype int8 or int16",
         )
     return replace(kind, groups=groups if kind.groups > 1 else 1)
+
+
+def without_zero_points(kind: Format) -> Format:
+    """The format with weights that have no zero point, where they have one for each channel."""
+    return replace(kind, weights=WeightScales.CHANNEL_SYMMETRIC) if kind.weights is WeightScales.CHANNEL else kind

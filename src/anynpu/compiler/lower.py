@@ -91,8 +91,7 @@ class _Lowering:
         self._graph = graph
         self._chip = chip
         self._outline = outline
-        emitter = OutlineEmitter if outline else Emitter
-        self._emitter = emitter(graph, quantization, kind.codes, kind.weights, refined=refined)
+        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, kind.codes, kind.weights, refined)
         self._half = kind.half
         self._layers: list[Layer] = []
         self._tensors = Tensors(kind.codes, quantization, self._layers)

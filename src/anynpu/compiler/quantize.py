@@ -142,7 +142,7 @@ def assign_quantization(
                 result[before] = _grouped(grouping, channels[before], wide, dtype, activation if clip else None, target)
                 continue
             low, high = ranges(before, exact=before in heads)
-            if clip and dtype is DType.INT8 and isinstance(target, Affine):  # 16 bits have codes enough for the flat parts
+            if clip and dtype is DType.INT8:  # 16 bits have codes enough for the flat parts
                 low, high = clip_to_table(activation.function, low, high, target, dtype)
             result[before] = from_range(before, low, high)
     return result

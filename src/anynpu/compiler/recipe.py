@@ -5,6 +5,7 @@ The steps, in order, each of which can be left out by name:
 * ``heads``: what lies between the last convolution and an output keeps its whole range, whatever the algorithm;
 * ``clip``: the range before a table is drawn in where the table is flat;
 * ``groups``: channels of like range share a scale, where one scale for all would drown the small ones;
+* ``asymmetric``: weights have a zero point for each output channel, where the format has such;
 * ``refit``: weights and biases answer what the layers before them have lost, if samples that were kept apart agree.
 """
 
@@ -17,7 +18,7 @@ from ..errors import CompileError
 
 __all__ = ["ACCURACIES", "STEPS", "Recipe", "recipe_of"]
 
-STEPS = ("heads", "clip", "groups", "refit")
+STEPS = ("heads", "clip", "groups", "asymmetric", "refit")
 """The names of the steps that can be left out."""
 
 ACCURACIES = ("fast", "default", "best")
@@ -31,6 +32,7 @@ class Recipe:
     :ivar groups: most groups of channels of one tensor; 1 for none
     :ivar heads: keep the whole range between the last convolution and an output
     :ivar clip: draw in ranges before tables where the table is flat
+    :ivar asymmetric: weights with zero points
     :ivar refit: fit weights anew to rounded inputs
     """
 
@@ -39,12 +41,13 @@ class Recipe:
     groups: int = 2
     heads: bool = True
     clip: bool = True
+    asymmetric: bool = True
     refit: bool = True
 
     def __str__(self) -> str:
         ranges = f"{self.algorithm} {self.percentile:g}" if self.algorithm == "percentile" else self.algorithm
         parts = [ranges, f"{self.groups} groups" if self.groups > 1 else "no groups"]
-        missing = [name for name in ("heads", "clip", "refit") if not getattr(self, name)]
+        missing = [name for name in ("heads", "clip", "asymmetric", "refit") if not getattr(self, name)]
         return ", ".join([*parts, *(f"no {name}" for name in missing)])
 
 
@@ -65,6 +68,7 @@ def recipe_of(accuracy: str, algorithm: str, percentile: float, groups: int, wit
         groups=1 if "groups" in without else max(groups, 1),
         heads="heads" not in without,
         clip="clip" not in without,
+        asymmetric="asymmetric" not in without,
         refit="refit" not in without,
     )
     return replace(recipe, refit=False) if accuracy == "fast" else recipe

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arithmetic import quantize_weights
+from ..arithmetic import WeightScales, quantize_weights
 from ..tensor import Quantization
 from .calibrate import FloatModel
 from .forms import Form
@@ -68,11 +68,12 @@ def refit(
     quantization: Mapping[str, Quantization],
     samples: Sequence[Sample],
     progress: Progress | None = None,
+    sharing: WeightScales = WeightScales.CHANNEL,
 ) -> dict[str, QuantizedWeights]:
-    """Weights and biases fitted to normalised *samples*, by the result of their step."""
+    """Weights and biases fitted to normalised *samples*, by the result of their step; *sharing* says how weights share scales."""
     targets = _targets(graph, steps, len(samples))
     wanted = _float_results(graph, targets, samples)
-    walk = _Walk(graph, steps, quantization, samples)
+    walk = _Walk(graph, steps, quantization, samples, sharing)
     fitted: dict[str, QuantizedWeights] = {}
     by_node = {id(target.node): target for target in targets}
     for node in graph.nodes:
@@ -81,7 +82,7 @@ def refit(
             walk.add(node)
             continue
         inputs = walk.values(node.inputs[0])
-        made = _fit(graph, target, quantization, inputs, wanted.pop(node.outputs[0]))
+        made = _fit(graph, target, quantization, inputs, wanted.pop(node.outputs[0]), sharing)
         fitted[target.step.outputs[0]] = made
         walk.add(node, made)
         if progress is not None:
@@ -126,13 +127,18 @@ class _Walk:
     """The rounded network, executed piece by piece over all samples; only what later nodes read is kept."""
 
     def __init__(
-        self, graph: Graph, steps: Sequence[Step], quantization: Mapping[str, Quantization], samples: Sequence[Sample]
+        self,
+        graph: Graph,
+        steps: Sequence[Step],
+        quantization: Mapping[str, Quantization],
+        samples: Sequence[Sample],
+        sharing: WeightScales,
     ) -> None:
         self._graph = graph
         self._quantization = quantization
         self._steps = step_of_node(steps)
         self._made_float = {name for step in steps if step.is_float for name in step.outputs}
-        self._rounded = simulated_weights(graph, steps, quantization, {})
+        self._rounded = simulated_weights(graph, steps, quantization, {}, sharing)
         self._rewriter = Rewriter(graph, quantization)
         self._pending: list[Node] = [
             node for name in graph.inputs if name in quantization for node in self._rewriter.rounding(name)
@@ -192,7 +198,12 @@ class _Walk:
 
 
 def _fit(
-    graph: Graph, target: _Target, quantization: Mapping[str, Quantization], inputs: list[Array], wanted: Array
+    graph: Graph,
+    target: _Target,
+    quantization: Mapping[str, Quantization],
+    inputs: list[Array],
+    wanted: Array,
+    sharing: WeightScales,
 ) -> QuantizedWeights:
     step, node = target.step, target.node
     weights = graph.constants[node.inputs[1]].astype(np.float64)
@@ -210,7 +221,7 @@ def _fit(
     scale = source if depthwise else np.full(1, source.max())
     smallest = np.maximum(np.abs(bias) / (scale * _LARGEST_BIAS), 1e-9)
     fit = _fit_depthwise if depthwise else _fit_dense
-    codes, scales, zeros, offset = fit(columns, wanted.astype(np.float64), weights, smallest)
+    codes, scales, zeros, offset = fit(columns, wanted.astype(np.float64), weights, smallest, sharing)
     return QuantizedWeights(codes.reshape(weights.shape), scales, zeros, offset)
 
 
@@ -232,7 +243,9 @@ def _columns(graph: Graph, step: Step, values: Array, positions: npt.NDArray[np.
     return result
 
 
-def _fit_dense(columns: Array, wanted: Floats, weights: Floats, smallest: Floats) -> tuple[Array, Array, Array, Floats]:
+def _fit_dense(
+    columns: Array, wanted: Floats, weights: Floats, smallest: Floats, sharing: WeightScales
+) -> tuple[Array, Array, Array, Floats]:
     flat = columns.reshape(len(columns), -1)
     mean, target_mean = flat.mean(axis=0, dtype=np.float64), wanted.mean(axis=0)
     centred = flat - mean.astype(np.float32)
@@ -242,7 +255,7 @@ def _fit_dense(columns: Array, wanted: Floats, weights: Floats, smallest: Floats
     missing = (wanted - target_mean).astype(np.float32) - centred @ start.T.astype(np.float32)
     step = np.linalg.solve(energy, (centred.T @ missing).astype(np.float64) / len(flat)).T
     better = start + step
-    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest)
+    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
     size, zero = scales.astype(np.float64), zeros.astype(np.float64)
     chosen = (codes - zero[:, None]) * size[:, None]
     _round_columns(better, chosen, energy, size, zero)
@@ -278,7 +291,9 @@ def _round_columns(better: Floats, chosen: Floats, energy: Floats, size: Floats,
             break
 
 
-def _fit_depthwise(columns: Array, wanted: Floats, weights: Floats, smallest: Floats) -> tuple[Array, Array, Array, Floats]:
+def _fit_depthwise(
+    columns: Array, wanted: Floats, weights: Floats, smallest: Floats, sharing: WeightScales
+) -> tuple[Array, Array, Array, Floats]:
     mean, target_mean = columns.mean(axis=0, dtype=np.float64), wanted.mean(axis=0)
     centred = np.ascontiguousarray((columns - mean.astype(np.float32)).transpose(1, 2, 0))  # [C, kernel, rows]
     start = weights.reshape(len(weights), -1)
@@ -290,7 +305,7 @@ def _fit_depthwise(columns: Array, wanted: Floats, weights: Floats, smallest: Fl
     missing = (wanted - target_mean).T.astype(np.float32) - predicted
     right = (centred @ missing[:, :, None]).astype(np.float64) / centred.shape[2]
     better = start + np.linalg.solve(energy, right)[:, :, 0]
-    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest)
+    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
     size, zero = scales.astype(np.float64), zeros.astype(np.float64)
     chosen = (codes - zero[:, None]) * size[:, None]
     for _ in range(_ROUNDS):

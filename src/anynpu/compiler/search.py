@@ -2,9 +2,10 @@
 
 ``best`` first tries ranges and numbers of groups against each other without a re-fit. Those that are predicted to take more time than the
 budget allows are dropped, then losers by the metric. Among those that it cannot tell apart (cosine cannot, below 0.02) the order of the
-list decides, in which the recipe that did best over many networks comes first. The winner is fitted. If the result is not good yet and the
-chip has float16, tensors are then kept in float16 one after the other, those first whose rounding alone costs most, until the result is
-good or the budget of predicted time is spent.
+list decides, in which the recipe that did best over many networks comes first. The winner and the recipe that was asked for are fitted, and
+the better one stays. If it is not good yet and the chip has float16, tensors are kept in float16
+one after the other, those first whose rounding alone costs most, until the result is good or the budget of predicted time is spent; with
+them the weights are fitted again.
 """
 
 from __future__ import annotations
@@ -71,17 +72,28 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     affordable = [entry for entry in scored if within_budget(entry[2], quickest, time_budget)]
     best = max(score.value for score, _, _ in affordable)
     tells = _TELLS.get(bench.metric_name, _OTHERWISE)
-    score, trial, _ = next(entry for entry in affordable if entry[0].value >= best - tells)
+    winner = next(entry[1] for entry in affordable if entry[0].value >= best - tells)
     lines = [f"tried: {other.recipe}, {bench.metric_name} {result}, {time / 1000:.2f} ms" for result, other, time in scored]
-    lines.append(f"chosen: {trial.recipe}")
-    trial = replace(trial, notes=(*lines, *trial.notes))
-    if start.refit:
-        trial = bench.refitted(trial)
-        score = bench.score(trial)
+    finalists = [winner, *(other for _, other, _ in affordable if other.recipe == start and other is not winner)]
+    plain, trial, score = _final(bench, finalists)
+    lines.append(f"chosen: {trial.recipe}, {bench.metric_name} {score}")
     _tell(progress, "trying recipes", len(recipes) + 1, total)
-    if score.value >= _GOOD or not bench.chip.float16:
-        return trial
-    return _floats(bench, trial, score, time_budget, progress, (len(recipes) + 1, total))
+    if score.value < _GOOD and bench.chip.float16:
+        trial = _floats(bench, plain, (trial, score), time_budget, progress, (len(recipes) + 1, total))
+    return replace(trial, notes=(*lines, *trial.notes))
+
+
+def _final(bench: Workbench, finalists: Sequence[Trial]) -> tuple[Trial, Trial, Score]:
+    """The best of the finalists before and after its re-fit, and its score."""
+    results = []
+    for plain in finalists:
+        fitted = bench.refitted(plain) if plain.recipe.refit else plain
+        results.append((plain, fitted, bench.score(fitted)))
+    best = results[0]
+    for other in results[1:]:
+        if other[2].beats(best[2]):
+            best = other
+    return best
 
 
 def _recipes(start: Recipe) -> list[Recipe]:
@@ -97,35 +109,48 @@ def _recipes(start: Recipe) -> list[Recipe]:
 
 
 def _floats(
-    bench: Workbench, trial: Trial, score: Score, time_budget: float, progress: Progress | None, stage: tuple[int, int]
+    bench: Workbench,
+    plain: Trial,
+    rival: tuple[Trial, Score],
+    time_budget: float,
+    progress: Progress | None,
+    stage: tuple[int, int],
 ) -> Trial:
-    """Steps kept in float16, as long as each makes the result better and there is time left for it."""
-    whole = bench.time_us(trial)
-    spent = whole
-    candidates = _by_sensitivity(bench, trial)[:_MOST_FLOATS]
+    """Tensors kept in float16, as long as each makes the result better and there is time left for it; then the re-fit.
+
+    Weights that were fitted to rounded inputs do not suit float16 ones, so the choice is made without them. *rival* is the result without
+    float16, which stays if it is better.
+    """
+    whole = spent = bench.time_us(plain)
+    trial, score = plain, bench.score(plain)
     notes: list[str] = []
-    for index, name in enumerate(candidates):
+    for index, name in enumerate(_by_sensitivity(bench, plain)[:_MOST_FLOATS]):
         _tell(progress, "trying float16", stage[0] + index, stage[1])
         floats = trial.floats | {name}
-        other = bench.quantized(trial.recipe, with_floats(trial.steps, floats))
-        still = {step.outputs[0] for step in other.steps if not step.is_float}
-        refined = {key: made for key, made in trial.refined.items() if key in still}
-        other = replace(other, refined=refined, floats=floats)
+        other = replace(bench.quantized(trial.recipe, with_floats(trial.steps, floats)), floats=floats)
         time = bench.time_us(other)
         if not within_budget(time, whole, time_budget):
             notes.append(f"float16: not {name}, {time / 1000:.2f} ms predicted is beyond the budget")
             continue
         after = bench.score(other)
+        text = f"{name}, {bench.metric_name} {score} -> {after}, {spent / 1000:.2f} -> {time / 1000:.2f} ms predicted"
         if not after.beats(score):
-            notes.append(f"float16: not {name}, {bench.metric_name} {score} -> {after}")
+            notes.append(f"float16: not {text}")
             continue
-        notes.append(
-            f"float16: {name}, {bench.metric_name} {score} -> {after}, {spent / 1000:.2f} -> {time / 1000:.2f} ms predicted"
-        )
-        trial, score, spent = replace(other, notes=trial.notes), after, time
+        notes.append(f"float16: {text}")
+        trial, score, spent = other, after, time
         if score.value >= _GOOD:
             break
-    return replace(trial, notes=(*trial.notes, *notes))
+    if not trial.floats:
+        return replace(rival[0], notes=(*rival[0].notes, *notes))
+    fitted = bench.refitted(trial) if trial.recipe.refit else trial
+    after = bench.score(fitted)
+    if after.beats(rival[1]):
+        kept = [note for note in fitted.notes if not note.startswith("refit")]
+        last = [note for note in fitted.notes if note.startswith("refit")]
+        return replace(fitted, notes=(*kept, *notes, *last))
+    notes.append(f"float16: not kept, {bench.metric_name} {rival[1]} -> {after}")
+    return replace(rival[0], notes=(*rival[0].notes, *notes))
 
 
 def _by_sensitivity(bench: Workbench, trial: Trial) -> list[str]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..arithmetic import quantize_weights
+from ..arithmetic import WeightScales, quantize_weights
 from ..tensor import Quantization
-from .calibrate import open_session
+from .calibrate import float_session
 from .forms import Form
 from .graph import Graph, Node
 from .groups import is_depthwise
@@ -60,17 +60,21 @@ def column_ratio(graph: Graph, step: Step, quantization: Mapping[str, Quantizati
     return ratio
 
 
-def round_weights(weights: Array, ratio: Floats | None) -> Floats:
+def round_weights(weights: Array, ratio: Floats | None, sharing: WeightScales = WeightScales.CHANNEL) -> Floats:
     """Convolution weights [Cout, Cin / g, ...] as their int8 codes have them."""
     columns = 1.0 if ratio is None else ratio.reshape(1, -1, *(1,) * (weights.ndim - 2))
-    codes, scales, zeros = quantize_weights(weights.astype(np.float64) * columns)
+    codes, scales, zeros = quantize_weights(weights.astype(np.float64) * columns, scales=sharing)
     shape = (-1, *(1,) * (weights.ndim - 1))
     result: Floats = (codes.astype(np.float64) - zeros.reshape(shape)) * scales.reshape(shape).astype(np.float64) / columns
     return result
 
 
 def simulated_weights(
-    graph: Graph, steps: Iterable[Step], quantization: Mapping[str, Quantization], refined: Mapping[str, QuantizedWeights]
+    graph: Graph,
+    steps: Iterable[Step],
+    quantization: Mapping[str, Quantization],
+    refined: Mapping[str, QuantizedWeights],
+    sharing: WeightScales = WeightScales.CHANNEL,
 ) -> dict[str, tuple[Array, Array | None]]:
     """Weights, and bias where it changed, of every integer step by its result, as the codes have them."""
     result: dict[str, tuple[Array, Array | None]] = {}
@@ -87,16 +91,16 @@ def simulated_weights(
             values = (made.codes.astype(np.float64) - made.zeros.reshape(shape)) * made.scales.reshape(shape) / columns
             result[name] = values.astype(np.float32), made.bias.astype(np.float32)
         elif step.form is Form.DENSE:
-            result[name] = np.ascontiguousarray(round_weights(stored.T, None).T, np.float32), None
+            result[name] = np.ascontiguousarray(round_weights(stored.T, None, sharing).T, np.float32), None
         elif step.form is Form.CONV_TRANSPOSE:
             groups = int(step.node.attribute("group", 1))
             parts = stored.reshape(groups, stored.shape[0] // groups, *stored.shape[1:])
             turned = parts.transpose(0, 2, 1, *range(3, parts.ndim))
-            rounded = round_weights(turned.reshape(-1, *turned.shape[2:]), None).reshape(turned.shape)
+            rounded = round_weights(turned.reshape(-1, *turned.shape[2:]), None, sharing).reshape(turned.shape)
             back = rounded.transpose(0, 2, 1, *range(3, parts.ndim)).reshape(stored.shape)
             result[name] = np.ascontiguousarray(back, np.float32), None
         else:
-            result[name] = round_weights(stored, ratio).astype(np.float32), None
+            result[name] = round_weights(stored, ratio, sharing).astype(np.float32), None
     return result
 
 
@@ -159,6 +163,8 @@ class Simulation:
     :param quantization: of every tensor that has codes; int8 only
     :param refined: weights that were rounded with care, by the result of their step
     :param wanted: the tensors that a run gives; the model's outputs by default
+    :param weights: round weights too
+    :param sharing: how weights share scales
     """
 
     def __init__(
@@ -170,10 +176,11 @@ class Simulation:
         refined: Mapping[str, QuantizedWeights] | None = None,
         wanted: Sequence[str] | None = None,
         weights: bool = True,
+        sharing: WeightScales = WeightScales.CHANNEL,
     ) -> None:
         self._outputs = list(graph.outputs if wanted is None else wanted)
         rewriter = Rewriter(graph, quantization)
-        changed = simulated_weights(graph, steps, quantization, refined or {}) if weights else {}
+        changed = simulated_weights(graph, steps, quantization, refined or {}, sharing) if weights else {}
         readers = step_of_node(steps)
         made_float = {name for step in steps if step.is_float for name in step.outputs}
         nodes: list[Node] = []
@@ -226,4 +233,4 @@ def session_of(
         if name not in whole.shapes and form in _SUFFIXES:
             whole.shapes[name] = graph.shapes[original]
             whole.dtypes[name] = np.dtype(np.int8) if form == "codes" else np.dtype(np.float32)
-    return open_session(whole, whole.nodes, whole.inputs, whole.outputs, rounding=True)
+    return float_session(whole, whole.nodes, whole.inputs, whole.outputs, rounding=True)

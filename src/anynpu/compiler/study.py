@@ -54,16 +54,17 @@ def open_study(
     if dataset is None:
         raise CompileError("calibration data is needed", hint="pass a folder of typical images (dataset=..., --dataset FOLDER)")
     chip = chips.get(target)
+    kind = format_of("w8a8", chip)
     custom = custom_table(custom_ops)
     proto = load_onnx(model, custom_ops)
     prepared = prepare(proto, shape_sets(shapes)[0], batch, InputOptions(mean, std, channel_order), custom)
     graph, preprocess = prepared.graph, prepared.normalisation.preprocess
-    steps = plan_steps(graph, format_of("w8a8", chip), ())
+    steps = plan_steps(graph, kind, ())
     infos = [InputInfo(name, graph.shapes[name], graph.dtypes[name], preprocess.get(name)) for name in graph.inputs]
     data = open_dataset(dataset, infos, limit=calibration_limit)
     names = quantized_tensors(graph, steps)
     seen = calibrate(graph, names, grouping_candidates(graph, steps), data, data.length, progress, custom)
-    return Study(Workbench(graph, chip, seen, data, preprocess, progress=progress), steps, data)
+    return Study(Workbench(graph, chip, seen, data, kind, preprocess, progress=progress), steps, data)
 
 
 def lint(model: Any, target: str = "rk3588", **options: Any) -> list[Finding]:

@@ -20,7 +20,7 @@ from ..chips import Chip
 from ..program import Preprocess
 from ..tensor import Quantization
 from .calibrate import CalibratedRanges, Calibration, FloatModel
-from .formats import format_of
+from .formats import Format
 from .graph import Graph
 from .groups import GroupChoice, choose_groups
 from .lower import lower
@@ -97,6 +97,7 @@ class Trial:
 class Workbench:
     """One network in int8 and all that is known about it.
 
+    :param kind: how numbers are held; codes of 8 bits
     :param samples: normalised samples; read at most once, when they are needed
     :param metric: a function of (expected outputs, given outputs), or the name of one; chosen by the shape of the outputs by default
     """
@@ -107,6 +108,7 @@ class Workbench:
         chip: Chip,
         calibration: Calibration,
         samples: Iterable[Sample],
+        kind: Format,
         preprocess: Mapping[str, Preprocess] | None = None,
         *,
         metric: str | Metric | None = None,
@@ -114,8 +116,8 @@ class Workbench:
     ) -> None:
         self.graph = graph
         self.chip = chip
-        self.kind = format_of("w8a8", chip)
         self.calibration = calibration
+        self.kind = kind
         self.preprocess: Mapping[str, Preprocess] = preprocess or {}
         self._source = samples
         self._progress = progress
@@ -204,7 +206,7 @@ class Workbench:
         fitting = self.fitting[: _FIT_BYTES // (_LIVE * largest)]
         if len(fitting) < _FEWEST_FITTED:
             return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
-        refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress)
+        refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress, self.kind.weights)
         if not refined:
             return _noted(trial, "refit: left out, no convolution to fit")
         better = replace(trial, refined=refined)
@@ -216,7 +218,7 @@ class Workbench:
 
     def score(self, trial: Trial) -> Score:
         """How a trial does on the samples that judge."""
-        simulation = Simulation(self.graph, trial.steps, trial.quantization, refined=trial.refined)
+        simulation = Simulation(self.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=self.kind.weights)
         given = [simulation.run(sample) for sample in self.judging]
         pairs = list(zip(self._expected, given, strict=True))
         cosines = [cosine(*pair) for pair in pairs]
