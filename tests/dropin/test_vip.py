@@ -320,4 +320,4 @@ def test_python_on_a_library_that_is_loaded(models: dict[tuple[str, str], Path],
     script = tmp_path / "script.py"
     script.write_text(VENDOR)
     command = [sys.executable, script, models["t527", "w8a8"], library_folder() / "libVIPlite.so"]
-    assert run(command, clean_environment(ANYNPU_CHIP="t527"), cwd=tmp_path).stdout.splitlines()[-1] == "same"
+    assert run(command, clean_environment(ANYNPU_CHIP="t527"), cwd=tmp_path).stdout.splitlines().count("same") == 1
