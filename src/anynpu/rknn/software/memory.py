@@ -52,7 +52,7 @@ class MemoryTable:
     """All memory that one library has given out."""
 
     def __init__(self) -> None:
-        self._entries: dict[int, TensorMemory] = {}
+        self._entries: dict[Any, TensorMemory] = {}  # by pointer: two are the same key if they are the same address
 
     def add(
         self,
@@ -77,31 +77,31 @@ class MemoryTable:
         struct.offset = offset
         struct.size = buffer.size
         struct.flags = int(flags)
-        self._entries[_address(struct)] = TensorMemory(buffer, struct, owner, sram)
+        self._entries[struct] = TensorMemory(buffer, struct, owner, sram)
         return struct
 
     def find(self, pointer: Any) -> TensorMemory:
         """The memory behind a pointer of the caller; refused if it is a part of memory that was destroyed."""
-        entry = self._entries.get(_address(pointer))
+        entry = self._entries.get(pointer)
         if entry is None or entry.buffer.closed:
             raise _unknown(pointer)
         return entry
 
     def owner(self, pointer: Any) -> int:
         """The handle that the memory behind a pointer was made with."""
-        entry = self._entries.get(_address(pointer))
+        entry = self._entries.get(pointer)
         if entry is None:
             raise _unknown(pointer)
         return entry.owner
 
     def known(self, pointer: Any) -> bool:
         """Whether :meth:`find` would find it."""
-        entry = self._entries.get(_address(pointer))
+        entry = self._entries.get(pointer)
         return entry is not None and not entry.buffer.closed
 
     def remove(self, pointer: Any) -> TensorMemory:
         """Forget the memory behind a pointer; only one of several callers gets it."""
-        entry = self._entries.pop(_address(pointer), None)
+        entry = self._entries.pop(pointer, None)
         if entry is None:
             raise _unknown(pointer)
         return entry
