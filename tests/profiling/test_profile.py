@@ -45,7 +45,7 @@ def test_memory_in_use_never_exceeds_what_the_plan_reserves(profile: Profile) ->
 
 def test_advice_names_what_takes_the_time(profile: Profile) -> None:
     text = " ".join(profile.advice())
-    assert re.search(r"\d+ layers? takes? \d+ % of \d+\.\d ms", text)
+    assert re.search(r"\d+ layers? takes? \d+ % of \d+(\.\d ms| us)", text)
     assert any(layer.bound is Bound.LOOKUP for layer in profile.layers)
     assert "ReLU in their place would save" in text
 

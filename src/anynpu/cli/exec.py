@@ -60,7 +60,9 @@ def command(
     path = shutil.which(program[0])
     if path is None:
         exists = os.path.exists(program[0])
-        fail(f"{program[0]} {'cannot be executed' if exists else 'was not found'}\n  hint: give its path, such as ./{program[0]}")
+        advice = "check its path" if "/" in program[0] else f"give its path, such as ./{program[0]}"
+        advice = "it needs the permission to be executed: chmod +x" if exists else advice
+        fail(f"{program[0]} {'cannot be executed' if exists else 'was not found'}\n  hint: {advice}")
         raise typer.Exit(NOT_EXECUTABLE if exists else NOT_FOUND)
     remember_python()
     environment = program_environment(

@@ -81,7 +81,7 @@ class Profile:
             sum_so_far += layer.time_us
             if sum_so_far >= _MOST_OF_IT * total:
                 layers = "1 layer takes" if count == 1 else f"{count} layers take"
-                return f"{layers} {100 * sum_so_far / total:.0f} % of {self.latency_us / 1000:.1f} ms." if total else ""
+                return f"{layers} {100 * sum_so_far / total:.0f} % of {_time_text(self.latency_us)}." if total else ""
         return ""
 
     def _lookups(self) -> str:
@@ -90,7 +90,7 @@ class Profile:
             return ""
         saved = sum(self._without_table(layer) for layer in bound)
         number = "1 layer" if len(bound) == 1 else f"{len(bound)} layers"
-        return f"Look-up activations bound {number}: ReLU in their place would save about {saved / 1000:.1f} ms."
+        return f"Look-up activations bound {number}: ReLU in their place would save about {_time_text(saved)}."
 
     def _without_table(self, layer: LayerProfile) -> float:
         """Microseconds that a layer bound by its table would save: down to the next bound."""
@@ -112,6 +112,15 @@ class Profile:
             return ""
         share = 100 * spent / self.latency_us
         return f"Memory bounds {share:.0f} % of the time: fewer channels or smaller pictures help, fewer MACs do not."
+
+
+def _time_text(microseconds: float) -> str:
+    """A time for reading.
+
+    >>> _time_text(13_620), _time_text(23.4)
+    ('13.6 ms', '23 us')
+    """
+    return f"{microseconds / 1000:.1f} ms" if microseconds >= 1000 else f"{microseconds:.0f} us"
 
 
 def profile_program(
