@@ -45,3 +45,12 @@ def test_wrong_arguments(invoke: Invoke, model: Model, tmp_path: Path) -> None:
     onnx.save(silu_network(), tmp_path / "net.onnx")
     assert "only a compiled model" in invoke("profile", tmp_path / "net.onnx", "--host").err
     assert invoke("profile", path, "--cores", 9).code == 1
+
+
+def test_the_table_of_a_device(invoke: Invoke, model: Model, tmp_path: Path) -> None:
+    path = model.save(tmp_path / "net.rknn")
+    outcome = invoke("profile", path, "--device", "sim")
+    assert outcome.code == 0, outcome.err
+    assert "Network Layer Information Table" in outcome.out
+    assert "the last of 3 runs" in outcome.out
+    assert "cannot be loaded" in invoke("profile", path, "--device", "rknn:/nowhere/librknnrt.so").err

@@ -15,12 +15,15 @@ from ..npu import Device, LoadedModel
 from ..npu.timing_board import read_board
 from ..profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
 from ..program import Model
+from ..rknn import Context, Flag
 from .console import plain_table, print_json, results
 from .models import TimedModel
 from .options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
 from .summary import shape_text
 
 __all__ = ["command"]
+
+_RUNS = 3
 
 
 def command(
@@ -39,6 +42,12 @@ def command(
         Path | None, typer.Option("--trace", metavar="FILE", help="Write a trace for Perfetto.", dir_okay=False)
     ] = None,
     host: Annotated[bool, typer.Option("--host", help="Also run it and measure each layer on this machine.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="DEVICE", help="Run it there and print the device's own table: rknn, rknn:PATH, sim ..."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show where the time goes, layer by layer, as predicted for the chip.
@@ -48,7 +57,11 @@ def command(
       anynpu profile yolo.rknn --html profile.html
       anynpu profile yolo.onnx --target rk3566 --top 30
       anynpu profile yolo.rknn --trace run.json      (open it in Perfetto)
+      anynpu profile yolo.rknn --device rknn         (on a board: what its runtime measures)
     """
+    if device is not None:
+        _print_device_table(model, device)
+        return
     shapes = parse_shapes(shape)
     if isinstance(shapes, list):
         raise typer.BadParameter("a profile has one shape for each input", param_hint="'--shape'")
@@ -99,6 +112,20 @@ def _print(profile: Profile, top: int) -> None:
     console.print(table)
     if len(profile.layers) > top:
         console.print(f"... and {len(profile.layers) - top} more")
+
+
+def _print_device_table(model: Path, device: str) -> None:
+    """What the device's runtime says about its last run: measured on a board, predicted by the software NPU."""
+    with Context(model, device=device, flags=Flag.RKNN_FLAG_COLLECT_PERF_MASK) as context:
+        for info in context.native_inputs:
+            context.bind_input(info.index)
+        for info in context.native_outputs:
+            context.bind_output(info.index)
+        for _ in range(_RUNS):
+            context.execute()
+        console = results()
+        console.print(context.perf_detail)
+        console.print(f"{context.library.description}: {context.run_microseconds} us, the last of {_RUNS} runs")
 
 
 def _host_times(model: Model) -> dict[int, float]:
