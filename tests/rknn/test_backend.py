@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from npu.builders import SCALE, GatedEngine, dense_chain, dense_values, image_model, shape_sets
 
-from anynpu import modelfile
+from anynpu import chips, modelfile
 from anynpu.dropin.environment import library_folder
 from anynpu.errors import (
     AnynpuError,
@@ -27,6 +27,7 @@ from anynpu.errors import (
     SessionError,
     SessionModelError,
 )
+from anynpu.npu.timing import predict
 from anynpu.program import Layer, MemoryPlan, Model, Program, Transpose
 from anynpu.rknn import SoftwareLibrary
 from anynpu.session import InferenceSession, OrtValue
@@ -403,3 +404,15 @@ def test_a_library_that_was_loaded(tmp_path: Path, compiler: str) -> None:
         with pytest.raises(RuntimeError, match=r"rknn_inputs_set, RKNN_ERR_INPUT_INVALID, -8"):
             session.run(None, np.full((1, 4), -2, np.float32))
         assert len(session.statistics.lanes) == session._backend.cores, "all contexts are opened before the first run"
+
+
+def test_statistics_tell_the_time_on_the_chip() -> None:
+    model = image_model()
+    with opened(model) as session:
+        predicted = predict(model.programs[0], chips.get(model.chip)).latency_us / 1000
+        assert session.statistics.device_ms == pytest.approx(predicted)
+    assert session.statistics.device_ms is None
+    with opened(
+        model, f"rknn:{library_folder() / 'librknnrt.so'}"
+    ) as session:  # a library that was loaded has a clock of its own
+        assert session.statistics.device_ms is None

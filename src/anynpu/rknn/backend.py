@@ -101,6 +101,14 @@ class RknnBackend:
             raise
         self._root_taken = False
 
+    @property
+    def device_ms(self) -> float | None:
+        """The predicted time of a run; None on a board, whose time is real."""
+        if not isinstance(self.library, SoftwareLibrary) or self._root.closed:
+            return None
+        microseconds = self.library.predicted_us(self._root.handle)
+        return None if microseconds is None else microseconds / 1000
+
     def _describe(self) -> None:
         context = self._root
         chip = self._chip()

@@ -375,7 +375,8 @@ class InferenceSession:
     def statistics(self) -> Statistics:
         """What the session has done, as of now."""
         scheduler = self._scheduler
-        return scheduler.recorder.statistics(scheduler.slots(), scheduler.depth(), scheduler.running())
+        device_ms: float | None = getattr(self._backend, "device_ms", None)
+        return scheduler.recorder.statistics(scheduler.slots(), scheduler.depth(), scheduler.running(), device_ms)
 
     def trace(self) -> list[dict[str, Any]]:
         """The last requests as trace events."""

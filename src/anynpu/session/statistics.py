@@ -76,6 +76,7 @@ class Statistics:
     :ivar wait: from submission to the start
     :ivar convert: inputs and outputs
     :ivar run: on the device
+    :ivar device_ms: the time of a run on the chip, as it is predicted; None where a board takes it itself, or where it is not known
     """
 
     requests: int
@@ -86,6 +87,7 @@ class Statistics:
     wait: Percentiles
     convert: Percentiles
     run: Percentiles
+    device_ms: float | None = None
 
 
 class Recorder:
@@ -111,7 +113,7 @@ class Recorder:
         """The last requests, oldest first."""
         return [Entry(entry[0], entry[1].label, *entry[2:]) for entry in tuple(self._entries)]
 
-    def statistics(self, slots: list[Slot], queued: int, running: int) -> Statistics:
+    def statistics(self, slots: list[Slot], queued: int, running: int, device_ms: float | None = None) -> Statistics:
         """The figures as of now."""
         entries = [entry for entry in self.entries() if not entry.failed]
         return Statistics(
@@ -123,6 +125,7 @@ class Recorder:
             Percentiles.of([entry.started - entry.submitted for entry in entries]),
             Percentiles.of([entry.written - entry.started + entry.finished - entry.ran for entry in entries]),
             Percentiles.of([entry.ran - entry.written for entry in entries]),
+            device_ms,
         )
 
 

@@ -90,6 +90,13 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         failure: CallFailure | None = getattr(self._failures, "last", None)
         return failure
 
+    def predicted_us(self, handle: int) -> float | None:
+        """What the chip is predicted to take for a run of a context; None where there is no such context."""
+        try:
+            return self._context(handle).latency_us()
+        except Refusal:
+            return None
+
     def device_for(self, chip: Chip) -> Device:
         """The device that stands for *chip*."""
         return self._board(chip)[0]
