@@ -10,7 +10,23 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
-from . import bench, calibrate, check, compare, compile, demo, doctor, inspect, lib, predict, profile, run_model, top, vpm_run
+from . import (
+    bench,
+    calibrate,
+    check,
+    compare,
+    compile,
+    demo,
+    doctor,
+    inspect,
+    lib,
+    predict,
+    profile,
+    run_model,
+    serve,
+    top,
+    vpm_run,
+)
 from . import exec as exec_program
 from .console import fail
 
@@ -37,6 +53,7 @@ app.command("calibrate")(calibrate.command)
 app.command("bench")(bench.command)
 app.command("profile")(profile.command)
 app.command("top")(top.command)
+app.command("serve")(serve.command)
 app.command("compare")(compare.command)
 app.command("doctor")(doctor.command)
 app.command("vpm-run")(vpm_run.command)
