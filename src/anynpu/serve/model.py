@@ -203,9 +203,15 @@ class ServedModel:
         self.admission.enter(self.name, runs, None if request.timeout is None else timeout)
         try:
             results = await self._dispatch(request, samples, names, timeout)
-        except (asyncio.CancelledError, JobCancelled):
+        except asyncio.CancelledError:
             self.counts.cancelled += 1
             raise
+        except JobCancelled:
+            self.counts.fail += 1
+            self.counts.fail_ns += time.perf_counter_ns() - began
+            if time.perf_counter_ns() - began < 0.9 * timeout * 1e9:
+                raise
+            raise _late(timeout) from None  # it was stopped because its time was over
         except BaseException:
             self.counts.fail += 1
             self.counts.fail_ns += time.perf_counter_ns() - began
@@ -271,7 +277,7 @@ class ServedModel:
         try:
             outputs = await asyncio.wait_for(self._batcher.submit(arrays, count, priority, timeout), timeout)
         except (asyncio.TimeoutError, TimeoutError):
-            raise DeviceTimeout(f"the request did not finish within {timeout:g} s", hint="give it more time") from None
+            raise _late(timeout) from None
         return [outputs[self._output_numbers[name]] for name in names]
 
     async def _run(self, names: list[str] | None, feed: object, priority: int, timeout: float | None) -> Sequence[Array]:
@@ -282,6 +288,10 @@ class ServedModel:
 
     async def _run_all(self, arrays: list[Array], priority: int, timeout: float | None) -> list[Array]:
         return list(await self._run(None, arrays, priority, timeout))
+
+
+def _late(timeout: float) -> DeviceTimeout:
+    return DeviceTimeout(f"the request did not finish within {timeout:g} s", hint="give it more time, or send less at a time")
 
 
 def _input_datatype(spec: TensorSpec) -> str:

@@ -37,18 +37,19 @@ OPEN_CALLS = ("ServerLive", "ServerReady")
 """Calls that need no key."""
 
 _CONTENTS = {
-    "BOOL": "bool_contents",
-    "INT8": "int_contents",
-    "INT16": "int_contents",
-    "INT32": "int_contents",
-    "INT64": "int64_contents",
-    "UINT8": "uint_contents",
-    "UINT16": "uint_contents",
-    "UINT32": "uint_contents",
-    "UINT64": "uint64_contents",
-    "FP32": "fp32_contents",
-    "FP64": "fp64_contents",
+    "BOOL": ("bool_contents", np.bool_),
+    "INT8": ("int_contents", np.int32),
+    "INT16": ("int_contents", np.int32),
+    "INT32": ("int_contents", np.int32),
+    "INT64": ("int64_contents", np.int64),
+    "UINT8": ("uint_contents", np.uint32),
+    "UINT16": ("uint_contents", np.uint32),
+    "UINT32": ("uint_contents", np.uint32),
+    "UINT64": ("uint64_contents", np.uint64),
+    "FP32": ("fp32_contents", np.float32),
+    "FP64": ("fp64_contents", np.float64),
 }
+"""The field of the message that holds a datatype, and what its elements are."""
 
 
 def rpc_server(service: Service) -> Any:
@@ -268,13 +269,14 @@ def _inputs(request: Any) -> dict[str, Array]:
 
 def _typed(tensor: Any, shape: tuple[int, ...]) -> Array:
     """A tensor from the field of the message that its datatype has."""
-    field = _CONTENTS.get(tensor.datatype)
-    if field is None:
+    found = _CONTENTS.get(tensor.datatype)
+    if found is None:
         raise RequestError(
             f"input '{tensor.name}' has the datatype {tensor.datatype!r}, for which contents have no field",
             hint=f"send raw contents; datatypes are {', '.join(DATATYPES)}",
         )
-    values = np.asarray(getattr(tensor.contents, field))
+    field, kind = found
+    values: Array = np.array(getattr(tensor.contents, field), kind)
     target = DATATYPES[tensor.datatype].newbyteorder("=")
     if values.size and target.kind in "iu":
         limits = np.iinfo(target)
