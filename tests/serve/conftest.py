@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-
-from anynpu.serve import Server, ServeOptions
-from anynpu.tensor import DType, TensorSpec
 from session.fake import FakeDevice
+
+from anynpu.serve import ServeOptions, Server
+from anynpu.tensor import DType, TensorSpec
 
 Array = npt.NDArray[Any]
 Serve = Callable[..., Server]

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from session.fake import FakeDevice, feed
 from tritonclient.utils import InferenceServerException
 
 from anynpu.errors import OptionError
 from anynpu.serve import ServeOptions
 from anynpu.serve.options import read_keys
 from anynpu.session import InferenceSession
-from session.fake import FakeDevice, feed
 
 from .conftest import Serve, exchange, infer_body
 

@@ -13,11 +13,11 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.grpc.aio as triton_grpc_aio
 import tritonclient.http as triton_http
 import tritonclient.http.aio as triton_http_aio
+from session.fake import FakeDevice
 from tritonclient.utils import InferenceServerException
 
 from anynpu.serve import Server
 from anynpu.tensor import DType, TensorSpec
-from session.fake import FakeDevice
 
 from .conftest import TYPES, EchoDevice, Serve, exchange, samples
 

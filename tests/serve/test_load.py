@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from session.fake import FakeDevice, FakeLane
 from tritonclient.utils import InferenceServerException
 
 from anynpu.errors import OverloadedError
 from anynpu.serve import Server
 from anynpu.serve.admission import Admission
-from session.fake import FakeDevice, FakeLane
 
 from .conftest import Serve, exchange, infer_body
 
@@ -52,11 +52,11 @@ def test_admission_keeps_the_predicted_wait_short() -> None:
     admission.learn(0.1)
     for _ in range(4):
         admission.enter("net", 1)
-    with pytest.raises(OverloadedError, match="would begin in about 0.150 s") as caught:
+    with pytest.raises(OverloadedError, match=r"would begin in about 0\.150 s") as caught:
         admission.enter("net", 1)
     assert 0.05 <= caught.value.retry_after <= 0.2
     admission.leave(1)
-    with pytest.raises(OverloadedError, match="the request has 0.120 s"):
+    with pytest.raises(OverloadedError, match=r"the request has 0\.120 s"):
         admission.enter("net", 1, limit=0.12)
     admission.enter("net", 1, limit=1.0)
     assert admission.shed == 2
@@ -135,7 +135,7 @@ def test_a_deadline_is_kept(serve: Serve, kind: str) -> None:
         with pytest.raises(InferenceServerException, match=r"within 0\.15 s|not finish in time"):
             client.infer("net", [tensor], timeout=150_000)
         if kind == "grpc":
-            with pytest.raises(InferenceServerException, match="(?i)deadline exceeded|not finish"):
+            with pytest.raises(InferenceServerException, match=r"(?i)deadline exceeded|not finish"):
                 client.infer("net", [tensor], client_timeout=0.15)
     assert time.monotonic() - began < 4
     wait_until(lambda: one_model(server)["running"] == 0)
@@ -331,7 +331,7 @@ def test_ending_finishes_what_was_accepted(serve: Serve) -> None:
         ending = pool.submit(server.stop, 30)
         time.sleep(0.3)
         assert not ending.done()
-        with pytest.raises(OSError):  # noqa: PT011  nobody listens any more
+        with pytest.raises(OSError):
             socket.create_connection(("127.0.0.1", server.port), timeout=5)
         device.gate.set()
         assert [job.result(20)[0] for job in jobs] == [200, 200, 200]

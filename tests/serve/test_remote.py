@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from session.fake import IMAGE, FakeDevice, feed
 
 from anynpu.errors import (
     DeviceTimeout,
@@ -20,11 +21,10 @@ from anynpu.errors import (
     UnknownModelError,
 )
 from anynpu.inference_protocol import ModelDetails
-from anynpu.serve import Server, ServeOptions
+from anynpu.serve import ServeOptions, Server
 from anynpu.session import InferenceSession, make_provider_options
 from anynpu.session.remote import parse_address
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
-from session.fake import IMAGE, FakeDevice, feed
 
 from .conftest import EchoDevice, Serve, samples
 
@@ -166,8 +166,7 @@ def test_a_server_that_sheds_is_asked_again(serve: Serve) -> None:
         InferenceSession(f"grpc://{server.grpc_address}/net", provider_options=impatient) as last,
         pytest.raises(OverloadedError),
     ):
-        for _ in range(20):
-            last.run(None, feed())
+        [last.run(None, feed()) for _ in range(20)]
     for job in jobs:
         job.result(30)
     for session in sessions:

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from browser import open_page
 from prometheus_client.parser import text_string_to_metric_families
+from session.fake import FakeDevice
 
 from anynpu.serve import Server
 from anynpu.serve.logs import JsonFormatter
-from session.fake import FakeDevice
 
 from .conftest import Serve, exchange, infer_body
 
