@@ -7,6 +7,7 @@ The two are processes of their own and take turns. What the inference itself tak
 
 from __future__ import annotations
 
+import random
 import re
 import statistics
 import subprocess
@@ -35,7 +36,8 @@ SMALL_SECONDS = 2.0
 SMALL_ROUNDS = 3
 CLIENTS = 4
 SOAK_SECONDS = 60.0
-CROWD = 30
+CROWD = 60
+OFFERED = 1000.0
 P99_GOAL = 2.0
 GROWTH_MB = 32.0
 LARGE, SMALL = 640, 16
@@ -66,7 +68,7 @@ def soak() -> None:
         with _process([sys.executable, "-m", "benchmarks.serve_sleeper", model.name]) as (process, http_address, _):
             alone = _offer(http_address, 1, 5.0)
             before = _memory(process)
-            crowd = _offer(http_address, CROWD, SOAK_SECONDS)
+            crowd = _offer(http_address, CROWD, SOAK_SECONDS, OFFERED)
             growth = _memory(process) - before
             after = _offer(http_address, 1, 2.0)
     rows = [
@@ -212,8 +214,11 @@ def _rate(kind: str, served: Served) -> float:
     return sum(counts) / SMALL_SECONDS
 
 
-def _offer(address: str, clients: int, seconds: float) -> tuple[Counter[int], list[float]]:
-    """Statuses, and the milliseconds of what was accepted."""
+def _offer(address: str, clients: int, seconds: float, rate: float = 0.0) -> tuple[Counter[int], list[float]]:
+    """Statuses, and the milliseconds of what was accepted.
+
+    :param rate: requests a second of all clients together; 0: one after the other
+    """
     import http.client
 
     counts: Counter[int] = Counter()
@@ -223,8 +228,12 @@ def _offer(address: str, clients: int, seconds: float) -> tuple[Counter[int], li
     end = time.monotonic() + seconds
 
     def work() -> None:
+        pause = clients / rate if rate else 0.0
+        turn = time.monotonic() + pause * random.random()
         connection = http.client.HTTPConnection(address, timeout=60)
         while time.monotonic() < end:
+            time.sleep(max(0.0, turn - time.monotonic()))
+            turn += pause
             started = time.perf_counter()
             connection.request("POST", "/v2/models/net/infer", text)
             answer = connection.getresponse()
