@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import importlib
 import json
 import socket
 import threading
@@ -20,9 +21,12 @@ import tritonclient.http as triton_http
 from session.fake import FakeDevice, FakeLane
 from tritonclient.utils import InferenceServerException
 
-from anynpu.errors import OverloadedError
+from anynpu import _optional
+from anynpu.errors import MissingDependencyError, OverloadedError, ServeError
+from anynpu.inference_protocol import messages
 from anynpu.serve import Server
 from anynpu.serve.admission import Admission
+from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
 
@@ -360,3 +364,65 @@ def test_everything_is_given_back(serve: Serve) -> None:
     asyncio.run(burst())
     server.stop(30)
     assert (device.open_backends, device.open_lanes, device.violations) == (0, 0, [])
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut_off(serve: Serve) -> None:
+    large = TensorSpec("y", (1, 4_000_000), DType.FLOAT32)
+    server = serve(FakeDevice(outputs=(large,)), write_timeout=0.3)
+    document = {**json.loads(infer_body()), "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    body = json.dumps(document).encode()
+    with socket.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.settimeout(20)
+        lazy.connect(("127.0.0.1", server.port))
+        lazy.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
+        wait_until(lambda: one_model(server)["answered"] == 1)
+        wait_until(lambda: status_of(server)["connections"] == 1)  # that of the question itself
+    status, _, answer = exchange(server, "POST", INFER, body)
+    assert (status, len(answer) > 16_000_000) == (200, True)
+
+
+def test_a_stop_that_comes_late_does_not_hit_the_next_request(serve: Serve) -> None:
+    device = FakeDevice(1, run_time=0.002, stoppable=True)
+    server = serve(device)
+    for _ in range(3):
+        assert exchange(server, "POST", INFER, infer_body())[0] == 200
+        device.lanes[0].cancel()
+
+
+def test_a_model_that_cannot_be_loaded_keeps_the_server_from_being_ready(serve: Serve) -> None:
+    device = FakeDevice(1, refuses=lambda mask, count: True)
+    server = serve(device)
+    assert exchange(server, "GET", "/v2/health/live")[0] == 200
+    assert exchange(server, "GET", "/v2/health/ready")[0] == 503
+    status, _, answer = exchange(server, "POST", INFER, infer_body())
+    assert (status, "no more contexts" in answer.decode()) == (503, True)
+    device.refuses = None
+    assert exchange(server, "POST", "/v2/repository/models/net/load")[0] == 200
+    assert exchange(server, "GET", "/v2/health/ready")[0] == 200
+    assert exchange(server, "POST", INFER, infer_body())[0] == 200
+
+
+def test_a_port_that_is_taken(serve: Serve) -> None:
+    server = serve(FakeDevice())
+    with pytest.raises(ServeError, match=r"cannot listen on 127\.0\.0\.1"):
+        serve(FakeDevice(), port=server.port)
+    with pytest.raises(ServeError, match=r"gRPC cannot listen"):
+        serve(FakeDevice(), grpc_port=server.grpc_port)
+
+
+@pytest.mark.parametrize(
+    "package", ["starlette.routing", "uvicorn", "grpc", "prometheus_client", "google.protobuf.descriptor_pb2"]
+)
+def test_a_missing_package_is_named(serve: Serve, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = package.partition(".")[0]
+
+    def absent(name: str, extra: str) -> Any:
+        if name.partition(".")[0] == root:
+            raise MissingDependencyError.for_extra(name, extra)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(_optional, "_load", absent)
+    messages.cache_clear()
+    with pytest.raises(MissingDependencyError, match=r"anynpu\[serve\]"):
+        serve(FakeDevice())

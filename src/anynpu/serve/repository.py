@@ -139,8 +139,8 @@ class Repository:
         return [known[key] for key in sorted(known) if not only_ready or known[key].state == "READY"]
 
     def problems(self) -> bool:
-        """Whether a model that was asked for could not be loaded."""
-        return bool(self._reasons)
+        """Whether a model that was asked for could not be loaded, and no earlier load of it serves."""
+        return any(version not in self._ready.get(name, ()) for name, version in self._reasons)
 
     async def load(self, name: str, path: str | None = None) -> None:
         """Load all versions of a model, or load them anew.
@@ -170,6 +170,8 @@ class Repository:
         """Take a model away; what it was given it still answers."""
         async with self._locks.setdefault(name, asyncio.Lock()) if name in self._ready else asyncio.Lock():
             old = self._ready.pop(name, None)
+            for key in [key for key in self._reasons if key[0] == name]:
+                del self._reasons[key]
             if old is None:
                 raise UnknownModelError(f"there is no model '{name}' to unload", hint="the repository's index lists all")
             for model in old.values():

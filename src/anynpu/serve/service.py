@@ -49,8 +49,8 @@ class Service:
             return "0"
 
     def is_ready(self) -> bool:
-        """Whether the server takes requests: everything was loaded, and it is not about to end."""
-        return self.ready and not self.ending
+        """Whether the server takes requests: every model could be loaded, and it is not about to end."""
+        return self.ready and not self.ending and not self.repository.problems()
 
     def model(self, name: str, version: str = "") -> ServedModel:
         """A model that is loaded."""
