@@ -142,6 +142,9 @@ class Endpoint:
             await self._handler(exchange)
         except ClientGone:
             pass
+        except asyncio.CancelledError:
+            if not exchange.gone:
+                raise
         except AnynpuError as error:
             await exchange.fail(error)
         except Exception as error:  # the client must get an answer whatever happened

@@ -35,6 +35,9 @@ log = logging.getLogger("anynpu.serve")
 
 _START_TIMEOUT = 300.0
 
+KEEP_ALIVE = 75
+"""Seconds that an idle connection stays: a camera that sends a picture now and then must not find it closed."""
+
 
 class Server:
     """Serves models.
@@ -190,6 +193,7 @@ def _http_server(service: Service) -> Any:
         log_config=None,
         access_log=False,
         server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
         ssl_certfile=None if options.certificate is None else str(options.certificate),
         ssl_keyfile=None if options.private_key is None else str(options.private_key),
