@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import time
+import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -313,7 +314,12 @@ def _refused(server: Server) -> bool:
 
 
 def test_sizes_are_limited(serve: Serve) -> None:
-    server = serve(FakeDevice(), max_request_bytes=10_000)
+    server = serve(FakeDevice(), max_request_bytes=10_000, max_json_bytes=5_000)
+    status, _, answer = exchange(server, "POST", INFER, infer_body() + bytes(5_000))
+    assert (status, "bytes of JSON" in answer.decode()) == (413, True)
+    zipped = zlib.compress(b" " * 9_000)
+    status, _, answer = exchange(server, "POST", INFER, zipped, {"Content-Encoding": "deflate"})
+    assert (status, "9000 bytes of JSON" in answer.decode()) == (413, True)
     status, _, answer = exchange(server, "POST", INFER, bytes(10_001))
     assert (status, "10001 bytes" in answer.decode()) == (413, True)
     chunked = {"Transfer-Encoding": "chunked"}

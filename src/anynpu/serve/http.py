@@ -18,7 +18,7 @@ from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestErr
 from .failures import failure_of, message_of
 from .model import InferRequest, ServedModel
 from .options import is_loopback
-from .rest import HEADER_LENGTH, OutputForms, decompress, encode_answer, parse_infer, parse_json
+from .rest import HEADER_LENGTH, OutputForms, decompress, encode_answer, header_length, parse_infer, parse_json
 from .service import EXTENSIONS, NAME, Service
 from .status import page
 
@@ -58,7 +58,7 @@ class Exchange:
         """All of the body, within the limits of the server."""
         limits = self.service.limits
         length = self.headers.get("content-length", "0")
-        announced = int(length) if length.isdigit() else 0
+        announced = int(length) if length.isascii() and length.isdigit() else 0
         limits.check_size(announced)
         self._hold(announced)
         chunks: list[bytes] = []
@@ -79,6 +79,7 @@ class Exchange:
         encoding = self.headers.get("content-encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             body = await asyncio.to_thread(decompress, body, encoding, self.service.options.max_request_bytes)
+            self._hold(max(0, len(body) - self._held))
         return body
 
     def _hold(self, nbytes: int) -> None:
@@ -229,6 +230,7 @@ async def _infer(exchange: Exchange) -> None:
         nonlocal forms, watch
         body = await exchange.body()
         header = exchange.headers.get(HEADER_LENGTH)
+        exchange.service.limits.check_json(len(body) if header is None else header_length(header, len(body)))
         given = exchange.parameters["model"], exchange.parameters.get("version", ""), body, header
         if header is None and len(body) > LARGE_JSON:
             request, forms = await asyncio.to_thread(parse_infer, *given)

@@ -43,6 +43,15 @@ class Limits:
                 f"the request has {nbytes} bytes, and the server takes {most}", hint="send less at a time, or raise --max-request"
             )
 
+    def check_json(self, nbytes: int) -> None:
+        """Raise for JSON that would take too much memory to read."""
+        most = self._options.max_json_bytes
+        if nbytes > most:
+            raise RequestTooLargeError(
+                f"the request has {nbytes} bytes of JSON, and the server takes {most}",
+                hint="send the tensors as bytes behind the JSON (binary_data_size), as tritonclient does",
+            )
+
 
 class Keys:
     """The API keys of a server, of which only digests are kept. Comparing takes the same time for every key that is shown."""

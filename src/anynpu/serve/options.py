@@ -32,6 +32,7 @@ class ServeOptions:
     :ivar batch_window_ms: how long a request for a part of the model's batch waits for others to fill it
     :ivar max_batch: samples of one request
     :ivar max_request_bytes: size of one request
+    :ivar max_json_bytes: size of its JSON, which takes many times as much memory when it is read
     :ivar max_inflight_bytes: size of all requests that are being read or worked on
     :ivar timeout: seconds for a request that names no deadline of its own; also the most that it may name
     :ivar header_timeout: seconds until the head of an HTTP request must be there
@@ -59,6 +60,7 @@ class ServeOptions:
     batch_window_ms: float = 2.0
     max_batch: int = 64
     max_request_bytes: int = 64 * MIB
+    max_json_bytes: int = 8 * MIB
     max_inflight_bytes: int = 512 * MIB
     timeout: float = 60.0
     header_timeout: float = 10.0
@@ -93,7 +95,15 @@ class ServeOptions:
                     f"{self.host} can be reached from other machines, and the server has no {' and no '.join(missing)}",
                     hint="give --certificate, --private-key and --api-keys, listen on 127.0.0.1 behind a proxy, or say --insecure",
                 )
-        for name in ("max_queue", "max_batch", "max_request_bytes", "max_inflight_bytes", "timeout", "max_connections"):
+        for name in (
+            "max_queue",
+            "max_batch",
+            "max_request_bytes",
+            "max_json_bytes",
+            "max_inflight_bytes",
+            "timeout",
+            "max_connections",
+        ):
             if getattr(self, name) <= 0:
                 raise OptionError(
                     f"{name} must be greater than 0, got {getattr(self, name)}", hint="leave it out for the default"

@@ -18,7 +18,16 @@ from ..errors import RequestError, RequestTooLargeError
 from ..inference_protocol import DATATYPES, array_from_bytes, bytes_of, datatype_of, element_size
 from .model import InferAnswer, InferRequest
 
-__all__ = ["HEADER_LENGTH", "OutputForms", "decompress", "encode_answer", "parse_infer", "parse_json", "read_parameters"]
+__all__ = [
+    "HEADER_LENGTH",
+    "OutputForms",
+    "decompress",
+    "encode_answer",
+    "header_length",
+    "parse_infer",
+    "parse_json",
+    "read_parameters",
+]
 
 Array = npt.NDArray[Any]
 
@@ -82,7 +91,7 @@ def parse_infer(model: str, version: str, body: bytes, header: str | None) -> tu
 
     :param header: the value of :data:`HEADER_LENGTH`, if there is one
     """
-    length = len(body) if header is None else _header_length(header, len(body))
+    length = len(body) if header is None else header_length(header, len(body))
     document = parse_json(body[:length] if header is not None else body)
     parameters = _object(document, "parameters")
     priority, timeout = read_parameters(parameters)
@@ -112,7 +121,12 @@ def _natural(parameters: Mapping[str, Any], key: str) -> int:
     return value
 
 
-def _header_length(header: str, most: int) -> int:
+def header_length(header: str, most: int) -> int:
+    """The length of the JSON in a body of *most* bytes.
+
+    >>> header_length("12", 100)
+    12
+    """
     if not header.isascii() or not header.isdigit() or len(header) > 12 or int(header) > most:
         raise RequestError(
             f"{HEADER_LENGTH} is {_shown(header)}, and the body has {most} bytes", hint="it is the number of bytes of the JSON"
