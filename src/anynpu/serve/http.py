@@ -295,7 +295,9 @@ async def _status_data(exchange: Exchange) -> None:
     await exchange.answer_json(exchange.service.metrics.status())
 
 
-_ROUTES: tuple[tuple[str, str, Handler], ...] = (
+_ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this order, so what comes most often is first
+    ("POST", "/v2/models/{model}/infer", _infer),
+    ("POST", "/v2/models/{model}/versions/{version}/infer", _infer),
     ("GET", "/v2/health/live", _live),
     ("GET", "/v2/health/ready", _ready),
     ("GET", "/v2", _server),
@@ -306,8 +308,6 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/v2/models/{model}/versions/{version}/ready", _model_ready),
     ("GET", "/v2/models/{model}/stats", _statistics),
     ("GET", "/v2/models/{model}/versions/{version}/stats", _statistics),
-    ("POST", "/v2/models/{model}/infer", _infer),
-    ("POST", "/v2/models/{model}/versions/{version}/infer", _infer),
     ("POST", "/v2/repository/index", _index),
     ("POST", "/v2/repository/models/{model}/load", _load),
     ("POST", "/v2/repository/models/{model}/unload", _unload),
