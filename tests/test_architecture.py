@@ -47,7 +47,10 @@ ONLY_ITS_FACE = {("session", "rknn"), ("session", "vip"), ("rknn", "session"), (
 SINGLE_ARROWS = {("compiler", "npu.timing")}
 """Rooms that may import one module of another: the compiler asks the modelled clock what a choice costs."""
 
-OPTIONAL = {"onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"}
+OPTIONAL = {
+    *("onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"),
+    *("starlette", "uvicorn", "grpc", "google", "prometheus_client"),
+}
 """Packages that are loaded at first use. The command line may import its own two at once."""
 
 
@@ -275,7 +278,9 @@ for name in sys.argv[1:]:
     after = state()
     report["changed"] += [f"{name}: {key}" for key in before if before[key] != after[key]]
     report["loaded"] += [
-        f"{name}: {package}" for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click") if package in sys.modules
+        f"{name}: {package}"
+        for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click", "starlette", "uvicorn", "grpc", "prometheus_client")
+        if package in sys.modules
     ]
 print(json.dumps(report))
 """

@@ -16,6 +16,7 @@ PAGES = [
     "README.md",
     "docs/quickstart.md",
     "docs/session.md",
+    "docs/serving.md",
     "docs/migrate-onnxruntime.md",
     "docs/migrate-rknnlite.md",
     "docs/migrate-ez-rknn-async.md",

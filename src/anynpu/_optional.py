@@ -42,3 +42,33 @@ def cv2() -> Any:
 def pyopencl() -> Any:
     """The package ``pyopencl``."""
     return _load("pyopencl", "opencl")
+
+
+def grpc() -> Any:
+    """The package ``grpc`` (grpcio)."""
+    return _load("grpc", "serve")
+
+
+def grpc_aio() -> Any:
+    """The asyncio half of ``grpc``."""
+    return _load("grpc.aio", "serve")
+
+
+def starlette(module: str) -> Any:
+    """A module of ``starlette``, such as ``routing``."""
+    return _load(f"starlette.{module}", "serve")
+
+
+def uvicorn(module: str = "") -> Any:
+    """The package ``uvicorn``, or a module of it."""
+    return _load(f"uvicorn.{module}" if module else "uvicorn", "serve")
+
+
+def prometheus_client(module: str = "") -> Any:
+    """The package ``prometheus_client``, or a module of it."""
+    return _load(f"prometheus_client.{module}" if module else "prometheus_client", "serve")
+
+
+def protobuf(module: str) -> Any:
+    """A module of ``google.protobuf``."""
+    return _load(f"google.protobuf.{module}", "serve")

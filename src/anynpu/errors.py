@@ -39,6 +39,13 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |       |-- FeedShapeError      (ShapeError)
     |       |-- FeedTypeError       (TensorTypeError)
     |       `-- FeedNameError       (TensorNameError)
+    |-- ServeError                  a server refuses a request                       (RuntimeError)
+    |   |-- RequestError            the request is malformed                         (ValueError)
+    |   |   `-- RequestTooLargeError   it is larger than the server allows
+    |   |-- UnknownModelError       the server has no such model or version          (LookupError)
+    |   |-- ModelUnavailableError   the model is not loaded, or the server is ending
+    |   |-- OverloadedError         there is more to do than can be done in time
+    |   `-- AccessDeniedError       the key is missing or wrong, or the call is not allowed  (PermissionError)
     `-- MissingDependencyError      an optional package is not installed             (ImportError)
 
 >>> error = ShapeError("input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]", hint="pass layout='nhwc'")
@@ -50,6 +57,7 @@ input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]
 from __future__ import annotations
 
 __all__ = [
+    "AccessDeniedError",
     "AnynpuError",
     "CalibrationError",
     "CallFailed",
@@ -72,9 +80,14 @@ __all__ = [
     "MissingDependencyError",
     "ModelError",
     "ModelFormatError",
+    "ModelUnavailableError",
     "ModelVersionError",
     "OptionError",
+    "OverloadedError",
     "ParameterError",
+    "RequestError",
+    "RequestTooLargeError",
+    "ServeError",
     "SessionError",
     "SessionModelError",
     "ShapeError",
@@ -82,6 +95,7 @@ __all__ = [
     "TensorNameError",
     "TensorTypeError",
     "UnknownChipError",
+    "UnknownModelError",
     "UnsupportedCall",
     "UnsupportedOperatorError",
     "VendorModelError",
@@ -267,6 +281,44 @@ class FeedNameError(FeedError, TensorNameError):
     """There is no input or output of that name."""
 
     __str__ = AnynpuError.__str__  # KeyError would print the repr
+
+
+class ServeError(AnynpuError, RuntimeError):
+    """A server refuses a request."""
+
+
+class RequestError(ServeError, ValueError):
+    """The request is malformed."""
+
+
+class RequestTooLargeError(RequestError):
+    """The request, or a tensor in it, is larger than the server allows."""
+
+
+class UnknownModelError(ServeError, LookupError):
+    """The server has no model or version of that name."""
+
+
+class ModelUnavailableError(ServeError):
+    """The model is not loaded, or the server is about to end."""
+
+
+class OverloadedError(ServeError):
+    """The server has more to do than it can do in time; ``retry_after`` says after how many seconds to come again."""
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float = 1.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
+
+
+class AccessDeniedError(ServeError, PermissionError):
+    """The API key is missing or wrong (``known`` is false), or the call is not allowed on this server."""
+
+    def __init__(self, message: str, *, hint: str = "", known: bool = True) -> None:
+        super().__init__(message, hint=hint)
+        self.known = known
+
+    __str__ = AnynpuError.__str__  # PermissionError would print a tuple
 
 
 class MissingDependencyError(AnynpuError, ImportError):

@@ -1,4 +1,4 @@
-"""The command line: ``anynpu compile | check | inspect | run | exec | lib | predict | calibrate | demo``.
+"""The command line: ``anynpu compile | check | inspect | run | serve | exec | lib | predict | calibrate | demo``.
 
 One file a command; options that recur are declared in :mod:`anynpu.cli.options`.
 """

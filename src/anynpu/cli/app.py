@@ -25,6 +25,7 @@ from . import (
     predict,
     profile,
     run_model,
+    serve,
     top,
     vpm_run,
 )
@@ -56,6 +57,7 @@ app.command("calibrate")(calibrate.command)
 app.command("bench")(bench.command)
 app.command("profile")(profile.command)
 app.command("top")(top.command)
+app.command("serve")(serve.command)
 app.command("compare")(compare.command)
 app.command("doctor")(doctor.command)
 app.command("vpm-run")(vpm_run.command)

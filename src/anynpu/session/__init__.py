@@ -26,7 +26,7 @@ from .options import (
 from .ortvalue import OrtValue
 from .request import Job
 from .session import InferenceSession
-from .statistics import LaneStatistics, Percentiles, Statistics
+from .statistics import LaneStatistics, Percentiles, RunTimes, Statistics
 
 __all__ = [
     "Backend",
@@ -48,6 +48,7 @@ __all__ = [
     "PathLikeStr",
     "Percentiles",
     "RknnProviderOptions",
+    "RunTimes",
     "ScheduleLike",
     "SessionOptions",
     "Statistics",

@@ -14,7 +14,9 @@ from .options import SessionOptions
 if TYPE_CHECKING:
     from .backend import Backend, DeviceFactory
 
-__all__ = ["open_backend"]
+__all__ = ["is_remote", "open_backend"]
+
+REMOTE_SCHEMES = ("grpc://", "grpcs://")
 
 
 def open_backend(
@@ -24,6 +26,10 @@ def open_backend(
     weights_from: Backend | None,
 ) -> Backend:
     """The backend for *device*: a name (see :mod:`anynpu.devices`), None for the machine's own, or an object that opens one."""
+    if isinstance(model, str) and is_remote(model):
+        from . import remote
+
+        return remote.open_backend(model, options, device, weights_from)
     if device is not None and not isinstance(device, str):
         return device.open_backend(model, options, weights_from)
     if _family(model, options, device) == "vip":
@@ -33,6 +39,15 @@ def open_backend(
     from .. import rknn
 
     return rknn.open_backend(model, options, device, weights_from)
+
+
+def is_remote(model: object) -> bool:
+    """Whether a model is the address of one on a server.
+
+    >>> is_remote("grpc://127.0.0.1:8001/yolo"), is_remote("yolo.rknn")
+    (True, False)
+    """
+    return isinstance(model, str) and model.startswith(REMOTE_SCHEMES)
 
 
 def _family(model: str | PathLike[str] | bytes, options: SessionOptions, device: str | None) -> str:

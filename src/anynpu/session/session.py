@@ -21,7 +21,7 @@ from ..errors import CallbackError, OptionError, SessionError, SessionModelError
 from . import lifecycle
 from .backend import Backend, DeviceFactory
 from .binding import IOBinding
-from .devices import open_backend
+from .devices import is_remote, open_backend
 from .feeds import Feed, FeedReader, split_batch
 from .nodes import ModelMetadata, NodeArg, native_node, node, output_types, wanted_outputs
 from .options import SessionOptions, parse_options
@@ -29,7 +29,7 @@ from .pipeline import Pipeline, Ticket, stream, taken
 from .request import Callback, Job, Request, Results
 from .runoptions import dispatches_batch
 from .scheduler import Scheduler
-from .statistics import Statistics, trace_events, write_trace
+from .statistics import RunTimes, Statistics, trace_events, write_trace
 
 __all__ = ["InferenceSession"]
 
@@ -42,7 +42,7 @@ OVERFLOWS = ("wait", "fail", "drop_oldest")
 class InferenceSession:
     """Runs a model, as onnxruntime's class of the same name does, and uses every core of the NPU.
 
-    :param path_or_bytes: the model file, or its contents
+    :param path_or_bytes: the model file, or its contents, or a model on a server: ``grpc://board:8001/yolo``
     :param sess_options: accepted for onnxruntime's sake; nothing in it applies
     :param providers: None, or one execution provider: its name, or ``(name, options)``
     :param provider_options: what :func:`make_provider_options` gives
@@ -105,6 +105,11 @@ class InferenceSession:
     def device(self) -> str:
         """What the session runs on, for example ``software NPU, rk3588, 3 cores``."""
         return self._backend.description
+
+    @property
+    def backend(self) -> Backend:
+        """The model on its device, as the session drives it."""
+        return self._backend
 
     @property
     def cores(self) -> int:
@@ -252,28 +257,20 @@ class InferenceSession:
         timeout: float | None = None,
     ) -> Results:
         """Run, awaited. The event loop is never blocked, not by a full queue either; cancelling the task cancels the request."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[None] = loop.create_future()
+        return taken(await self._awaited(output_names, input_feed, core, priority, timeout))
 
-        def settle() -> None:
-            if not answer.done():
-                answer.set_result(None)
-
-        def notify(_: Request) -> None:
-            try:
-                loop.call_soon_threadsafe(settle)
-            except RuntimeError:
-                log.debug("a result came after its event loop was closed")
-
-        request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
-        request.notify = notify
-        self._scheduler.post(request, core, "later")
-        try:
-            await answer
-        except asyncio.CancelledError:
-            self._scheduler.cancel(request)
-            raise
-        return taken(request)
+    async def arun_timed(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: object,
+        *,
+        core: int | None = None,
+        priority: int = 0,
+        timeout: float | None = None,
+    ) -> tuple[Results, RunTimes]:
+        """As :meth:`arun`, with where the time went."""
+        request = await self._awaited(output_names, input_feed, core, priority, timeout)
+        return taken(request), RunTimes.of(request)
 
     # -- many requests
 
@@ -428,6 +425,33 @@ class InferenceSession:
         wanted = wanted_outputs(output_names, self._backend.outputs)
         return Request(feed, wanted, [self._types[number] for number in wanted], limit=timeout, priority=priority)
 
+    async def _awaited(
+        self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None
+    ) -> Request:
+        """A request that is done."""
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[None] = loop.create_future()
+
+        def settle() -> None:
+            if not answer.done():
+                answer.set_result(None)
+
+        def notify(_: Request) -> None:
+            try:
+                loop.call_soon_threadsafe(settle)
+            except RuntimeError:
+                log.debug("a result came after its event loop was closed")
+
+        request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
+        request.notify = notify
+        self._scheduler.post(request, core, "later")
+        try:
+            await answer
+        except asyncio.CancelledError:
+            self._scheduler.cancel(request)
+            raise
+        return request
+
     def _post_job(
         self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None, overflow: str
     ) -> Job | None:
@@ -491,6 +515,8 @@ def _model(path_or_bytes: object) -> str | PathLike[str] | bytes:
             hint="pass the path of a model file, or its contents",
         )
     path = os.fspath(path_or_bytes)
+    if is_remote(path):
+        return path
     if os.path.isdir(path):
         raise SessionModelError(f"{path} is a folder", hint="pass the path of a model file")
     if not os.path.isfile(path):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .lanes import Slot
 from .request import Request
 
-__all__ = ["Entry", "LaneStatistics", "Percentiles", "Recorder", "Statistics", "trace_events", "write_trace"]
+__all__ = ["Entry", "LaneStatistics", "Percentiles", "Recorder", "RunTimes", "Statistics", "trace_events", "write_trace"]
 
 KEPT = 8192
 """Requests that percentiles and traces are made of."""
@@ -32,6 +32,28 @@ class Entry(NamedTuple):
     ran: int
     finished: int
     failed: bool
+
+
+@dataclass(frozen=True)
+class RunTimes:
+    """Where the time of one request went: nanoseconds of the host.
+
+    :ivar wait: from submission to the start
+    :ivar inputs: converting the inputs
+    :ivar run: on the device
+    :ivar outputs: converting the outputs
+    """
+
+    wait: int
+    inputs: int
+    run: int
+    outputs: int
+
+    @classmethod
+    def of(cls, request: Request) -> RunTimes:
+        """Of a request that has run."""
+        written, ran = request.written or request.started, request.ran or request.finished
+        return cls(request.started - request.submitted, written - request.started, ran - written, request.finished - ran)
 
 
 @dataclass(frozen=True)

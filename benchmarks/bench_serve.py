@@ -1,0 +1,256 @@
+"""The server beside a bare echo server on the same libraries, asked by tritonclient: a picture of 1.2 MB, small requests, idle memory.
+
+The two are processes of their own and take turns. What the inference itself takes is known from the server's statistics and is taken off.
+
+``soak()`` offers a server whose cores only sleep ten times what it can do, for a minute.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from anynpu._optional import onnx
+from anynpu.compiler import compile
+
+from . import print_table
+from .engine_timing import verdict
+
+RATIO_GOAL = 1.5
+MEMORY_GOAL = 90.0
+ROUNDS = 120
+SMALL_SECONDS = 2.0
+SMALL_ROUNDS = 3
+CLIENTS = 4
+SOAK_SECONDS = 60.0
+CROWD = 60
+OFFERED = 1000.0
+P99_GOAL = 2.0
+GROWTH_MB = 32.0
+LARGE, SMALL = 640, 16
+ECHO = [sys.executable, "-m", "benchmarks.serve_echo"]
+
+
+def main() -> None:
+    """Print the tables."""
+    with tempfile.TemporaryDirectory() as folder:
+        with _process(_ours(_model(Path(folder), LARGE))) as ours, _process(ECHO) as echo:
+            idle = [_memory(process) for process in (ours[0], echo[0])]
+            rows = [_latency(kind, ours, echo) for kind in ("http", "grpc")]
+            header = ("p50 of 1x640x640x3 uint8", "echo ms", "anynpu ms", "of it inference ms", "ratio without", "goal")
+            print_table("Serving a picture, tritonclient", header, rows)
+        with _process(_ours(_model(Path(folder), SMALL))) as ours, _process(ECHO) as echo:
+            rows = [_throughput(kind, ours, echo) for kind in ("http", "grpc")]
+            header = (f"small requests, {CLIENTS} clients", "echo a second", "anynpu a second", "ratio")
+            print_table("Serving small requests", header, rows)
+    row = ("idle server", f"{idle[1]:.0f}", f"{idle[0]:.0f}", verdict(idle[0], MEMORY_GOAL))
+    print_table("Memory (PSS, MB)", ("", "echo", "anynpu", "goal"), [row])
+
+
+def soak() -> None:
+    """Ten times the capacity for a minute: accepted requests stay quick, the rest is shed, memory does not grow."""
+    with tempfile.NamedTemporaryFile(suffix=".rknn") as model:
+        model.write(b"sleeps")
+        model.flush()
+        with _process([sys.executable, "-m", "benchmarks.serve_sleeper", model.name]) as (process, http_address, _):
+            alone = _offer(http_address, 1, 5.0)
+            before = _memory(process)
+            crowd = _offer(http_address, CROWD, SOAK_SECONDS, OFFERED)
+            growth = _memory(process) - before
+            after = _offer(http_address, 1, 2.0)
+    rows = [
+        (name, str(counts[200]), str(counts[429]), f"{_percentile(times, 0.5):.1f}", f"{_percentile(times, 0.99):.1f}")
+        for name, (counts, times) in (("alone", alone), ("overload", crowd), ("afterwards", after))
+    ]
+    print_table(f"Overload for {SOAK_SECONDS:g} s", ("", "accepted", "shed", "p50 ms", "p99 ms"), rows)
+    ratio = _percentile(crowd[1], 0.99) / _percentile(alone[1], 0.99)
+    print(
+        f"  p99 of what was accepted: {ratio:.2f} of that alone (goal {verdict(ratio, P99_GOAL)}); memory grew by {growth:.1f} MB"
+    )
+    others = set(crowd[0]) - {200, 429}
+    if others or growth > GROWTH_MB or not crowd[0][429]:
+        raise AssertionError(f"other statuses {others}, {crowd[0][429]} shed, memory grew by {growth:.1f} MB")
+
+
+def _model(folder: Path, size: int) -> Path:
+    """Square pictures in, two values out, and hardly any work in between."""
+    helper, kinds = onnx().helper, onnx().TensorProto
+    weights = np.random.default_rng(1).standard_normal((2, 3, 1, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("Conv", ["x", "weights"], ["features"], "conv", strides=[16, 16]),
+        helper.make_node("GlobalAveragePool", ["features"], ["pooled"], "pool"),
+        helper.make_node("Flatten", ["pooled"], ["y"], "flatten"),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", kinds.FLOAT, [1, 3, size, size])],
+        [helper.make_tensor_value_info("y", kinds.FLOAT, [1, 2])],
+        [onnx().numpy_helper.from_array(weights, "weights")],
+    )
+    path = folder / "net.onnx"
+    onnx().save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    data = [{"x": np.random.default_rng(2).integers(0, 256, (1, 3, size, size)).astype(np.float32)}]
+    return Path(compile(path, "rk3588", dataset=data).save(folder / "net.rknn"))
+
+
+def _ours(model: Path) -> list[str]:
+    command = [sys.executable, "-m", "anynpu.cli", "serve", f"net={model}", "--device", "sim:rk3588", "--layout", "nhwc"]
+    return [*command, "--port", "0", "--grpc-port", "0"]
+
+
+Served = tuple["subprocess.Popen[str]", str, str]
+
+
+@contextmanager
+def _process(command: list[str]) -> Iterator[Served]:
+    """A server and its two addresses, ended at the end."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            found = re.search(r"serving on http://(\S+) and grpc://(\S+)", line)
+            if found:
+                threading.Thread(target=process.stdout.read, daemon=True).start()
+                yield process, found[1], found[2]
+                return
+        raise RuntimeError(f"{command[2]} did not start")
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def _memory(process: subprocess.Popen[str]) -> float:
+    text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def _client(kind: str, served: Served, shape: tuple[int, ...]) -> tuple[Any, Callable[[], Any]]:
+    """A client and what asks once."""
+    module: Any
+    if kind == "http":
+        import tritonclient.http as module
+    else:
+        import tritonclient.grpc as module
+    client = module.InferenceServerClient(served[1] if kind == "http" else served[2])
+    tensor = module.InferInput("x", list(shape), "UINT8")
+    tensor.set_data_from_numpy(np.random.default_rng(3).integers(0, 256, shape, np.uint8))
+    return client, lambda: client.infer("net", [tensor]).as_numpy("y")
+
+
+def _latency(kind: str, ours: Served, echo: Served) -> tuple[str, ...]:
+    shape = (1, LARGE, LARGE, 3)
+    (own_client, own), (echo_client, bare) = _client(kind, ours, shape), _client(kind, echo, shape)
+    times: dict[str, list[float]] = {"own": [], "echo": []}
+    for _ in range(20):
+        own()
+        bare()
+    before = _inference(ours)
+    for _ in range(ROUNDS):
+        for name, ask in (("own", own), ("echo", bare)):
+            started = time.perf_counter()
+            ask()
+            times[name].append(time.perf_counter() - started)
+    after = _inference(ours)
+    inference = (after[1] - before[1]) / max(1, after[0] - before[0]) / 1e6
+    own_ms, echo_ms = (1e3 * statistics.median(times[name]) for name in ("own", "echo"))
+    ratio = (own_ms - inference) / echo_ms
+    own_client.close()
+    echo_client.close()
+    return kind, f"{echo_ms:.2f}", f"{own_ms:.2f}", f"{inference:.2f}", f"{ratio:.2f}", verdict(ratio, RATIO_GOAL)
+
+
+def _inference(served: Served) -> tuple[int, int]:
+    """Runs so far, and their nanoseconds."""
+    import tritonclient.http as triton_http
+
+    client = triton_http.InferenceServerClient(served[1])
+    figures = client.get_inference_statistics("net")["model_stats"][0]["inference_stats"]
+    client.close()
+    parts = ("compute_input", "compute_infer", "compute_output")
+    return figures["compute_infer"]["count"], sum(figures[part]["ns"] for part in parts)
+
+
+def _throughput(kind: str, ours: Served, echo: Served) -> tuple[str, ...]:
+    """Requests of 768 bytes; the inference is in the figures."""
+    best = {"own": 0.0, "echo": 0.0}
+    for _ in range(SMALL_ROUNDS):
+        for name, served in (("own", ours), ("echo", echo)):
+            best[name] = max(best[name], _rate(kind, served))
+    return kind, f"{best['echo']:.0f}", f"{best['own']:.0f}", f"{best['own'] / best['echo']:.2f}"
+
+
+def _rate(kind: str, served: Served) -> float:
+    counts = [0] * CLIENTS
+    end = time.perf_counter() + SMALL_SECONDS
+
+    def work(number: int) -> None:
+        client, ask = _client(kind, served, (1, SMALL, SMALL, 3))
+        while time.perf_counter() < end:
+            ask()
+            counts[number] += 1
+        client.close()
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(CLIENTS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(counts) / SMALL_SECONDS
+
+
+def _offer(address: str, clients: int, seconds: float, rate: float = 0.0) -> tuple[Counter[int], list[float]]:
+    """Statuses, and the milliseconds of what was accepted.
+
+    :param rate: requests a second of all clients together; 0: one after the other
+    """
+    import http.client
+
+    counts: Counter[int] = Counter()
+    times: list[float] = []
+    lock = threading.Lock()
+    text = b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [1, 2, 3, 4]}]}'
+    end = time.monotonic() + seconds
+
+    def work() -> None:
+        pause = clients / rate if rate else 0.0
+        turn = time.monotonic() + pause * random.random()
+        connection = http.client.HTTPConnection(address, timeout=60)
+        while time.monotonic() < end:
+            time.sleep(max(0.0, turn - time.monotonic()))
+            turn += pause
+            started = time.perf_counter()
+            connection.request("POST", "/v2/models/net/infer", text)
+            answer = connection.getresponse()
+            answer.read()
+            with lock:
+                counts[answer.status] += 1
+                if answer.status == 200:
+                    times.append(1e3 * (time.perf_counter() - started))
+        connection.close()
+
+    threads = [threading.Thread(target=work) for _ in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return counts, times
+
+
+def _percentile(times: list[float], share: float) -> float:
+    return sorted(times)[min(len(times) - 1, int(len(times) * share))] if times else 0.0

@@ -1,0 +1,71 @@
+"""What an error becomes on its way to a client: an HTTP status, a gRPC status, a word for the metrics."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ..errors import (
+    AccessDeniedError,
+    AnynpuError,
+    DeviceClosed,
+    DeviceHungError,
+    DeviceTimeout,
+    InputError,
+    JobCancelled,
+    MissingDependencyError,
+    ModelError,
+    ModelUnavailableError,
+    OptionError,
+    OverloadedError,
+    RequestError,
+    RequestTooLargeError,
+    SubmitTimeout,
+    UnknownModelError,
+)
+
+__all__ = ["Failure", "failure_of", "message_of"]
+
+
+class Failure(NamedTuple):
+    """How an error is told."""
+
+    status: int
+    code: str
+    outcome: str
+
+
+_FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
+    (RequestTooLargeError, Failure(413, "RESOURCE_EXHAUSTED", "invalid")),
+    (RequestError, Failure(400, "INVALID_ARGUMENT", "invalid")),
+    (UnknownModelError, Failure(404, "NOT_FOUND", "invalid")),
+    (OverloadedError, Failure(429, "RESOURCE_EXHAUSTED", "shed")),
+    (SubmitTimeout, Failure(429, "RESOURCE_EXHAUSTED", "shed")),
+    (ModelUnavailableError, Failure(503, "UNAVAILABLE", "unavailable")),
+    (InputError, Failure(400, "INVALID_ARGUMENT", "invalid")),
+    (OptionError, Failure(400, "INVALID_ARGUMENT", "invalid")),
+    (DeviceHungError, Failure(503, "UNAVAILABLE", "failed")),
+    (DeviceTimeout, Failure(504, "DEADLINE_EXCEEDED", "late")),
+    (JobCancelled, Failure(499, "CANCELLED", "cancelled")),
+    (DeviceClosed, Failure(503, "UNAVAILABLE", "unavailable")),
+    (MissingDependencyError, Failure(500, "INTERNAL", "failed")),
+    (ModelError, Failure(400, "INVALID_ARGUMENT", "failed")),
+)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """How *error* is told.
+
+    >>> failure_of(OverloadedError("full")).status, failure_of(ZeroDivisionError()).status
+    (429, 500)
+    """
+    if isinstance(error, AccessDeniedError):
+        return Failure(403, "PERMISSION_DENIED", "denied") if error.known else Failure(401, "UNAUTHENTICATED", "denied")
+    for kind, failure in _FAILURES:
+        if isinstance(error, kind):
+            return failure
+    return Failure(500, "INTERNAL", "failed")
+
+
+def message_of(error: BaseException) -> str:
+    """What a client is told: all of an error of ours, and of others no more than that there was one."""
+    return str(error) if isinstance(error, AnynpuError) else "the server failed; its log says why"

@@ -1,0 +1,120 @@
+"""Figures for Prometheus and for the status page.
+
+Counters and the histogram are written by the event loop of the server; queues, cores and models are read when somebody asks.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from .. import _optional
+from ..session import Percentiles
+from .limits import Limits
+from .repository import Repository
+
+__all__ = ["Metrics"]
+
+_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """The figures of one server."""
+
+    def __init__(self, repository: Repository, limits: Limits) -> None:
+        client = _optional.prometheus_client()
+        self._client = client
+        self._repository = repository
+        self._limits = limits
+        self._began = time.monotonic()
+        self._registry = client.CollectorRegistry()
+        labels = ("model", "version", "protocol")
+        self._requests = client.Counter("anynpu_requests", "Requests by outcome.", (*labels, "outcome"), registry=self._registry)
+        self._seconds = client.Histogram(
+            "anynpu_request_seconds", "From the request to its answer.", labels, buckets=_BUCKETS, registry=self._registry
+        )
+        self._registry.register(_Collector(self))
+
+    def record(self, model: str, version: str, protocol: str, outcome: str, seconds: float) -> None:
+        """One request was answered."""
+        self._requests.labels(model, version, protocol, outcome).inc()
+        if outcome == "ok":
+            self._seconds.labels(model, version, protocol).observe(seconds)
+
+    def text(self) -> bytes:
+        """All figures in the text format of Prometheus."""
+        data: bytes = self._client.generate_latest(self._registry)
+        return data
+
+    def collect(self) -> Iterator[Any]:
+        """What is read when somebody asks."""
+        core = _optional.prometheus_client("core")
+        labels = ("model", "version")
+        waiting = core.GaugeMetricFamily("anynpu_waiting", "Runs that wait for a core.", labels=labels)
+        running = core.GaugeMetricFamily("anynpu_running", "Runs on the cores.", labels=labels)
+        shed = core.CounterMetricFamily("anynpu_shed", "Requests refused because they would be late.", labels=labels)
+        runs = core.CounterMetricFamily("anynpu_runs", "Runs of the device.", labels=labels)
+        busy = core.CounterMetricFamily(
+            "anynpu_core_busy_seconds", "Time that the contexts of a model were busy.", labels=(*labels, "core")
+        )
+        for model in self._repository.models():
+            own = (model.name, model.version)
+            statistics = model.session.statistics
+            waiting.add_metric(own, model.admission.waiting)
+            running.add_metric(own, statistics.running)
+            shed.add_metric(own, model.admission.shed)
+            runs.add_metric(own, model.counts.executions)
+            for number, lane in enumerate(statistics.lanes):
+                busy.add_metric((*own, str(number)), lane.busy_ms / 1000)
+        yield from (waiting, running, shed, runs, busy)
+        yield core.GaugeMetricFamily("anynpu_inflight_bytes", "Size of the requests in the house.", self._limits.bytes)
+        yield core.GaugeMetricFamily("anynpu_connections", "HTTP connections.", self._limits.connections)
+
+    def status(self) -> dict[str, Any]:
+        """What the status page shows."""
+        models = []
+        for model in self._repository.models():
+            statistics, counts = model.session.statistics, model.counts
+            latency = Percentiles.of(list(counts.latencies))
+            models.append(
+                {
+                    "name": model.name,
+                    "version": model.version,
+                    "device": model.session.device,
+                    "answered": counts.success,
+                    "failed": counts.fail,
+                    "cancelled": counts.cancelled,
+                    "shed": model.admission.shed,
+                    "waiting": round(model.admission.waiting, 2),
+                    "running": statistics.running,
+                    "p50_ms": latency.p50,
+                    "p95_ms": latency.p95,
+                    "p99_ms": latency.p99,
+                    "run_ms": statistics.run.p50,
+                    "cores": [{"jobs": lane.jobs, "busy_ms": lane.busy_ms} for lane in statistics.lanes],
+                }
+            )
+        absent = [entry for entry in self._repository.index() if entry.state != "READY"]
+        return {
+            "uptime_s": time.monotonic() - self._began,
+            "process": os.getpid(),
+            "connections": self._limits.connections,
+            "inflight_bytes": self._limits.bytes,
+            "models": models,
+            "unavailable": [{"name": entry.name, "version": entry.version, "reason": entry.reason} for entry in absent],
+        }
+
+
+class _Collector:
+    """What Prometheus's registry asks."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Any]:
+        return self._metrics.collect()
+
+    def describe(self) -> list[Any]:
+        return []

@@ -1,0 +1,221 @@
+"""The models of a server: which there are, which are loaded, and how one takes the place of another.
+
+What can be loaded comes from the command line: files, and folders that are looked through anew at every load. A folder holds model files,
+whose stems are their names, or folders ``NAME/VERSION/`` with one model file each.
+
+Belongs to the event loop of the server: no lock but one for each name, so that two loads of a model follow each other. Sessions are opened
+and closed in other threads. A load opens everything new before anything old is taken away; what was replaced drains on its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError, OptionError, RequestError, UnknownModelError
+from .model import ServedModel, open_session
+from .options import ServeOptions
+
+__all__ = ["IndexEntry", "Repository", "find_models", "parse_model"]
+
+log = logging.getLogger("anynpu.serve")
+
+SUFFIXES = (".rknn", ".nb", ".anynpu")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_VERSION = re.compile(r"[1-9][0-9]{0,8}")
+
+Sources = dict[str, dict[str, Path]]
+
+
+@dataclass(frozen=True)
+class IndexEntry:
+    """A line of the repository's index."""
+
+    name: str
+    version: str
+    state: str
+    reason: str
+
+
+def parse_model(text: str) -> tuple[str, str, Path]:
+    """Name, version and path of ``PATH``, ``NAME=PATH`` or ``NAME:VERSION=PATH``.
+
+    >>> parse_model("yolo:2=models/new.rknn")[:2], parse_model("models/det.rknn")[:2]
+    (('yolo', '2'), ('det', '1'))
+    """
+    label, equals, rest = text.partition("=")
+    if not equals or Path(text).exists():
+        label, rest = Path(text).stem, text
+    name, _, version = label.partition(":")
+    version = version or "1"
+    if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
+        raise OptionError(
+            f"{label!r} is no name for a model",
+            hint="use letters, digits, '.', '_' and '-', and whole numbers for versions: NAME:VERSION=PATH",
+        )
+    return name, version, Path(rest)
+
+
+def find_models(models: Sequence[str]) -> Sources:
+    """Paths by name and version, from what the command line names."""
+    sources: Sources = {}
+    for text in models:
+        if Path(text).is_dir():
+            for name, version, path in _in_folder(Path(text)):
+                sources.setdefault(name, {})[version] = path
+        else:
+            name, version, path = parse_model(text)
+            sources.setdefault(name, {})[version] = path
+    return sources
+
+
+def _in_folder(folder: Path) -> Iterator[tuple[str, str, Path]]:
+    for entry in sorted(folder.iterdir()):
+        if entry.is_file() and entry.suffix in SUFFIXES and _NAME.fullmatch(entry.stem):
+            yield entry.stem, "1", entry
+        elif entry.is_dir() and _NAME.fullmatch(entry.name):
+            for inner in sorted(entry.iterdir()):
+                files = sorted(path for path in inner.iterdir() if path.suffix in SUFFIXES) if inner.is_dir() else []
+                if files and _VERSION.fullmatch(inner.name):
+                    yield entry.name, inner.name, files[0]
+
+
+class Repository:
+    """The models of one server."""
+
+    def __init__(self, models: Sequence[str], options: ServeOptions) -> None:
+        self._given = tuple(models)
+        self._options = options
+        self._sources = find_models(models)
+        self._named: Sources = {}  # by clients that may
+        self._ready: dict[str, dict[str, ServedModel]] = {}
+        self._reasons: dict[tuple[str, str], str] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._draining: set[asyncio.Task[None]] = set()
+
+    async def load_all(self) -> None:
+        """Load everything; a model that cannot be loaded is told in the log and in the index."""
+        for name in sorted(self._sources):
+            try:
+                await self.load(name)
+            except AnynpuError as error:
+                log.error("model %s cannot be loaded: %s", name, error, extra={"model": name})
+
+    def models(self) -> list[ServedModel]:
+        """All that are loaded."""
+        return [model for versions in self._ready.values() for model in versions.values()]
+
+    def get(self, name: str, version: str = "") -> ServedModel:
+        """A model that is loaded; the highest version if none is named."""
+        versions = self._ready.get(name)
+        if versions:
+            found = versions.get(version) if version else versions[max(versions, key=int)]
+            if found is not None:
+                return found
+        label = f"{name}' version '{version}" if version else name
+        if not versions and (name in self._sources or name in self._named):
+            reason = next((text for (known, _), text in self._reasons.items() if known == name), "it was unloaded")
+            raise ModelUnavailableError(f"model '{label}' is not loaded: {reason}", hint="load it with the repository's call")
+        raise UnknownModelError(f"there is no model '{label}'", hint=f"there are: {', '.join(sorted(self._ready)) or 'none'}")
+
+    def versions(self, name: str) -> list[str]:
+        """Versions of a model that are loaded, in order."""
+        return sorted(self._ready.get(name, ()), key=int)
+
+    def index(self, only_ready: bool = False) -> list[IndexEntry]:
+        """All models, loaded or not."""
+        known: dict[tuple[str, str], IndexEntry] = {}
+        for sources in (self._sources, self._named):
+            for name, versions in sources.items():
+                for version in versions:
+                    reason = self._reasons.get((name, version), "unloaded")
+                    known[name, version] = IndexEntry(name, version, "UNAVAILABLE", reason)
+        for model in self.models():
+            known[model.name, model.version] = IndexEntry(model.name, model.version, "READY", "")
+        return [known[key] for key in sorted(known) if not only_ready or known[key].state == "READY"]
+
+    def problems(self) -> bool:
+        """Whether a model that was asked for could not be loaded, and no earlier load of it serves."""
+        return any(version not in self._ready.get(name, ()) for name, version in self._reasons)
+
+    async def load(self, name: str, path: str | None = None) -> None:
+        """Load all versions of a model, or load them anew.
+
+        :param path: a file that the client names, below ``load_root``
+        """
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            wanted = await asyncio.to_thread(self._wanted, name, path)
+            fresh: dict[str, ServedModel] = {}
+            try:
+                for version, file in wanted.items():
+                    session = await asyncio.to_thread(open_session, file, self._options)
+                    fresh[version] = ServedModel(name, version, file, session, self._options)
+                    self._reasons.pop((name, version), None)
+            except AnynpuError as error:
+                self._reasons[name, version] = error.message
+                for model in fresh.values():
+                    self._drain(model)
+                raise
+            old = self._ready.get(name, {})
+            self._ready[name] = fresh
+            for model in old.values():
+                self._drain(model)
+            log.info("model %s is ready: versions %s", name, ", ".join(fresh), extra={"model": name})
+
+    async def unload(self, name: str) -> None:
+        """Take a model away; what it was given it still answers."""
+        async with self._locks.setdefault(name, asyncio.Lock()) if name in self._ready else asyncio.Lock():
+            old = self._ready.pop(name, None)
+            for key in [key for key in self._reasons if key[0] == name]:
+                del self._reasons[key]
+            if old is None:
+                raise UnknownModelError(f"there is no model '{name}' to unload", hint="the repository's index lists all")
+            for model in old.values():
+                self._drain(model)
+            log.info("model %s is unloaded", name, extra={"model": name})
+
+    async def close(self) -> None:
+        """Unload everything and wait for its end."""
+        for name in list(self._ready):
+            await self.unload(name)
+        if self._draining:
+            await asyncio.wait(set(self._draining))
+
+    def _wanted(self, name: str, path: str | None) -> dict[str, Path]:
+        if path is not None:
+            if not _NAME.fullmatch(name):
+                raise RequestError(f"{name!r} is no name for a model", hint="use letters, digits, '.', '_' and '-'")
+            self._named[name] = {"1": self._allowed(path)}
+            return self._named[name]
+        self._sources = find_models(self._given)
+        wanted = self._sources.get(name) or self._named.get(name)
+        if not wanted:
+            names = sorted({*self._sources, *self._named})
+            raise UnknownModelError(f"there is no model '{name}' to load", hint=f"there are: {', '.join(names) or 'none'}")
+        return wanted
+
+    def _allowed(self, path: str) -> Path:
+        root = self._options.load_root
+        if root is None:
+            raise AccessDeniedError(
+                "clients may not name files to load on this server", hint="start it with --load-root FOLDER to allow it"
+            )
+        root = root.resolve()
+        try:
+            file = (root / path).resolve()
+        except (OSError, ValueError):
+            raise RequestError("the path of the model is no path", hint="name a file below the server's folder") from None
+        if not file.is_relative_to(root) or file.suffix not in SUFFIXES or not file.is_file():
+            raise AccessDeniedError(
+                "there is no such model file in the folder of this server", hint=f"its files end in {', '.join(SUFFIXES)}"
+            )
+        return file
+
+    def _drain(self, model: ServedModel) -> None:
+        task = asyncio.get_running_loop().create_task(model.drain(self._options.drain_timeout))
+        self._draining.add(task)
+        task.add_done_callback(self._draining.discard)

@@ -1,0 +1,298 @@
+"""The gRPC face, streaming included.
+
+A call that its client cancels is cancelled here by gRPC itself. The requests of a stream run side by side, a bounded number of them; their
+answers come in the order of the requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import _optional
+from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError
+from ..inference_protocol import DATATYPES, DETAILS, METHODS, SERVICE, array_from_bytes, bytes_of, datatype_of, messages
+from .failures import failure_of, message_of
+from .model import InferAnswer, InferRequest, ServedModel
+from .rest import LARGEST_EXTENT, MOST_AXES, MOST_TENSORS, read_parameters
+from .service import EXTENSIONS, NAME, Service
+
+__all__ = ["rpc_server"]
+
+log = logging.getLogger("anynpu.serve")
+
+Array = npt.NDArray[Any]
+Call = Callable[[Any, Any], Awaitable[Any]]
+
+STREAM_DEPTH = 16
+"""Requests of one stream that are in the house at a time; the client waits with more."""
+
+OPEN_CALLS = ("ServerLive", "ServerReady")
+"""Calls that need no key."""
+
+_CONTENTS = {
+    "BOOL": ("bool_contents", np.bool_),
+    "INT8": ("int_contents", np.int32),
+    "INT16": ("int_contents", np.int32),
+    "INT32": ("int_contents", np.int32),
+    "INT64": ("int64_contents", np.int64),
+    "UINT8": ("uint_contents", np.uint32),
+    "UINT16": ("uint_contents", np.uint32),
+    "UINT32": ("uint_contents", np.uint32),
+    "UINT64": ("uint64_contents", np.uint64),
+    "FP32": ("fp32_contents", np.float32),
+    "FP64": ("fp64_contents", np.float64),
+}
+"""The field of the message that holds a datatype, and what its elements are."""
+
+
+def rpc_server(service: Service) -> Any:
+    """A gRPC server with the protocol's calls, not started and without ports."""
+    grpc, aio = _optional.grpc(), _optional.grpc_aio()
+    options = service.options
+    calls = Calls(service)
+    handlers = {}
+    for name, (_, answer) in METHODS.items():
+        serializer = getattr(messages(), answer).SerializeToString
+        if name == "ModelStreamInfer":
+            handlers[name] = grpc.stream_stream_rpc_method_handler(calls.stream, response_serializer=serializer)
+        else:
+            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.unary(name), response_serializer=serializer)
+    server = aio.server(
+        options=[
+            ("grpc.max_receive_message_length", options.max_request_bytes),
+            ("grpc.max_send_message_length", -1),
+            ("grpc.so_reuseport", 0),
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+        ],
+        maximum_concurrent_rpcs=options.max_connections,
+    )
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+    return server
+
+
+class Calls:
+    """What each call does."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._codes = _optional.grpc().StatusCode
+        self._decode_error = _optional.protobuf("message").DecodeError
+
+    def unary(self, name: str) -> Callable[[bytes, Any], Awaitable[Any]]:
+        """A handler for one call: checks the key, reads the message, and tells errors as gRPC does."""
+        call: Call = getattr(self, f"_{name}")
+        request_class = getattr(messages(), METHODS[name][0])
+
+        async def handle(data: bytes, context: Any) -> Any:
+            try:
+                if name not in OPEN_CALLS:
+                    self._check_key(context)
+                return await call(self._read(request_class, data), context)
+            except AnynpuError as error:
+                failure: BaseException = error
+            except Exception as error:  # the client must get an answer whatever happened
+                log.exception("the call %s failed", name)
+                failure = error
+            await self._abort(context, failure)
+
+        return handle
+
+    async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
+        """The call ``ModelStreamInfer``."""
+        try:
+            self._check_key(context)
+        except AnynpuError as error:
+            await self._abort(context, error)
+        answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_DEPTH)
+
+        async def accept() -> None:
+            try:
+                async for data in requests:
+                    await answers.put(asyncio.ensure_future(self._streamed(data)))
+            finally:
+                await answers.put(None)
+
+        reader = asyncio.ensure_future(accept())
+        try:
+            while (task := await answers.get()) is not None:
+                yield await task
+        finally:
+            reader.cancel()
+            while not answers.empty():
+                left = answers.get_nowait()
+                if left is not None:
+                    left.cancel()
+
+    async def _streamed(self, data: bytes) -> Any:
+        protocol = messages()
+        answer = protocol.ModelStreamInferResponse()
+        try:
+            request = self._read(protocol.ModelInferRequest, data)
+            answer.infer_response.id = request.id
+            answer.infer_response.CopyFrom(await self._infer(request, None))
+        except AnynpuError as error:
+            answer.error_message = message_of(error)
+        except Exception as error:  # one request must not end the stream of others
+            log.exception("a request of a stream failed")
+            answer.error_message = message_of(error)
+        return answer
+
+    def _read(self, request_class: Any, data: bytes) -> Any:
+        try:
+            return request_class.FromString(data)
+        except self._decode_error:
+            raise RequestError(
+                f"the message is no {request_class.__name__}", hint="does the client speak the protocol?"
+            ) from None
+
+    def _check_key(self, context: Any) -> None:
+        shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        self._service.keys.check(shown.get("authorization"), shown.get("x-api-key"))
+
+    async def _abort(self, context: Any, error: BaseException) -> None:
+        trailing: tuple[tuple[str, str], ...] = ()
+        if isinstance(error, OverloadedError):
+            trailing = (("retry-after-ms", str(math.ceil(error.retry_after * 1000))),)
+        await context.abort(getattr(self._codes, failure_of(error).code), message_of(error), trailing)
+
+    async def _ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's name
+        return messages().ServerLiveResponse(live=True)
+
+    async def _ServerReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages().ServerReadyResponse(ready=self._service.is_ready())
+
+    async def _ModelReady(self, request: Any, context: Any) -> Any:  # noqa: N802
+        try:
+            self._service.model(request.name, request.version)
+        except AnynpuError:
+            return messages().ModelReadyResponse(ready=False)
+        return messages().ModelReadyResponse(ready=True)
+
+    async def _ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages().ServerMetadataResponse(name=NAME, version=self._service.version(), extensions=EXTENSIONS)
+
+    async def _ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
+        model = self._service.model(request.name, request.version)
+        answer = messages().ModelMetadataResponse(
+            name=model.name, versions=self._service.repository.versions(model.name), platform=model.platform
+        )
+        for target, tensors in ((answer.inputs, model.inputs), (answer.outputs, model.outputs)):
+            for tensor in tensors:
+                target.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
+        answer.properties[DETAILS] = model.details.to_text()
+        return answer
+
+    async def _ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return messages().ModelStatisticsResponse(model_stats=self._service.statistics(request.name, request.version))
+
+    async def _RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = messages().RepositoryIndexResponse()
+        for entry in self._service.repository.index(request.ready):
+            answer.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
+        return answer
+
+    async def _RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
+        parameters = {key: _parameter(value) for key, value in request.parameters.items()}
+        await self._service.load(request.model_name, parameters)
+        return messages().RepositoryModelLoadResponse()
+
+    async def _RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
+        await self._service.unload(request.model_name)
+        return messages().RepositoryModelUnloadResponse()
+
+    async def _ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        return await self._infer(request, context.time_remaining())
+
+    async def _infer(self, request: Any, remaining: float | None) -> Any:
+        size = request.ByteSize() if request.raw_input_contents else 0
+
+        async def read(model: ServedModel) -> InferRequest:
+            parsed = _request(request)
+            if remaining is not None:
+                if remaining <= 0:
+                    raise DeviceTimeout("the deadline of the request has passed", hint="give it more time")
+                parsed.timeout = remaining if parsed.timeout is None else min(parsed.timeout, remaining)
+            return parsed
+
+        self._service.limits.take(size)
+        try:
+            answer = await self._service.infer("grpc", request.model_name, request.model_version, read)
+        finally:
+            self._service.limits.give(size)
+        return _answer(answer)
+
+
+def _request(request: Any) -> InferRequest:
+    priority, timeout = read_parameters({key: _parameter(value) for key, value in request.parameters.items()})
+    outputs = [output.name for output in request.outputs]
+    if len(set(outputs)) != len(outputs):
+        raise RequestError("an output comes twice", hint="ask for each output once")
+    return InferRequest(request.model_name, request.model_version, request.id, _inputs(request), outputs, priority, timeout)
+
+
+def _inputs(request: Any) -> dict[str, Array]:
+    raw = request.raw_input_contents
+    if len(request.inputs) > MOST_TENSORS or (raw and len(raw) != len(request.inputs)):
+        raise RequestError(
+            f"{len(request.inputs)} inputs and {len(raw)} raw contents", hint="send raw contents for all inputs or for none"
+        )
+    inputs: dict[str, Array] = {}
+    for index, tensor in enumerate(request.inputs):
+        shape = tuple(tensor.shape)
+        if tensor.name in inputs:
+            raise RequestError(f"input '{tensor.name}' comes twice", hint="give each input once")
+        if len(shape) > MOST_AXES or any(not 0 <= extent <= LARGEST_EXTENT for extent in shape):
+            raise RequestError(f"the shape of '{tensor.name}' is {list(shape)[:20]}", hint="send whole numbers from 0")
+        try:
+            if raw:
+                data = raw[index]
+                inputs[tensor.name] = array_from_bytes(data, 0, len(data), tensor.datatype, shape, tensor.name)
+            else:
+                inputs[tensor.name] = _typed(tensor, shape)
+        except (ValueError, OverflowError) as error:
+            if isinstance(error, RequestError):
+                raise
+            raise RequestError(
+                f"input '{tensor.name}' is no tensor of shape {list(shape)}: {error}", hint="look at both"
+            ) from None
+    return inputs
+
+
+def _typed(tensor: Any, shape: tuple[int, ...]) -> Array:
+    """A tensor from the field of the message that its datatype has."""
+    found = _CONTENTS.get(tensor.datatype)
+    if found is None:
+        raise RequestError(
+            f"input '{tensor.name}' has the datatype {tensor.datatype!r}, for which contents have no field",
+            hint=f"send raw contents; datatypes are {', '.join(DATATYPES)}",
+        )
+    field, kind = found
+    values: Array = np.array(getattr(tensor.contents, field), kind)
+    target = DATATYPES[tensor.datatype].newbyteorder("=")
+    if values.size and target.kind in "iu":
+        limits = np.iinfo(target)
+        if int(values.min()) < limits.min or int(values.max()) > limits.max:
+            raise RequestError(f"the contents of input '{tensor.name}' do not fit {target}", hint="look at the datatype")
+    return values.astype(target).reshape(shape)
+
+
+def _parameter(value: Any) -> Any:
+    kind = value.WhichOneof("parameter_choice")
+    return None if kind is None else getattr(value, kind)
+
+
+def _answer(answer: InferAnswer) -> Any:
+    message = messages().ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
+    for name, array in answer.outputs.items():
+        message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        message.raw_output_contents.append(bytes_of(array))
+    return message

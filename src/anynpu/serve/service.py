@@ -1,0 +1,150 @@
+"""What both protocols ask of the server, said once: models, inference, control, and the counts of it all.
+
+Belongs to the event loop of the server: no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from importlib import metadata
+from typing import Any
+
+from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError
+from .failures import failure_of
+from .limits import Keys, Limits
+from .metrics import Metrics
+from .model import InferAnswer, InferRequest, ServedModel
+from .options import ServeOptions
+from .repository import Repository
+
+__all__ = ["EXTENSIONS", "Service"]
+
+log = logging.getLogger("anynpu.serve")
+
+EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository", "parameters")
+NAME = "anynpu"
+
+
+class Service:
+    """The server behind its protocols."""
+
+    def __init__(self, models: tuple[str, ...], options: ServeOptions) -> None:
+        self.options = options
+        self.limits = Limits(options)
+        self.keys = Keys(options.api_keys)
+        self.repository = Repository(models, options)
+        self.metrics = Metrics(self.repository, self.limits)
+        self.ready = False
+        self.ending = False
+
+    @staticmethod
+    def version() -> str:
+        """Of the package."""
+        try:
+            return metadata.version("anynpu")
+        except metadata.PackageNotFoundError:
+            return "0"
+
+    def is_ready(self) -> bool:
+        """Whether the server takes requests: every model could be loaded, and it is not about to end."""
+        return self.ready and not self.ending and not self.repository.problems()
+
+    def model(self, name: str, version: str = "") -> ServedModel:
+        """A model that is loaded."""
+        if self.ending:
+            raise ModelUnavailableError("the server is about to end", hint="come again when it is back")
+        return self.repository.get(name, version)
+
+    async def infer(
+        self, protocol: str, name: str, version: str, read: Callable[[ServedModel], Awaitable[InferRequest]]
+    ) -> InferAnswer:
+        """Find the model, read the request, run it, and count it.
+
+        :param read: gives the request; called when there is room for it
+        """
+        began = time.perf_counter()
+        model: ServedModel | None = None
+        outcome = "ok"
+        try:
+            model = self.model(name, version)
+            model.hold()
+            try:
+                model.check_room()
+                return await model.infer(await read(model))
+            finally:
+                model.let_go()
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except BaseException as error:
+            outcome = failure_of(error).outcome
+            if not isinstance(error, AnynpuError):
+                log.exception("a request for model %s failed", name, extra={"model": name})
+            elif outcome == "failed":
+                log.error("a request for model %s failed: %s", name, error, extra={"model": name})
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            labels = ("", "") if model is None else (model.name, model.version)
+            self.metrics.record(*labels, protocol, outcome, seconds)
+            if self.options.access_log:
+                fields: dict[str, Any] = {"model": name, "version": labels[1], "protocol": protocol, "outcome": outcome}
+                log.info("%s %s in %.2f ms", name, outcome, seconds * 1e3, extra={**fields, "ms": round(seconds * 1e3, 3)})
+
+    def check_control(self) -> None:
+        """Raise unless clients may load and unload models."""
+        if not self.options.control:
+            raise AccessDeniedError("models cannot be loaded or unloaded by clients here", hint="restart without --no-control")
+        if self.ending:
+            raise ModelUnavailableError("the server is about to end", hint="come again when it is back")
+
+    async def load(self, name: str, parameters: dict[str, Any]) -> None:
+        """Load a model, or load it anew."""
+        self.check_control()
+        unknown = [key for key in parameters if key not in ("path", "config")]
+        path = parameters.get("path")
+        if unknown or "config" in parameters or not isinstance(path, str | type(None)):
+            raise AccessDeniedError(
+                "models come from the files of the server: a load takes no configuration and no file contents",
+                hint="send no parameters, or path for a file below the folder of --load-root",
+            )
+        await self.repository.load(name, path)
+
+    async def unload(self, name: str) -> None:
+        """Take a model away."""
+        self.check_control()
+        await self.repository.unload(name)
+
+    def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
+        """The protocol's statistics of one model, or of all."""
+        models = [self.model(name, version)] if name else self.repository.models()
+        if name and not version:
+            models = [self.repository.get(name, each) for each in self.repository.versions(name)]
+        return [_statistics(model) for model in models]
+
+
+def _statistics(model: ServedModel) -> dict[str, Any]:
+    counts = model.counts
+
+    def duration(count: int, nanoseconds: int) -> dict[str, int]:
+        return {"count": count, "ns": nanoseconds}
+
+    runs = counts.executions
+    return {
+        "name": model.name,
+        "version": model.version,
+        "last_inference": counts.last,
+        "inference_count": counts.inferences,
+        "execution_count": runs,
+        "inference_stats": {
+            "success": duration(counts.success, counts.success_ns),
+            "fail": duration(counts.fail, counts.fail_ns),
+            "queue": duration(runs, counts.wait_ns),
+            "compute_input": duration(runs, counts.inputs_ns),
+            "compute_infer": duration(runs, counts.run_ns),
+            "compute_output": duration(runs, counts.outputs_ns),
+        },
+    }

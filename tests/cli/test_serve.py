@@ -1,0 +1,83 @@
+"""``anynpu serve`` as a process: a compiled model, signals, and a sudden end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http as triton_http
+
+from anynpu.session import InferenceSession
+
+
+@contextmanager
+def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
+    """The process, its HTTP and its gRPC address."""
+    command = [sys.executable, "-m", "anynpu.cli", "serve", *map(str, arguments), "--json-log"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert process.stderr is not None
+    killer = threading.Timer(60, process.kill)
+    killer.start()
+    try:
+        for line in process.stderr:
+            found = re.search(r"serving on http://(\S+) and grpc://([^\s\"]+)", json.loads(line)["message"])
+            if found:
+                yield process, found[1], found[2]
+                break
+        else:
+            pytest.fail("the server ended")
+    finally:
+        killer.cancel()
+        if process.poll() is None:
+            process.kill()
+        process.wait(30)
+        process.stderr.close()
+
+
+def test_a_compiled_model_until_a_signal(compiled_path: Path) -> None:
+    picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
+    with InferenceSession(compiled_path, device="sim:rk3588") as session:
+        (expected,) = session.run(None, picture)
+    with serving(compiled_path, "--device", "sim:rk3588", "--port", 0, "--grpc-port", 0) as (process, http_address, grpc_address):
+        tensor = triton_http.InferInput("images", [1, 3, 16, 16], "FP32")
+        tensor.set_data_from_numpy(picture)
+        with triton_http.InferenceServerClient(http_address) as client:
+            assert np.array_equal(client.infer("small", [tensor]).as_numpy("scores"), expected)
+            assert client.get_model_metadata("small")["platform"] == "anynpu_rk3588"
+        with InferenceSession(f"grpc://{grpc_address}/small") as session:
+            assert np.array_equal(session.run(None, picture)[0], expected)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+        assert process.stderr is not None
+        assert json.loads(process.stderr.read().splitlines()[-1])["message"] == "ended"
+
+
+def test_a_server_that_is_killed_can_be_started_again_on_its_ports(compiled_path: Path) -> None:
+    with serving(compiled_path, "--device", "sim:rk3588", "--port", 0, "--grpc-port", 0) as (process, http_address, grpc_address):
+        with triton_http.InferenceServerClient(http_address) as client:
+            assert client.is_server_ready()
+        process.kill()
+        process.wait(30)
+    ports = "--port", http_address.rpartition(":")[2], "--grpc-port", grpc_address.rpartition(":")[2]
+    with serving(compiled_path, "--device", "sim:rk3588", *ports), triton_http.InferenceServerClient(http_address) as client:
+        assert client.is_model_ready("small")
+
+
+def test_wrong_usage(invoke: Any, tmp_path: Path) -> None:
+    outcome = invoke("serve", tmp_path / "none.rknn")
+    assert (outcome.code, "there is no model file" in outcome.err) == (1, True)
+    path = tmp_path / "x.rknn"
+    path.write_bytes(b"x")
+    outcome = invoke("serve", path, "--host", "0.0.0.0")
+    assert (outcome.code, "no TLS and no API keys" in outcome.err) == (1, True)

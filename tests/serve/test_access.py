@@ -1,0 +1,164 @@
+"""Who may use a server, and what clients may make it load."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from session.fake import FakeDevice, feed
+from tritonclient.utils import InferenceServerException
+
+from anynpu.errors import OptionError
+from anynpu.serve import ServeOptions
+from anynpu.serve.options import read_keys
+from anynpu.session import InferenceSession
+
+from .conftest import Serve, exchange, infer_body
+
+KEY = "a-key-of-the-tests-0123456789"
+INFER = "/v2/models/net/infer"
+
+
+def test_other_machines_need_tls_and_keys(tmp_path: Path) -> None:
+    pem = tmp_path / "x.pem"
+    secured: dict[str, Any] = {"certificate": pem, "private_key": pem, "api_keys": (KEY,)}
+    for host in ("0.0.0.0", "::", "192.0.2.1", "board.local"):
+        with pytest.raises(OptionError, match="no TLS and no API keys"):
+            ServeOptions(host=host)
+        with pytest.raises(OptionError, match="no API keys"):
+            ServeOptions(host=host, certificate=pem, private_key=pem)
+        with pytest.raises(OptionError, match="has no TLS"):
+            ServeOptions(host=host, api_keys=(KEY,))
+        assert ServeOptions(host=host, **secured).host == host
+        assert ServeOptions(host=host, insecure=True).host == host
+    for host in ("127.0.0.1", "127.0.0.9", "::1", "localhost"):
+        assert ServeOptions(host=host).host == host
+    with pytest.raises(OptionError, match="only one of them"):
+        ServeOptions(certificate=pem)
+    with pytest.raises(OptionError, match="shorter than 16"):
+        ServeOptions(api_keys=("short",))
+
+
+def test_keys_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# clients\n\n{KEY}\nanother-key-of-the-tests\n")
+    assert read_keys(path) == (KEY, "another-key-of-the-tests")
+    path.write_text("# none\n")
+    with pytest.raises(OptionError, match="no API key in"):
+        read_keys(path)
+    with pytest.raises(OptionError, match="cannot be read"):
+        read_keys(tmp_path / "nothing")
+
+
+def test_keys_are_asked_for_over_http(serve: Serve) -> None:
+    server = serve(FakeDevice(), api_keys=(KEY, "another-key-of-the-tests"))
+    for headers in ({}, {"X-API-Key": KEY[:-1]}, {"Authorization": "Bearer "}, {"Authorization": KEY}, {"X-API-Key": "é" * 20}):
+        encoded = {key: value.encode() for key, value in headers.items()}
+        for method, path in (("POST", INFER), ("GET", "/metrics"), ("GET", "/status/data"), ("GET", "/v2"), ("GET", "/nothing")):
+            status, answer_headers, _ = exchange(server, method, path, infer_body(), encoded)  # type: ignore[arg-type]
+            assert status == 401, (headers, path)
+            assert answer_headers["www-authenticate"] == "Bearer"
+    for headers in ({"X-API-Key": KEY}, {"Authorization": f"Bearer {KEY}"}, {"authorization": "bearer another-key-of-the-tests"}):
+        assert exchange(server, "POST", INFER, infer_body(), headers)[0] == 200
+    assert exchange(server, "GET", "/v2/health/ready")[0] == 200
+    assert exchange(server, "GET", "/status")[0] == 200
+
+
+def test_keys_are_asked_for_over_grpc(serve: Serve) -> None:
+    server = serve(FakeDevice(), api_keys=(KEY,))
+    tensor = triton_grpc.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 4), np.float32))
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        assert client.is_server_ready()
+        for headers in (None, {"x-api-key": "wrong-key-of-the-tests"}):
+            with pytest.raises(InferenceServerException, match="missing or wrong") as caught:
+                client.infer("net", [tensor], headers=headers)
+            assert caught.value.status() == "StatusCode.UNAUTHENTICATED"
+        client.infer("net", [tensor], headers={"authorization": f"Bearer {KEY}"})
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key."""
+    program = shutil.which("openssl")
+    if program is None:
+        pytest.skip("needs the program openssl to make a certificate")
+    folder = tmp_path_factory.mktemp("tls")
+    paths = folder / "certificate.pem", folder / "key.pem"
+    command = [program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(paths[0]), "-keyout", str(paths[1])]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    return paths
+
+
+def test_tls(serve: Serve, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    server = serve(FakeDevice(), certificate=certificate[0], private_key=certificate[1], api_keys=(KEY,))
+    tensor = triton_http.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
+    with triton_http.InferenceServerClient(
+        server.http_address, ssl=True, ssl_options={"ca_certs": str(certificate[0])}, insecure=False
+    ) as client:
+        assert client.infer("net", [tensor], headers={"X-API-Key": KEY}).as_numpy("y")[0, 0] == 2
+    with pytest.raises(OSError, match=r".+"):
+        exchange(server, "GET", "/v2/health/live")
+    monkeypatch.setenv("ANYNPU_API_KEY", KEY)
+    monkeypatch.setenv("ANYNPU_CA_FILE", str(certificate[0]))
+    with InferenceSession(f"grpcs://{server.grpc_address}/net") as session:
+        assert session.run(None, {"x": feed(3)})[0][0, 0] == 6
+
+
+def test_pages_of_the_web_cannot_use_a_server_on_loopback(serve: Serve) -> None:
+    server = serve(FakeDevice())
+    for headers in ({"Host": "evil.example:8000"}, {"Host": "["}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+        status, _, answer = exchange(server, "POST", INFER, infer_body(), headers)
+        assert status == 403, headers
+        assert "error" in json.loads(answer)
+    same = {"Host": server.http_address, "Origin": f"http://{server.http_address}"}
+    assert exchange(server, "POST", INFER, infer_body(), same)[0] == 200
+    assert exchange(server, "POST", INFER, infer_body(), {"Host": "localhost"})[0] == 200
+
+
+def load(server: Any, name: str, **parameters: Any) -> tuple[int, str]:
+    body = json.dumps({"parameters": parameters}).encode()
+    status, _, answer = exchange(server, "POST", f"/v2/repository/models/{name}/load", body)
+    return status, answer.decode()
+
+
+def test_clients_name_no_files_unless_they_may(serve: Serve, tmp_path: Path) -> None:
+    inside = tmp_path / "uploads"
+    inside.mkdir()
+    (inside / "new.rknn").write_bytes(b"model")
+    (inside / "new.txt").write_bytes(b"text")
+    (tmp_path / "secret.rknn").write_bytes(b"model")
+    (inside / "link.rknn").symlink_to(tmp_path / "secret.rknn")
+    server = serve(FakeDevice())
+    assert load(server, "fresh", path="new.rknn")[0] == 403
+    assert load(server, "net", config="{}")[0] == 403
+    assert load(server, "net", **{"file:1/model.onnx": "AAAA"})[0] == 403
+    assert load(server, "fresh")[0] == 404
+    server = serve(FakeDevice(), load_root=inside)
+    for path in ("../secret.rknn", str(tmp_path / "secret.rknn"), "link.rknn", "new.txt", "none.rknn", "", "\u0000"):
+        status, text = load(server, "fresh", path=path)
+        assert status in (400, 403), (path, text)
+        assert str(tmp_path) not in text
+    assert load(server, "..", path="new.rknn")[0] in (400, 404)
+    assert load(server, "fresh", path="new.rknn")[0] == 200
+    assert exchange(server, "POST", "/v2/models/fresh/infer", infer_body())[0] == 200
+
+
+def test_control_can_be_switched_off(serve: Serve) -> None:
+    server = serve(FakeDevice(), control=False)
+    assert load(server, "net")[0] == 403
+    assert exchange(server, "POST", "/v2/repository/models/net/unload")[0] == 403
+    assert exchange(server, "POST", "/v2/repository/index")[0] == 200
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        with pytest.raises(InferenceServerException) as caught:
+            client.unload_model("net")
+        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"

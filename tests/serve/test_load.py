@@ -1,0 +1,434 @@
+"""Good manners: what the server does when there is too much to do, or when clients or cores misbehave."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import importlib
+import json
+import socket
+import threading
+import time
+import zlib
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from session.fake import FakeDevice, FakeLane
+from tritonclient.utils import InferenceServerException
+
+from anynpu import _optional
+from anynpu.errors import MissingDependencyError, OverloadedError, ServeError
+from anynpu.inference_protocol import messages
+from anynpu.serve import Server
+from anynpu.serve.admission import Admission
+from anynpu.tensor import DType, TensorSpec
+
+from .conftest import Serve, exchange, infer_body
+
+INFER = "/v2/models/net/infer"
+
+
+def wait_until(condition: Any, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def status_of(server: Server) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(exchange(server, "GET", "/status/data")[2])
+    return found
+
+
+def one_model(server: Server) -> dict[str, Any]:
+    (model,) = status_of(server)["models"]
+    assert isinstance(model, dict)
+    return model
+
+
+def test_admission_keeps_the_predicted_wait_short() -> None:
+    admission = Admission(lanes=2, max_queue=100, max_wait=None)
+    admission.learn(0.1)
+    for _ in range(3):
+        admission.enter("net", 1)
+    with pytest.raises(OverloadedError, match=r"would begin in about 0\.100 s") as caught:
+        admission.enter("net", 1)
+    assert 0.05 <= caught.value.retry_after <= 0.2
+    admission.leave(1)
+    with pytest.raises(OverloadedError, match=r"the request has 0\.120 s"):
+        admission.enter("net", 1, limit=0.12)
+    admission.enter("net", 1, limit=1.0)
+    assert admission.shed == 2
+    single = Admission(lanes=1, max_queue=100, max_wait=None)
+    single.learn(0.1)
+    single.enter("net", 1)
+    single.enter("net", 1)
+    with pytest.raises(OverloadedError):
+        single.enter("net", 1)
+    quick = Admission(lanes=2, max_queue=100, max_wait=None)
+    quick.learn(0.0002)
+    for _ in range(100):
+        quick.enter("net", 1)
+
+
+def test_overload_is_shed_and_everybody_gets_one_answer(serve: Serve) -> None:
+    device = FakeDevice(2, run_time=0.03)
+    server = serve(device)
+    for _ in range(5):
+        assert exchange(server, "POST", INFER, infer_body())[0] == 200
+    outcomes: Counter[int] = Counter()
+    retries: list[str] = []
+    latencies: list[float] = []
+    lock = threading.Lock()
+
+    def client(number: int) -> None:
+        connection = http.client.HTTPConnection(server.http_address, timeout=30)
+        for _ in range(12):
+            began = time.perf_counter()
+            connection.request("POST", INFER, infer_body(number))
+            answer = connection.getresponse()
+            body = json.loads(answer.read())
+            with lock:
+                outcomes[answer.status] += 1
+                if answer.status == 200:
+                    assert body["outputs"][0]["data"][0] == 2 * number
+                    latencies.append(time.perf_counter() - began)
+                else:
+                    retries.append(answer.headers["Retry-After"])
+        connection.close()
+
+    with ThreadPoolExecutor(24) as pool:
+        list(pool.map(client, range(24)))
+    assert sum(outcomes.values()) == 24 * 12
+    assert set(outcomes) == {200, 429}
+    assert outcomes[429] > 24
+    assert set(retries) == {"1"}
+    assert sum(device.core_runs.values()) == outcomes[200] + 5
+    model = one_model(server)
+    assert (model["shed"], model["waiting"], model["running"]) == (outcomes[429], 0, 0)
+    assert exchange(server, "POST", INFER, infer_body())[0] == 200
+
+
+def test_the_queue_is_bounded_over_grpc(serve: Serve) -> None:
+    device = FakeDevice(1, gated=True)
+    server = serve(device, max_queue=1, max_wait_ms=60_000)
+    assert device.gate is not None
+    tensor = triton_grpc.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 4), np.float32))
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(client.infer, "net", [tensor])
+        device.wait_entered()
+        second = pool.submit(client.infer, "net", [tensor])
+        wait_until(lambda: one_model(server)["waiting"] == 1)
+        with pytest.raises(InferenceServerException, match="full queue") as caught:
+            client.infer("net", [tensor])
+        assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+        device.gate.set()
+        first.result(20)
+        second.result(20)
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_deadline_is_kept(serve: Serve, kind: str) -> None:
+    server = serve(FakeDevice(1, run_time=5.0))
+    module: Any = triton_http if kind == "http" else triton_grpc
+    tensor = module.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 4), np.float32))
+    address = server.http_address if kind == "http" else server.grpc_address
+    began = time.monotonic()
+    with module.InferenceServerClient(address) as client:
+        with pytest.raises(InferenceServerException, match=r"within 0\.15 s|not finish in time"):
+            client.infer("net", [tensor], timeout=150_000)
+        if kind == "grpc":
+            with pytest.raises(InferenceServerException, match=r"(?i)deadline exceeded|not finish"):
+                client.infer("net", [tensor], client_timeout=0.15)
+    assert time.monotonic() - began < 4
+    wait_until(lambda: one_model(server)["running"] == 0)
+
+
+def test_urgent_requests_overtake(serve: Serve) -> None:
+    device = FakeDevice(1, gated=True)
+    server = serve(device, max_wait_ms=60_000)
+    assert device.gate is not None
+    with ThreadPoolExecutor(6) as pool:
+        jobs = [pool.submit(exchange, server, "POST", INFER, infer_body(0))]
+        device.wait_entered()
+        for number, priority in enumerate((0, 5, 2), 1):
+            jobs.append(pool.submit(exchange, server, "POST", INFER, infer_body(number, priority=priority)))
+            wait_until(lambda count=number: one_model(server)["waiting"] == count)
+        device.gate.set()
+        assert [job.result(20)[0] for job in jobs] == [200] * 4
+    assert [int(arrays[0][0, 0]) for arrays, _, _ in device.writes] == [0, 3, 2, 1]
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_client_that_goes_away_is_dropped_from_the_queue(serve: Serve, kind: str) -> None:
+    device = FakeDevice(1, gated=True)
+    server = serve(device, max_wait_ms=60_000)
+    assert device.gate is not None
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(exchange, server, "POST", INFER, infer_body(1))
+        device.wait_entered()
+        if kind == "http":
+            connection = http.client.HTTPConnection(server.http_address, timeout=20)
+            connection.request("POST", INFER, infer_body(2))
+            wait_until(lambda: one_model(server)["waiting"] == 1)
+            connection.close()
+        else:
+            client = triton_grpc.InferenceServerClient(server.grpc_address)
+            tensor = triton_grpc.InferInput("x", [1, 4], "FP32")
+            tensor.set_data_from_numpy(np.full((1, 4), 2, np.float32))
+            call = client.async_infer("net", [tensor], lambda result, error: None)
+            wait_until(lambda: one_model(server)["waiting"] == 1)
+            call.cancel()
+        wait_until(lambda: one_model(server)["cancelled"] == 1)
+        assert one_model(server)["waiting"] == 0
+        device.gate.set()
+        assert first.result(20)[0] == 200
+        if kind == "grpc":
+            client.close()
+    assert len(device.writes) == 1
+
+
+def test_reloading_under_load_loses_nothing(serve: Serve) -> None:
+    device = FakeDevice(2, run_time=0.003)
+    server = serve(device, max_wait_ms=10_000)
+    stop = threading.Event()
+    statuses: Counter[int] = Counter()
+    lock = threading.Lock()
+
+    def client() -> None:
+        connection = http.client.HTTPConnection(server.http_address, timeout=30)
+        while not stop.is_set():
+            connection.request("POST", INFER, infer_body())
+            answer = connection.getresponse()
+            answer.read()
+            with lock:
+                statuses[answer.status] += 1
+        connection.close()
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(client) for _ in range(4)]
+        for _ in range(8):
+            assert exchange(server, "POST", "/v2/repository/models/net/load")[0] == 200
+            time.sleep(0.03)
+        stop.set()
+        for job in jobs:
+            job.result(30)
+    assert set(statuses) == {200}
+    assert statuses[200] > 50
+    assert len(device.backends) == 9
+    wait_until(lambda: device.open_backends == 1)
+
+
+def test_a_model_that_cannot_be_loaded_anew_leaves_the_old_one(serve: Serve) -> None:
+    device = FakeDevice(1)
+    server = serve(device)
+    device.refuses = lambda mask, count: True
+    status, _, answer = exchange(server, "POST", "/v2/repository/models/net/load")
+    assert status == 500
+    assert "no more contexts" in json.loads(answer)["error"]
+    assert exchange(server, "POST", INFER, infer_body())[0] == 200
+
+
+def test_several_models_and_versions(serve: Serve, tmp_path: Path) -> None:
+    for name in ("one.rknn", "repository/det/1/a.rknn", "repository/det/12/b.rknn", "repository/other.rknn"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"model")
+    server = serve(FakeDevice(), f"first:3={tmp_path / 'one.rknn'}", tmp_path / "repository")
+    index = json.loads(exchange(server, "POST", "/v2/repository/index")[2])
+    assert [(entry["name"], entry["version"]) for entry in index] == [("det", "1"), ("det", "12"), ("first", "3"), ("other", "1")]
+    answer = json.loads(exchange(server, "POST", "/v2/models/det/infer", infer_body())[2])
+    assert answer["model_version"] == "12"
+    answer = json.loads(exchange(server, "POST", "/v2/models/det/versions/1/infer", infer_body())[2])
+    assert answer["model_version"] == "1"
+    (tmp_path / "repository/det/13").mkdir()
+    (tmp_path / "repository/det/13/c.rknn").write_bytes(b"model")
+    assert exchange(server, "POST", "/v2/repository/models/det/load")[0] == 200
+    assert json.loads(exchange(server, "GET", "/v2/models/det")[2])["versions"] == ["1", "12", "13"]
+    assert exchange(server, "POST", "/v2/repository/models/det/unload")[0] == 200
+    status, _, text = exchange(server, "POST", "/v2/models/det/infer", infer_body())
+    assert (status, "is not loaded" in text.decode()) == (503, True)
+
+
+def test_a_hung_core_is_given_up_and_the_server_goes_on(serve: Serve) -> None:
+    hangs = [True]
+    release = threading.Event()
+
+    def run_time(lane: FakeLane) -> float:
+        if hangs[0]:
+            hangs[0] = False
+            release.wait(30)
+        return 0.0
+
+    server = serve(FakeDevice(2, run_time=run_time), watchdog_ms=200)
+    status, _, answer = exchange(server, "POST", INFER, infer_body())
+    assert (status, "did not answer" in answer.decode()) == (503, True)
+    for _ in range(4):
+        assert exchange(server, "POST", INFER, infer_body())[0] == 200
+    release.set()
+
+
+def test_slow_clients_are_cut_off_and_others_are_not_starved(serve: Serve) -> None:
+    server = serve(FakeDevice(), header_timeout=0.3, body_timeout=0.3, max_connections=40)
+    sockets = []
+    for text in (
+        b"",
+        b"POST /v2/mod",
+        b"POST /v2/models/net/infer HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100\r\n\r\n{",
+    ) * 6:
+        slow = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+        slow.sendall(text)
+        sockets.append(slow)
+    assert exchange(server, "POST", INFER, infer_body())[0] == 200
+    for slow in sockets:
+        with slow:
+            try:
+                assert slow.recv(100) == b""
+            except ConnectionResetError:
+                pass
+    wait_until(lambda: status_of(server)["connections"] == 1)
+
+
+def test_connections_are_bounded(serve: Serve) -> None:
+    server = serve(FakeDevice(), max_connections=3)
+    kept = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(3)]
+    wait_until(lambda: _refused(server))
+    for one in kept:
+        one.close()
+    wait_until(lambda: not _refused(server))
+
+
+def _refused(server: Server) -> bool:
+    try:
+        return exchange(server, "GET", "/v2/health/live")[0] != 200
+    except (http.client.HTTPException, ConnectionError):
+        return True
+
+
+def test_sizes_are_limited(serve: Serve) -> None:
+    server = serve(FakeDevice(), max_request_bytes=10_000, max_json_bytes=5_000)
+    status, _, answer = exchange(server, "POST", INFER, infer_body() + bytes(5_000))
+    assert (status, "bytes of JSON" in answer.decode()) == (413, True)
+    zipped = zlib.compress(b" " * 9_000)
+    status, _, answer = exchange(server, "POST", INFER, zipped, {"Content-Encoding": "deflate"})
+    assert (status, "9000 bytes of JSON" in answer.decode()) == (413, True)
+    status, _, answer = exchange(server, "POST", INFER, bytes(10_001))
+    assert (status, "10001 bytes" in answer.decode()) == (413, True)
+    chunked = {"Transfer-Encoding": "chunked"}
+    connection = http.client.HTTPConnection(server.http_address, timeout=20)
+    connection.request("POST", INFER, iter([bytes(6000), bytes(6000)]), chunked, encode_chunked=True)
+    assert connection.getresponse().status == 413
+    connection.close()
+    tensor = triton_grpc.InferInput("x", [1, 4000], "FP32")
+    tensor.set_data_from_numpy(np.zeros((1, 4000), np.float32))
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        with pytest.raises(InferenceServerException) as caught:
+            client.infer("net", [tensor])
+        assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0)
+
+
+def test_ending_finishes_what_was_accepted(serve: Serve) -> None:
+    device = FakeDevice(1, gated=True)
+    server = serve(device, max_wait_ms=60_000)
+    assert device.gate is not None
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(exchange, server, "POST", INFER, infer_body(number)) for number in range(3)]
+        device.wait_entered()
+        wait_until(lambda: one_model(server)["waiting"] == 2)
+        ending = pool.submit(server.stop, 30)
+        time.sleep(0.3)
+        assert not ending.done()
+        with pytest.raises(OSError):
+            socket.create_connection(("127.0.0.1", server.port), timeout=5)
+        device.gate.set()
+        assert [job.result(20)[0] for job in jobs] == [200, 200, 200]
+        ending.result(30)
+    assert device.open_backends == 0
+
+
+def test_everything_is_given_back(serve: Serve) -> None:
+    device = FakeDevice(2)
+    server = serve(device)
+
+    async def burst() -> None:
+        import tritonclient.http.aio as triton_aio
+
+        async with triton_aio.InferenceServerClient(server.http_address) as client:
+            tensor = triton_http.InferInput("x", [1, 4], "FP32")
+            tensor.set_data_from_numpy(np.zeros((1, 4), np.float32))
+            await asyncio.gather(*(client.infer("net", [tensor]) for _ in range(50)))
+
+    asyncio.run(burst())
+    server.stop(30)
+    assert (device.open_backends, device.open_lanes, device.violations) == (0, 0, [])
+
+
+def test_a_client_that_does_not_take_its_answer_is_cut_off(serve: Serve) -> None:
+    large = TensorSpec("y", (1, 4_000_000), DType.FLOAT32)
+    server = serve(FakeDevice(outputs=(large,)), write_timeout=0.3)
+    document = {**json.loads(infer_body()), "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    body = json.dumps(document).encode()
+    with socket.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.settimeout(20)
+        lazy.connect(("127.0.0.1", server.port))
+        lazy.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
+        wait_until(lambda: one_model(server)["answered"] == 1)
+        wait_until(lambda: status_of(server)["connections"] == 1)  # that of the question itself
+    status, _, answer = exchange(server, "POST", INFER, body)
+    assert (status, len(answer) > 16_000_000) == (200, True)
+
+
+def test_a_stop_that_comes_late_does_not_hit_the_next_request(serve: Serve) -> None:
+    device = FakeDevice(1, run_time=0.002, stoppable=True)
+    server = serve(device)
+    for _ in range(3):
+        assert exchange(server, "POST", INFER, infer_body())[0] == 200
+        device.lanes[0].cancel()
+
+
+def test_a_model_that_cannot_be_loaded_keeps_the_server_from_being_ready(serve: Serve) -> None:
+    device = FakeDevice(1, refuses=lambda mask, count: True)
+    server = serve(device)
+    assert exchange(server, "GET", "/v2/health/live")[0] == 200
+    assert exchange(server, "GET", "/v2/health/ready")[0] == 503
+    status, _, answer = exchange(server, "POST", INFER, infer_body())
+    assert (status, "no more contexts" in answer.decode()) == (503, True)
+    device.refuses = None
+    assert exchange(server, "POST", "/v2/repository/models/net/load")[0] == 200
+    assert exchange(server, "GET", "/v2/health/ready")[0] == 200
+    assert exchange(server, "POST", INFER, infer_body())[0] == 200
+
+
+def test_a_port_that_is_taken(serve: Serve) -> None:
+    server = serve(FakeDevice())
+    with pytest.raises(ServeError, match=r"cannot listen on 127\.0\.0\.1"):
+        serve(FakeDevice(), port=server.port)
+    with pytest.raises(ServeError, match=r"gRPC cannot listen"):
+        serve(FakeDevice(), grpc_port=server.grpc_port)
+
+
+@pytest.mark.parametrize(
+    "package", ["starlette.routing", "uvicorn", "grpc", "prometheus_client", "google.protobuf.descriptor_pb2"]
+)
+def test_a_missing_package_is_named(serve: Serve, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = package.partition(".")[0]
+
+    def absent(name: str, extra: str) -> Any:
+        if name.partition(".")[0] == root:
+            raise MissingDependencyError.for_extra(name, extra)
+        return importlib.import_module(name)
+
+    monkeypatch.setattr(_optional, "_load", absent)
+    messages.cache_clear()
+    with pytest.raises(MissingDependencyError, match=r"anynpu\[serve\]"):
+        serve(FakeDevice())

@@ -1,0 +1,104 @@
+"""What can be seen: figures for Prometheus, logs, and the page in a real browser."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from pathlib import Path
+
+import pytest
+from browser import open_page
+from prometheus_client.parser import text_string_to_metric_families
+from session.fake import FakeDevice
+
+from anynpu.serve import Server
+from anynpu.serve.logs import JsonFormatter
+
+from .conftest import Serve, exchange, infer_body
+
+INFER = "/v2/models/net/infer"
+
+
+def figures(server: Server) -> dict[tuple[str, ...], float]:
+    """Samples by name and the values of their labels, in the order of the labels' names."""
+    _, headers, text = exchange(server, "GET", "/metrics")
+    assert headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {}
+    for family in text_string_to_metric_families(text.decode()):
+        for sample in family.samples:
+            found[(sample.name, *(sample.labels[key] for key in sorted(sample.labels)))] = sample.value
+    return found
+
+
+def test_figures_for_prometheus(serve: Serve) -> None:
+    server = serve(FakeDevice(2, run_time=0.002), max_wait_ms=1000)
+    for _ in range(5):
+        exchange(server, "POST", INFER, infer_body())
+    exchange(server, "POST", INFER, b"{}")
+    exchange(server, "POST", "/v2/models/no-such-model/infer", infer_body())
+    found = figures(server)
+    assert found["anynpu_requests_total", "net", "ok", "http", "1"] == 5
+    assert found["anynpu_requests_total", "net", "invalid", "http", "1"] == 1
+    assert found["anynpu_requests_total", "", "invalid", "http", ""] == 1
+    assert found["anynpu_request_seconds_count", "net", "http", "1"] == 5
+    assert found["anynpu_runs_total", "net", "1"] == 5
+    assert found["anynpu_waiting", "net", "1"] == 0
+    assert found["anynpu_shed_total", "net", "1"] == 0
+    assert found["anynpu_core_busy_seconds_total", "0", "net", "1"] > 0.005
+    assert found["anynpu_connections",] == 1
+
+
+def test_logs_are_json(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "anynpu.serve"):
+        server = serve(FakeDevice(fails=lambda _: True), access_log=True)
+        exchange(server, "POST", INFER, infer_body())
+        server.stop(30)
+    lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "anynpu.serve"]
+    access = [line for line in lines if "outcome" in line]
+    assert [(line["model"], line["protocol"], line["outcome"]) for line in access] == [("net", "http", "failed")]
+    assert any("the fake device failed" in line["message"] and line["level"] == "error" for line in lines)
+    assert lines[-1]["message"] == "ended"
+
+
+def test_the_page_moves_under_load(serve: Serve, tmp_path: Path) -> None:
+    server = serve(FakeDevice(3, run_time=0.004), max_wait_ms=1000)
+    stop = threading.Event()
+
+    def load() -> None:
+        while not stop.is_set():
+            exchange(server, "POST", INFER, infer_body())
+
+    clients = [threading.Thread(target=load) for _ in range(2)]
+    for client in clients:
+        client.start()
+    try:
+        first, console = open_page(f"http://{server.http_address}/status")
+        second, more = open_page(f"http://{server.http_address}/")
+        picture = tmp_path / "status.png"
+        open_page(f"http://{server.http_address}/status", screenshot=picture)
+    finally:
+        stop.set()
+        for client in clients:
+            client.join(30)
+    assert console + more == []
+    assert 'data-model="net:1"' in first
+    assert "live" in first
+    assert 0 < _figure(first, "answered") < _figure(second, "answered")
+    assert _figure(second, "p50 ms") > 3
+    assert first.count("<polyline") == 2
+    assert picture.stat().st_size > 10_000
+
+
+def _figure(page: str, name: str) -> float:
+    found = re.search(rf'data-figure="{name}">([0-9.]+)<', page)
+    assert found is not None, name
+    return float(found[1])
+
+
+def test_the_page_asks_for_a_key(serve: Serve) -> None:
+    server = serve(FakeDevice(), api_keys=("a-key-of-the-tests-0123456789",))
+    page, _ = open_page(f"http://{server.http_address}/status")
+    assert "needs an API key" in page
+    assert "fake NPU" not in page
