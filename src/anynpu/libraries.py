@@ -32,7 +32,7 @@ __all__ = [
     "Meanings",
     "OpenLibraries",
     "Refusal",
-    "first_found",
+    "find_library",
     "functions_of",
 ]
 
@@ -120,14 +120,17 @@ class LoadedLibrary(Library):
         )
 
 
-def first_found(
-    load: Callable[[str], LibraryT], names: Sequence[str], folders: Sequence[str], *, reason: str, hint: str
+def find_library(
+    load: Callable[[str], LibraryT], path: str, names: Sequence[str], folders: Sequence[str], *, reason: str, hint: str
 ) -> LibraryT:
-    """The first library that can be loaded: by name, as the system's loader finds it, then as a file of *folders*.
+    """The library at *path*, or the first that can be loaded: by name, as the system's loader finds it, then as a file of *folders*.
 
+    :param path: empty to search
     :param reason: why there should be one
     :param hint: what to do if there is none
     """
+    if path:
+        return load(path)
     failures = []
     candidates = [*names, *(str(Path(folder, name)) for folder in folders for name in names if Path(folder, name).exists())]
     for candidate in candidates:

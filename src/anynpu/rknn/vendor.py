@@ -9,7 +9,7 @@ from pathlib import Path
 
 from .._rknn import ffi
 from ..errors import DeviceUnavailable
-from ..libraries import LoadedLibrary, first_found
+from ..libraries import LoadedLibrary, find_library
 from .interface import Library, functions
 
 __all__ = ["VendorLibrary", "read_version"]
@@ -58,15 +58,8 @@ class VendorLibrary(LoadedLibrary, Library):
     @classmethod
     def find(cls, path: str = "", *, reason: str = "") -> VendorLibrary:
         """The library at *path*, or the first that is found where such libraries are."""
-        if path:
-            return cls(path)
-        return first_found(
-            cls,
-            NAMES,
-            FOLDERS,
-            reason=reason,
-            hint="install the runtime, name it with ANYNPU_RKNN_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim",
-        )
+        hint = "install the runtime, name it with ANYNPU_RKNN_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim"
+        return find_library(cls, path, NAMES, FOLDERS, reason=reason, hint=hint)
 
     @property
     def description(self) -> str:

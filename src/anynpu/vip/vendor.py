@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .._vip import ffi
 from ..errors import DeviceUnavailable
-from ..libraries import LoadedLibrary, first_found
+from ..libraries import LoadedLibrary, find_library
 from .generations import generation_of_version
 from .interface import Library, functions
 
@@ -59,15 +59,8 @@ class VendorLibrary(LoadedLibrary, Library):
     @classmethod
     def find(cls, path: str = "", *, reason: str = "") -> VendorLibrary:
         """The library at *path*, or the first that is found where such libraries are."""
-        if path:
-            return cls(path)
-        return first_found(
-            cls,
-            NAMES,
-            FOLDERS,
-            reason=reason,
-            hint="install the libraries, name one with ANYNPU_VIP_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim",
-        )
+        hint = "install the libraries, name one with ANYNPU_VIP_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim"
+        return find_library(cls, path, NAMES, FOLDERS, reason=reason, hint=hint)
 
     @property
     def description(self) -> str:
