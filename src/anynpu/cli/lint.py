@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from .console import plain_table, print_json, progress_bar, results
-from .onnxfile import input_names
 from .options import (
     BatchOption,
     DatasetOption,
@@ -18,8 +17,7 @@ from .options import (
     ShapeOption,
     StdOption,
     TargetOption,
-    one_shape_set,
-    parse_channel_values,
+    study_options,
 )
 
 __all__ = ["command"]
@@ -47,22 +45,11 @@ def command(
       anynpu lint yolo.onnx --dataset street/ --std 255,255,255
       anynpu lint yolo.onnx --dataset street/ --std 255,255,255 --strict --json
     """
-    names = input_names(model) if mean or std else []
-    shapes = one_shape_set(shape, "lint")
+    options = study_options("lint", model, dataset=dataset, mean=mean, std=std, shape=shape, batch=batch, limit=limit)
     from ..compiler import lint
 
     with progress_bar(f"looking at {model.stem}") as progress:
-        findings = lint(
-            model,
-            target,
-            dataset=dataset,
-            mean=parse_channel_values(mean, "--mean", names),
-            std=parse_channel_values(std, "--std", names),
-            shapes=shapes,
-            batch=batch,
-            calibration_limit=limit,
-            progress=progress,
-        )
+        findings = lint(model, target, **options, progress=progress)
     if as_json:
         print_json([finding.to_json() for finding in findings])
     elif findings:

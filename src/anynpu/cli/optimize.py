@@ -9,7 +9,6 @@ import typer
 
 from .. import _optional
 from .console import progress_bar, results
-from .onnxfile import input_names
 from .options import (
     BatchOption,
     DatasetOption,
@@ -19,8 +18,7 @@ from .options import (
     ShapeOption,
     StdOption,
     TargetOption,
-    one_shape_set,
-    parse_channel_values,
+    study_options,
 )
 
 __all__ = ["command"]
@@ -50,24 +48,11 @@ def command(
     Example:
       anynpu optimize yolo.onnx -o better.onnx --dataset street/ --std 255,255,255
     """
-    names = input_names(model) if mean or std else []
-    shapes = one_shape_set(shape, "optimize")
+    options = study_options("optimize", model, dataset=dataset, mean=mean, std=std, shape=shape, batch=batch, limit=limit)
     from ..compiler import optimize
 
     with progress_bar(f"looking at {model.stem}") as progress:
-        better = optimize(
-            model,
-            target,
-            channel_groups=channel_groups,
-            split_outputs=split_outputs,
-            dataset=dataset,
-            mean=parse_channel_values(mean, "--mean", names),
-            std=parse_channel_values(std, "--std", names),
-            shapes=shapes,
-            batch=batch,
-            calibration_limit=limit,
-            progress=progress,
-        )
+        better = optimize(model, target, channel_groups=channel_groups, split_outputs=split_outputs, **options, progress=progress)
     _optional.onnx().save(better.model, str(output))
     console = results()
     for name, (count, gain) in better.groups.items():

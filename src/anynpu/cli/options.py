@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from .. import chips
 from ..errors import CompileError, UnknownChipError
+from . import onnxfile
 
 __all__ = [
     "ALL_CHIPS",
@@ -38,6 +39,7 @@ __all__ = [
     "parse_channel_values",
     "parse_named_files",
     "parse_shapes",
+    "study_options",
 ]
 
 ALL_CHIPS = "all"
@@ -227,6 +229,32 @@ def parse_channel_values(
             raise typer.BadParameter(f"given twice for input {name!r}", param_hint=f"'{option}'")
         parsed[name] = channels
     return parsed
+
+
+def study_options(
+    what: str,
+    model: Path,
+    *,
+    dataset: Path,
+    mean: Sequence[str] | None,
+    std: Sequence[str] | None,
+    shape: Sequence[str] | None,
+    batch: int | None,
+    limit: int | None,
+) -> dict[str, Any]:
+    """The options of a command that runs calibration data through a float model, as the compiler takes them.
+
+    :param what: the command, for messages
+    """
+    names = onnxfile.input_names(model) if mean or std else []
+    return {
+        "shapes": one_shape_set(shape, what),
+        "dataset": dataset,
+        "mean": parse_channel_values(mean, "--mean", names),
+        "std": parse_channel_values(std, "--std", names),
+        "batch": batch,
+        "calibration_limit": limit,
+    }
 
 
 def parse_named_files(values: Sequence[str] | None, input_names: Sequence[str]) -> Mapping[str, Path]:

@@ -1,8 +1,8 @@
 """A session's backend on the RKNN calls: the vendor's library or the software NPU.
 
 Who owns what: the backend owns its first context, which its first lane uses, which the others are duplicated from, and which is destroyed
-last; it stays while a backend that shares its weights is open. A lane owns its other contexts. ``_lock`` protects the list of lanes and
-the number of borrowers; it is never held during a call.
+last; it stays while a backend that shares its weights is open (see :mod:`anynpu.lending`). A lane owns its other contexts. ``_lock``
+protects the list of lanes too; it is never held during a call.
 
 Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not say whether that
 holds for his library, so there all lanes are opened before the first run.
@@ -11,7 +11,6 @@ holds for his library, so there all lanes are opened before the first run.
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,8 @@ from os import PathLike
 
 from .. import chips, modelfile
 from ..devices import board_chip
-from ..errors import DeviceClosed, ModelError, OptionError, SessionModelError, UnsupportedCall
+from ..errors import OptionError, UnsupportedCall
+from ..lending import Lender, session_errors
 from ..npu.memory import Buffer
 from ..recognise import FileKind, identify
 from ..session import SessionOptions
@@ -52,17 +52,11 @@ def open_backend(
         )
     if weights_from is not None and not isinstance(weights_from, RknnBackend):
         raise OptionError("weights can be shared between RKNN sessions only", hint="leave use_weight_from out")
-    try:
+    with session_errors():
         return RknnBackend(model, options, device, weights_from)
-    except ModelError as error:
-        if isinstance(error, RuntimeError):
-            raise
-        raise SessionModelError(
-            error.message, hint=error.hint, code=error.code, call=error.call, code_name=error.code_name
-        ) from error
 
 
-class RknnBackend:
+class RknnBackend(Lender[Context]):
     """One model on one RKNN device."""
 
     provider = "RKNPU2ExecutionProvider"
@@ -77,29 +71,13 @@ class RknnBackend:
     ) -> None:
         if device is None and weights_from is not None:
             device = weights_from.library
+        super().__init__(weights_from)
         self.library = open_library(device)
         self._model = model
         self._options = options
-        self._lock = threading.Lock()
         self._lanes: weakref.WeakSet[RknnLane] = weakref.WeakSet()
         self._plugins = Plugins(options) if options.custom_ops else None
-        self._lender = weights_from
-        self._borrowers = 0
-        self._closing = False
-        if weights_from is not None:
-            weights_from.lend(1)
-        try:
-            self._root = self._new_context()
-            try:
-                self._describe()
-            except BaseException:
-                self._root.close()
-                raise
-        except BaseException:
-            if weights_from is not None:
-                weights_from.lend(-1)
-            raise
-        self._root_taken = False
+        self._open_root(self._new_context, self._describe)
 
     @property
     def device_ms(self) -> float | None:
@@ -167,11 +145,7 @@ class RknnBackend:
 
     def open_lane(self, mask: int) -> RknnLane:
         """A new context on the cores of *mask*."""
-        with self._lock:
-            if self._closing:
-                raise DeviceClosed("the session was closed", hint="open a new one")
-            first, self._root_taken = not self._root_taken, True
-        context = self._root if first else self._another_context()
+        context = self._root if self._take_root() else self._another_context()
         lane = RknnLane(self, context, mask) if self._general else BoundLane(self, context, mask)
         try:
             set_mask(self.library, context, mask)
@@ -217,10 +191,6 @@ class RknnBackend:
             weights_from=None if lender is None else lender._root,
         )
 
-    def is_root(self, context: Context) -> bool:
-        """Whether a context is the backend's own, which no lane closes."""
-        return context is self._root
-
     def allocate(self, nbytes: int) -> RknnMemory:
         """Memory of the device."""
         return RknnMemory(self._root.memory(max(1, nbytes)))
@@ -230,28 +200,6 @@ class RknnBackend:
         own = Buffer.from_fd(fd, nbytes, offset)
         base = address or own.address - offset
         return RknnMemory(self._root.memory_from_fd(own.fd, nbytes, address=base, offset=offset), keep=own)
-
-    def lend(self, change: int) -> None:
-        """Another backend begins or ceases to share the weights."""
-        with self._lock:
-            if change > 0 and self._closing:
-                raise DeviceClosed("the session to share weights with was closed", hint="keep it open")
-            self._borrowers += change
-            last = self._closing and self._borrowers == 0
-        if last:
-            self._root.close()
-
-    def close(self) -> None:
-        """Destroy the first context, or let the last backend that shares its weights do so."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            last = self._borrowers == 0
-        if last:
-            self._root.close()
-        if self._lender is not None:
-            self._lender.lend(-1)
 
 
 def _named(info: TensorInfo, kind: str) -> TensorInfo:

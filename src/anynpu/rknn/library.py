@@ -12,12 +12,9 @@ makes no difference to it.
 
 from __future__ import annotations
 
-import threading
-
-from ..devices import DeviceChoice, choose_device
+from ..devices import DeviceChoice
 from ..errors import (
     AnynpuError,
-    CallFailed,
     CustomOperatorError,
     DeviceClosed,
     DeviceError,
@@ -28,6 +25,7 @@ from ..errors import (
     ParameterError,
     UnsupportedCall,
 )
+from ..libraries import Meanings, OpenLibraries
 from .constants import Code
 from .interface import Library
 from .software.library import SoftwareLibrary
@@ -35,33 +33,27 @@ from .vendor import VendorLibrary
 
 __all__ = ["Library", "check", "open_library"]
 
-_libraries: dict[tuple[str, str], Library] = {}
-_lock = threading.Lock()
-
 
 def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
     """The library for *device* (see :mod:`anynpu.devices`); the same object for the same device, so contexts can share weights."""
-    if device is not None and not isinstance(device, (str, DeviceChoice)):
-        return device
-    choice = device if isinstance(device, DeviceChoice) else choose_device(device)
-    if choice.kind == "vip":
-        raise DeviceUnavailable(
-            f"this device ({choice.reason}) has no RKNN NPU",
-            hint="Allwinner's chips have the VIPLite calls; or pass device='sim'",
-        )
-    key = (choice.kind, choice.detail)
-    with _lock:
-        if key not in _libraries:
-            if choice.kind == "sim":
-                _libraries[key] = _software(choice.detail)
-            else:
-                _libraries[key] = VendorLibrary.find(choice.detail, reason=choice.reason)
-        return _libraries[key]
+    return _libraries.get(device)
 
 
 def _software(chip: str) -> SoftwareLibrary:
     return SoftwareLibrary(chip or None)
 
+
+def _vendor(path: str, reason: str) -> VendorLibrary:
+    return VendorLibrary.find(path, reason=reason)
+
+
+_libraries: OpenLibraries[Library] = OpenLibraries(
+    "vip",
+    lacks="RKNN NPU",
+    hint="Allwinner's chips have the VIPLite calls; or pass device='sim'",
+    software=_software,
+    vendor=_vendor,
+)
 
 _CLASSES: dict[int, type[AnynpuError]] = {
     Code.RKNN_ERR_TIMEOUT: DeviceTimeout,
@@ -100,6 +92,8 @@ _TEXTS: dict[int, tuple[str, str]] = {
     Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH: ("this is not available on this chip", ""),
 }
 
+_MEANINGS = Meanings(Code, _CLASSES, _TEXTS, unknown="the runtime returned a code without a meaning")
+
 
 def check(library: Library, call: str, code: int, *, cause: BaseException | None = None) -> None:
     """Raise the error that *code* stands for; nothing for success.
@@ -108,14 +102,7 @@ def check(library: Library, call: str, code: int, *, cause: BaseException | None
     """
     if code >= 0:
         return
-    failure = library.last_error()
-    if failure is not None and (failure.call != call or failure.code != code):
-        failure = None
-    text, hint = _TEXTS.get(code, ("the runtime returned a code without a meaning", ""))
-    if failure is not None:
-        text, hint = failure.text, failure.hint
-    kind = _CLASSES.get(code, CallFailed) if cause is None else CustomOperatorError
+    kind: type[AnynpuError] | None = None if cause is None else CustomOperatorError
     if call == "rknn_init" and code == Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH:
         kind = ModelError
-    name = Code(code).name if code in Code._value2member_map_ else ""
-    raise kind(text, hint=hint, code=code, call=call, code_name=name) from cause
+    raise _MEANINGS.error(library, call, code, kind) from cause

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import mmap
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 from .._rknn import ffi
-from ..errors import DeviceUnavailable, UnsupportedCall
+from ..errors import DeviceUnavailable
+from ..libraries import LoadedLibrary, find_library
 from .interface import Library, functions
 
 __all__ = ["VendorLibrary", "read_version"]
@@ -32,7 +30,7 @@ OLDEST = (1, 3, 0)
 _VERSION = re.compile(rb"librknnm?rt version: (\d+)\.(\d+)\.(\d+)")
 
 
-class VendorLibrary(Library):
+class VendorLibrary(LoadedLibrary, Library):
     """A library that was loaded at run time. A function that it lacks raises :class:`UnsupportedCall` when it is called.
 
     :param path: file, or a name that the system's loader finds
@@ -42,66 +40,32 @@ class VendorLibrary(Library):
     (2, 3, 2)
     """
 
+    noun = "runtime"
+
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        try:
-            self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        except OSError as error:
-            raise DeviceUnavailable(
-                f"{self.path} cannot be loaded: {error}",
-                hint="install the runtime of the board's SDK, or name it with ANYNPU_RKNN_LIBRARY; `anynpu doctor` tells more",
-            ) from error
+        super().__init__(
+            path,
+            hint="install the runtime of the board's SDK, or name it with ANYNPU_RKNN_LIBRARY; `anynpu doctor` tells more",
+        )
         self.version = read_version(self.path)
         if self.version is not None and self.version < OLDEST:
             raise DeviceUnavailable(
                 f"{self.path} is version {_dotted(self.version)}, at least {_dotted(OLDEST)} is needed",
                 hint="update the runtime of the board",
             )
-        for name in functions():
-            setattr(self, name, self._function(name))
+        self._bind(ffi, functions())
 
     @classmethod
     def find(cls, path: str = "", *, reason: str = "") -> VendorLibrary:
         """The library at *path*, or the first that is found where such libraries are."""
-        if path:
-            return cls(path)
-        failures = []
-        candidates = [*NAMES, *(str(Path(folder, name)) for folder in FOLDERS for name in NAMES if Path(folder, name).exists())]
-        for candidate in candidates:
-            try:
-                return cls(candidate)
-            except DeviceUnavailable as error:
-                failures.append(error)
-        if len(candidates) > len(NAMES):
-            raise failures[-1]
-        why = f" ({reason})" if reason else ""
-        raise DeviceUnavailable(
-            f"there is an NPU{why}, but no {' or '.join(NAMES)}",
-            hint="install the runtime, name it with ANYNPU_RKNN_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim",
-        )
+        hint = "install the runtime, name it with ANYNPU_RKNN_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim"
+        return find_library(cls, path, NAMES, FOLDERS, reason=reason, hint=hint)
 
     @property
     def description(self) -> str:
         """What a user is told that he runs on."""
         version = "" if self.version is None else f" {_dotted(self.version)}"
         return f"{Path(self.path).stem}{version}"
-
-    def has(self, *names: str) -> bool:
-        """Whether the library has these functions."""
-        return all(hasattr(self._library, name) for name in names)
-
-    def _function(self, name: str) -> Any:
-        try:
-            symbol = getattr(self._library, name)
-        except AttributeError:
-            return functools.partial(self._missing, name)
-        return ffi.cast(f"{name}_fn", ctypes.cast(symbol, ctypes.c_void_p).value)
-
-    def _missing(self, name: str, *arguments: Any) -> Any:
-        del arguments
-        raise UnsupportedCall(
-            f"{self.description} does not have {name}", hint="a later version of the runtime may have it", call=name
-        )
 
 
 def read_version(path: str) -> tuple[int, int, int] | None:

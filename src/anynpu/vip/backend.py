@@ -8,14 +8,13 @@ here, unless a node inside the network does it. A ``.nb`` of the vendor's compil
 taken as the network's codes.
 
 Who owns what: the backend owns its first network, which its first lane uses and which the others are duplicated from; it stays
-while a backend that shares its weights is open. ``_lock`` protects the number of borrowers; it is never held during a call.
+while a backend that shares its weights is open (see :mod:`anynpu.lending`).
 
 Threads: see :mod:`anynpu.session.backend`. On V85x, which cannot duplicate, each lane loads the model again.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -33,14 +32,12 @@ from ..devices import board_chip
 from ..errors import (
     AnynpuError,
     CallFailed,
-    DeviceClosed,
     DeviceMemoryError,
     DeviceTimeout,
-    ModelError,
     OptionError,
-    SessionModelError,
     UnsupportedCall,
 )
+from ..lending import Lender, session_errors
 from ..npu import Buffer as HostBuffer
 from ..program import Model, Preprocess
 from ..recognise import FileKind, identify
@@ -76,17 +73,11 @@ def open_backend(
         )
     if weights_from is not None and not isinstance(weights_from, VipBackend):
         raise OptionError("weights can be shared between VIPLite sessions only", hint="leave use_weight_from out")
-    try:
+    with session_errors():
         return VipBackend(model, device, weights_from)
-    except ModelError as error:
-        if isinstance(error, RuntimeError):
-            raise
-        raise SessionModelError(
-            error.message, hint=error.hint, code=error.code, call=error.call, code_name=error.code_name
-        ) from error
 
 
-class VipBackend:
+class VipBackend(Lender[Network]):
     """One model on one VIPLite device."""
 
     provider = "VIPLiteExecutionProvider"
@@ -95,22 +86,10 @@ class VipBackend:
     def __init__(self, model: str | PathLike[str] | bytes, device: str | Library | None, weights_from: VipBackend | None) -> None:
         if device is None and weights_from is not None:
             device = weights_from.library
+        super().__init__(weights_from)
         self.library = open_library(device)
         self._model = model
-        self._lock = threading.Lock()
-        self._lender = weights_from
-        self._borrowers = 0
-        self._closing = False
-        if weights_from is not None:
-            weights_from.lend(1)
-        try:
-            self._root = self._new_network()
-        except BaseException:
-            if weights_from is not None:
-                weights_from.lend(-1)
-            raise
-        self._root_taken = False
-        self._describe()
+        self._open_root(self._new_network, self._describe)
 
     def _describe(self) -> None:
         chip = self._chip()
@@ -162,15 +141,7 @@ class VipBackend:
     def open_lane(self, mask: int) -> VipLane:
         """A new network; there is one core, so *mask* chooses nothing."""
         del mask
-        with self._lock:
-            if self._closing:
-                raise DeviceClosed("the session was closed", hint="open a new one")
-            first, self._root_taken = not self._root_taken, True
-        return VipLane(self, self._root if first else self._another_network())
-
-    def is_root(self, network: Network) -> bool:
-        """Whether a network is the backend's own, which no lane closes."""
-        return network is self._root
+        return VipLane(self, self._root if self._take_root() else self._another_network())
 
     def allocate(self, nbytes: int) -> VipMemory:
         """Memory of the device."""
@@ -194,28 +165,6 @@ class VipBackend:
         call = "vip_create_buffer_from_handle"
         buffer = Buffer(self.library, info, call, create_params(info), pointer, rounded, keep=own)
         return VipMemory(self.library, buffer, offset=offset, fd=own.fd)
-
-    def lend(self, change: int) -> None:
-        """Another backend begins or ceases to share the weights."""
-        with self._lock:
-            if change > 0 and self._closing:
-                raise DeviceClosed("the session to share weights with was closed", hint="keep it open")
-            self._borrowers += change
-            last = self._closing and self._borrowers == 0
-        if last:
-            self._root.close()
-
-    def close(self) -> None:
-        """Destroy the first network, or let the last backend that shares its weights do so."""
-        with self._lock:
-            if self._closing:
-                return
-            self._closing = True
-            last = self._borrowers == 0
-        if last:
-            self._root.close()
-        if self._lender is not None:
-            self._lender.lend(-1)
 
     def _new_network(self) -> Network:
         lender = self._lender

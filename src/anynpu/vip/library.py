@@ -16,13 +16,10 @@ answers makes no difference to it.
 
 from __future__ import annotations
 
-import threading
-
 from .. import chips
-from ..devices import DeviceChoice, choose_device
+from ..devices import DeviceChoice
 from ..errors import (
     AnynpuError,
-    CallFailed,
     DeviceError,
     DeviceMemoryError,
     DeviceTimeout,
@@ -32,6 +29,7 @@ from ..errors import (
     ParameterError,
     UnsupportedCall,
 )
+from ..libraries import Meanings, OpenLibraries
 from .constants import vip_status_e
 from .interface import Library
 from .software.library import SoftwareLibrary
@@ -39,34 +37,28 @@ from .vendor import VendorLibrary
 
 __all__ = ["Library", "check", "open_library"]
 
-_libraries: dict[tuple[str, str], Library] = {}
-_lock = threading.Lock()
-
 
 def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
     """The library for *device* (see :mod:`anynpu.devices`); the same object for the same device, so networks can share
     weights."""
-    if device is not None and not isinstance(device, (str, DeviceChoice)):
-        return device
-    choice = device if isinstance(device, DeviceChoice) else choose_device(device)
-    if choice.kind == "rknn":
-        raise DeviceUnavailable(
-            f"this device ({choice.reason}) has no VIPLite NPU",
-            hint="Rockchip's chips have the RKNN calls; or pass device='sim'",
-        )
-    key = (choice.kind, choice.detail)
-    with _lock:
-        if key not in _libraries:
-            if choice.kind == "sim":
-                _libraries[key] = _software(choice.detail)
-            else:
-                _libraries[key] = VendorLibrary.find(choice.detail, reason=choice.reason)
-        return _libraries[key]
+    return _libraries.get(device)
 
 
 def _software(chip: str) -> SoftwareLibrary:
     return SoftwareLibrary(chips.get(chip).name if chip else None)
 
+
+def _vendor(path: str, reason: str) -> VendorLibrary:
+    return VendorLibrary.find(path, reason=reason)
+
+
+_libraries: OpenLibraries[Library] = OpenLibraries(
+    "rknn",
+    lacks="VIPLite NPU",
+    hint="Rockchip's chips have the RKNN calls; or pass device='sim'",
+    software=_software,
+    vendor=_vendor,
+)
 
 _CLASSES: dict[int, type[AnynpuError]] = {
     vip_status_e.VIP_ERROR_TIMEOUT: DeviceTimeout,
@@ -106,19 +98,12 @@ _TEXTS: dict[int, tuple[str, str]] = {
     vip_status_e.VIP_ERROR_FUSA: ("the NPU found a fault in itself", "restart the board"),
 }
 
+_MEANINGS = Meanings(vip_status_e, _CLASSES, _TEXTS, unknown="the driver returned a status without a meaning")
+
 
 def check(library: Library, call: str, status: int) -> None:
     """Raise the error that *status* stands for; nothing for success."""
     if status == 0:
         return
-    failure = library.last_error()
-    if failure is not None and (failure.call != call or failure.status != status):
-        failure = None
-    text, hint = _TEXTS.get(status, ("the driver returned a status without a meaning", ""))
-    if failure is not None:
-        text, hint = failure.text, failure.hint
-    kind = _CLASSES.get(status, CallFailed)
-    if call == "vip_create_network" and status == vip_status_e.VIP_ERROR_NOT_SUPPORTED:
-        kind = ModelError
-    name = vip_status_e(status).name if status in vip_status_e._value2member_map_ else ""
-    raise kind(text, hint=hint, code=status, call=call, code_name=name)
+    wrong_model = call == "vip_create_network" and status == vip_status_e.VIP_ERROR_NOT_SUPPORTED
+    raise _MEANINGS.error(library, call, status, ModelError if wrong_model else None)

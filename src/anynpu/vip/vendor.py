@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
 from pathlib import Path
-from typing import Any
 
 from .._vip import ffi
-from ..errors import DeviceUnavailable, UnsupportedCall
+from ..errors import DeviceUnavailable
+from ..libraries import LoadedLibrary, find_library
 from .generations import generation_of_version
 from .interface import Library, functions
 
@@ -31,7 +30,7 @@ FOLDERS = (
 )
 
 
-class VendorLibrary(Library):
+class VendorLibrary(LoadedLibrary, Library):
     """A library that was loaded at run time. A function that it lacks raises :class:`UnsupportedCall` when it is called.
 
     :param path: file, or a name that the system's loader finds
@@ -42,16 +41,12 @@ class VendorLibrary(Library):
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.fspath(path)
-        self._helpers = _load_helpers(Path(self.path)) if "/" in self.path else []
-        try:
-            self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
-        except OSError as error:
-            raise DeviceUnavailable(
-                f"{self.path} cannot be loaded: {error}",
-                hint="install the libraries of the board's SDK, or name one with ANYNPU_VIP_LIBRARY; `anynpu doctor` tells more",
-            ) from error
-        if not hasattr(self._library, "vip_get_version"):
+        self._helpers = _load_helpers(Path(path)) if "/" in os.fspath(path) else []
+        super().__init__(
+            path,
+            hint="install the libraries of the board's SDK, or name one with ANYNPU_VIP_LIBRARY; `anynpu doctor` tells more",
+        )
+        if not self.has("vip_get_version"):
             raise DeviceUnavailable(
                 f"{self.path} has no vip_get_version",
                 hint=f"the libraries with the calls are {' and '.join(NAMES)}; {' and '.join(HELPERS)} only serve them",
@@ -59,46 +54,18 @@ class VendorLibrary(Library):
         self._library.vip_get_version.restype = ctypes.c_uint32
         self.version = int(self._library.vip_get_version())
         self.generation = generation_of_version(self.version, self.path)
-        for name in functions():
-            setattr(self, name, self._function(name))
+        self._bind(ffi, functions())
 
     @classmethod
     def find(cls, path: str = "", *, reason: str = "") -> VendorLibrary:
         """The library at *path*, or the first that is found where such libraries are."""
-        if path:
-            return cls(path)
-        failures = []
-        candidates = [*NAMES, *(str(Path(folder, name)) for folder in FOLDERS for name in NAMES if Path(folder, name).exists())]
-        for candidate in candidates:
-            try:
-                return cls(candidate)
-            except DeviceUnavailable as error:
-                failures.append(error)
-        if len(candidates) > len(NAMES):
-            raise failures[-1]
-        why = f" ({reason})" if reason else ""
-        raise DeviceUnavailable(
-            f"there is an NPU{why}, but no {' or '.join(NAMES)}",
-            hint="install the libraries, name one with ANYNPU_VIP_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim",
-        )
+        hint = "install the libraries, name one with ANYNPU_VIP_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim"
+        return find_library(cls, path, NAMES, FOLDERS, reason=reason, hint=hint)
 
     @property
     def description(self) -> str:
         """What a user is told that he runs on."""
         return f"{Path(self.path).stem} {self.version >> 16}.{self.version >> 8 & 255}.{self.version & 255}"
-
-    def _function(self, name: str) -> Any:
-        try:
-            symbol = getattr(self._library, name)
-        except AttributeError:
-            return functools.partial(self._missing, name)
-        return ffi.cast(f"{name}_fn", ctypes.cast(symbol, ctypes.c_void_p).value)
-
-    def _missing(self, name: str, *arguments: Any) -> Any:
-        del arguments
-        raise UnsupportedCall(
-            f"{self.description} does not have {name}", hint="a later version of the library may have it", call=name
-        )
 
 
 def _load_helpers(path: Path) -> list[ctypes.CDLL]:

@@ -21,7 +21,8 @@ from typing import Any
 from ... import chips, modelfile
 from ..._rknn import ffi
 from ...chips import Chip
-from ...errors import AnynpuError, DeviceMemoryError, UnsupportedCall
+from ...errors import DeviceMemoryError, UnsupportedCall
+from ...libraries import Failures
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
@@ -71,7 +72,12 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         self._engine = engine
         self._devices: dict[str, tuple[Device, Sram]] = {}
         self._lock = threading.Lock()
-        self._failures = threading.local()
+        self._failures = Failures(
+            log,
+            code_of,
+            no_memory=(Code.RKNN_ERR_MALLOC_FAIL, "close contexts that are not used"),
+            fault=Code.RKNN_ERR_FAIL,
+        )
         self._closed = False
         if self.chip is not None:
             self._refuse_missing(self.chip)
@@ -87,8 +93,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def last_error(self) -> CallFailure | None:
         """Why the last call that failed in this thread did so."""
-        failure: CallFailure | None = getattr(self._failures, "last", None)
-        return failure
+        return self._failures.last
 
     def predicted_us(self, handle: int) -> float | None:
         """What the chip is predicted to take for a run of a context; None where there is no such context."""
@@ -119,22 +124,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def failed(self, call: str, error: BaseException) -> int:
         """Note why *call* fails, and give its code."""
-        if isinstance(error, Refusal):
-            code, text, hint = int(error.code), error.text, error.hint
-        elif isinstance(error, AnynpuError):
-            code, text, hint = int(code_of(error)), error.message, error.hint
-        elif isinstance(error, MemoryError):
-            code, text, hint = int(Code.RKNN_ERR_MALLOC_FAIL), f"out of memory: {error}", "close contexts that are not used"
-        else:
-            code, text, hint = (
-                int(Code.RKNN_ERR_FAIL),
-                f"{type(error).__name__}: {error}",
-                "this is a fault of anynpu; please report it",
-            )
-            log.error("%s failed in an unexpected way", call, exc_info=error)
-        self._failures.last = CallFailure(call, code, text, hint)
-        log.debug("%s: %s (%s, %d)", call, text, Code(code).name, code)
-        return code
+        return int(self._failures.note(call, error)[0])
 
     def _board(self, chip: Chip) -> tuple[Device, Sram]:
         with self._lock:

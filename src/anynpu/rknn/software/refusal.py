@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ... import libraries
 from ...errors import (
     AnynpuError,
     DeviceClosed,
@@ -17,18 +18,8 @@ from ..constants import Code
 __all__ = ["Refusal", "code_of"]
 
 
-class Refusal(Exception):
-    """Ends a call with *code*.
-
-    :ivar text: what is wrong, with the names and numbers involved
-    :ivar hint: what the caller can do about it
-    """
-
-    def __init__(self, code: Code, text: str, hint: str = "") -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-        self.hint = hint
+class Refusal(libraries.Refusal[Code]):
+    """Ends a call of the interface with a code."""
 
 
 _CODES: tuple[tuple[type[AnynpuError], Code], ...] = (

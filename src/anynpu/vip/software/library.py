@@ -22,7 +22,7 @@ from typing import Any
 from ... import chips
 from ..._vip import ffi
 from ...chips import Chip
-from ...errors import AnynpuError
+from ...libraries import Failures
 from ...npu import Device, Engine
 from ..constants import (
     vip_buffer_operation_type_e,
@@ -88,7 +88,12 @@ class SoftwareLibrary(Library):
         self._lock = threading.Lock()
         self._count = 0
         self._driver: Driver | None = None
-        self._failures = threading.local()
+        self._failures = Failures(
+            log,
+            status_of,
+            no_memory=(Status.VIP_ERROR_OUT_OF_MEMORY, "destroy what is not used"),
+            fault=Status.VIP_ERROR_FAILURE,
+        )
         for name in self.generation.missing:
             setattr(self, name, functools.partial(self._missing, name))
 
@@ -108,8 +113,7 @@ class SoftwareLibrary(Library):
 
     def last_error(self) -> CallFailure | None:
         """Why the last call that failed in this thread did so."""
-        failure: CallFailure | None = getattr(self._failures, "last", None)
-        return failure
+        return self._failures.last
 
     def close(self) -> None:
         """End everything that was made through this library, as the last ``vip_destroy`` does."""
@@ -125,22 +129,10 @@ class SoftwareLibrary(Library):
 
     def failed(self, call: str, error: BaseException) -> int:
         """Note why *call* fails, and give its status."""
-        if isinstance(error, Refusal):
-            status, text, hint = error.status, error.text, error.hint
-        elif isinstance(error, AnynpuError):
-            status, text, hint = status_of(error), error.message, error.hint
-        elif isinstance(error, MemoryError):
-            status, text, hint = Status.VIP_ERROR_OUT_OF_MEMORY, f"out of memory: {error}", "destroy what is not used"
-        else:
-            status, text = Status.VIP_ERROR_FAILURE, f"{type(error).__name__}: {error}"
-            hint = "this is a fault of anynpu; please report it"
-            log.error("%s failed in an unexpected way", call, exc_info=error)
-        self._failures.last = CallFailure(call, int(status), text, hint)
-        line = f"{call}: {text} ({status.name}, {int(status)})"
-        log.debug("%s", line)
+        status, text = self._failures.note(call, error)
         driver = self._driver
         if driver is not None:
-            driver.log(line)
+            driver.log(f"{call}: {text} ({status.name}, {int(status)})")
         return int(status)
 
     def _any_chip(self) -> Chip:

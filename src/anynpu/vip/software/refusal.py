@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ... import libraries
 from ...errors import (
     AnynpuError,
     DeviceClosed,
@@ -19,18 +20,8 @@ __all__ = ["Refusal", "Status", "status_of"]
 Status = vip_status_e
 
 
-class Refusal(Exception):
-    """Ends a call with *status*.
-
-    :ivar text: what is wrong, with the names and numbers involved
-    :ivar hint: what the caller can do about it
-    """
-
-    def __init__(self, status: Status, text: str, hint: str = "") -> None:
-        super().__init__(text)
-        self.status = status
-        self.text = text
-        self.hint = hint
+class Refusal(libraries.Refusal[Status]):
+    """Ends a call of the interface with a status."""
 
 
 _STATUS: tuple[tuple[type[AnynpuError], Status], ...] = (

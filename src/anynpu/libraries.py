@@ -1,0 +1,265 @@
+"""What the libraries of all vendors have in common: objects with the functions of a C interface as attributes.
+
+A family (``rknn``, ``vip``) adds its functions, its codes and its words. Behind such an object is either a file that was loaded
+(:class:`LoadedLibrary`) or the software NPU, which raises a :class:`Refusal` inside and notes it as a :class:`CallFailure`.
+
+Who owns what: :class:`OpenLibraries` owns the libraries of one family; its lock protects the table and is held while a library is
+opened, so that each is opened once. They stay open until the process ends. :class:`Failures` keeps one note for each thread and
+needs no lock.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from .devices import DeviceChoice, choose_device
+from .errors import AnynpuError, CallFailed, DeviceUnavailable, UnsupportedCall
+
+__all__ = [
+    "CallFailure",
+    "Failures",
+    "Library",
+    "LoadedLibrary",
+    "Meanings",
+    "OpenLibraries",
+    "Refusal",
+    "find_library",
+    "functions_of",
+]
+
+CodeT = TypeVar("CodeT", bound=IntEnum)
+LibraryT = TypeVar("LibraryT", bound="Library")
+
+
+def functions_of(lib: Any, family: str) -> tuple[str, ...]:
+    """The names of all functions of an interface, from the extension module that declares them for *family*."""
+    return tuple(name.removeprefix("anynpu_") for name in dir(lib) if name.startswith(f"anynpu_{family}_"))
+
+
+@dataclass(frozen=True)
+class CallFailure:
+    """Why a call failed."""
+
+    call: str
+    code: int
+    text: str
+    hint: str = ""
+
+    @property
+    def status(self) -> int:
+        """The code, as VIPLite calls it."""
+        return self.code
+
+
+class Library:
+    """The base of library objects."""
+
+    @property
+    def description(self) -> str:
+        """What a user is told that he runs on."""
+        return type(self).__name__
+
+    def last_error(self) -> CallFailure | None:
+        """Why the last call that failed in this thread did so; None where the library does not say."""
+        return None
+
+    def close(self) -> None:
+        """End everything that was made through this library."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+
+class LoadedLibrary(Library):
+    """A library that was loaded at run time.
+
+    :param path: file, or a name that the system's loader finds
+    :param hint: what to do if it cannot be loaded
+    """
+
+    noun = "library"
+    """What the vendor calls it."""
+
+    def __init__(self, path: str | os.PathLike[str], *, hint: str) -> None:
+        self.path = os.fspath(path)
+        try:
+            self._library = ctypes.CDLL(self.path, mode=os.RTLD_NOW | os.RTLD_LOCAL)
+        except OSError as error:
+            raise DeviceUnavailable(f"{self.path} cannot be loaded: {error}", hint=hint) from error
+
+    def has(self, *names: str) -> bool:
+        """Whether the library has these functions."""
+        return all(hasattr(self._library, name) for name in names)
+
+    def _bind(self, ffi: Any, names: Sequence[str]) -> None:
+        """Make the functions attributes; one that the library lacks raises :class:`UnsupportedCall` when it is called."""
+        for name in names:
+            setattr(self, name, self._function(ffi, name))
+
+    def _function(self, ffi: Any, name: str) -> Any:
+        try:
+            symbol = getattr(self._library, name)
+        except AttributeError:
+            return functools.partial(self._missing, name)
+        return ffi.cast(f"{name}_fn", ctypes.cast(symbol, ctypes.c_void_p).value)
+
+    def _missing(self, name: str, *arguments: Any) -> Any:
+        del arguments
+        raise UnsupportedCall(
+            f"{self.description} does not have {name}", hint=f"a later version of the {self.noun} may have it", call=name
+        )
+
+
+def find_library(
+    load: Callable[[str], LibraryT], path: str, names: Sequence[str], folders: Sequence[str], *, reason: str, hint: str
+) -> LibraryT:
+    """The library at *path*, or the first that can be loaded: by name, as the system's loader finds it, then as a file of *folders*.
+
+    :param path: empty to search
+    :param reason: why there should be one
+    :param hint: what to do if there is none
+    """
+    if path:
+        return load(path)
+    failures = []
+    candidates = [*names, *(str(Path(folder, name)) for folder in folders for name in names if Path(folder, name).exists())]
+    for candidate in candidates:
+        try:
+            return load(candidate)
+        except DeviceUnavailable as error:
+            failures.append(error)
+    if len(candidates) > len(names):
+        raise failures[-1]
+    why = f" ({reason})" if reason else ""
+    raise DeviceUnavailable(f"there is an NPU{why}, but no {' or '.join(names)}", hint=hint)
+
+
+class OpenLibraries(Generic[LibraryT]):
+    """The open libraries of one family: the same object for the same device.
+
+    :param other: the kind of device that has another family's calls
+    :param lacks: what such a device does not have
+    :param hint: what to do with such a device
+    :param software: opens the software NPU as a chip, or as that of each model if the name is empty
+    :param vendor: opens the vendor's library: a file, or any if the path is empty
+    """
+
+    def __init__(
+        self, other: str, *, lacks: str, hint: str, software: Callable[[str], LibraryT], vendor: Callable[[str, str], LibraryT]
+    ) -> None:
+        self._other = other
+        self._lacks = lacks
+        self._hint = hint
+        self._software = software
+        self._vendor = vendor
+        self._open: dict[tuple[str, str], LibraryT] = {}
+        self._lock = threading.Lock()
+
+    def get(self, device: str | DeviceChoice | LibraryT | None) -> LibraryT:
+        """The library for *device*, which may be a library already."""
+        if device is not None and not isinstance(device, (str, DeviceChoice)):
+            return device
+        choice = device if isinstance(device, DeviceChoice) else choose_device(device)
+        if choice.kind == self._other:
+            raise DeviceUnavailable(f"this device ({choice.reason}) has no {self._lacks}", hint=self._hint)
+        key = (choice.kind, choice.detail)
+        with self._lock:
+            if key not in self._open:
+                self._open[key] = (
+                    self._software(choice.detail) if choice.kind == "sim" else self._vendor(choice.detail, choice.reason)
+                )
+            return self._open[key]
+
+
+@dataclass(frozen=True)
+class Meanings:
+    """What the codes of an interface mean.
+
+    :ivar codes: their names
+    :ivar classes: the errors they become, where that is not :class:`CallFailed`
+    :ivar texts: text and hint of each, for libraries that do not say more
+    :ivar unknown: the text of all others
+    """
+
+    codes: type[IntEnum]
+    classes: Mapping[int, type[AnynpuError]]
+    texts: Mapping[int, tuple[str, str]]
+    unknown: str
+
+    def error(self, library: Library, call: str, code: int, kind: type[AnynpuError] | None = None) -> AnynpuError:
+        """The error that *code* stands for, in the library's own words where it has some for this call.
+
+        :param kind: the class, where that of the code does not fit
+        """
+        failure = library.last_error()
+        if failure is not None and failure.call == call and failure.code == code:
+            text, hint = failure.text, failure.hint
+        else:
+            text, hint = self.texts.get(code, (self.unknown, ""))
+        name = self.codes(code).name if code in self.codes._value2member_map_ else ""
+        return (kind or self.classes.get(code, CallFailed))(text, hint=hint, code=code, call=call, code_name=name)
+
+
+class Refusal(Exception, Generic[CodeT]):
+    """Ends a call of the software NPU with *code*.
+
+    :ivar text: what is wrong, with the names and numbers involved
+    :ivar hint: what the caller can do about it
+    """
+
+    def __init__(self, code: CodeT, text: str, hint: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+        self.hint = hint
+
+
+class Failures(Generic[CodeT]):
+    """Notes why calls of the software NPU failed, the last one for each thread.
+
+    :param code_of: the code that says best what an error says
+    :param no_memory: code and hint for Python's own lack of memory
+    :param fault: the code for what should not happen
+    """
+
+    def __init__(
+        self, log: logging.Logger, code_of: Callable[[AnynpuError], CodeT], *, no_memory: tuple[CodeT, str], fault: CodeT
+    ) -> None:
+        self._log = log
+        self._code_of = code_of
+        self._no_memory = no_memory
+        self._fault = fault
+        self._notes = threading.local()
+
+    @property
+    def last(self) -> CallFailure | None:
+        """Why the last call that failed in this thread did so."""
+        failure: CallFailure | None = getattr(self._notes, "last", None)
+        return failure
+
+    def note(self, call: str, error: BaseException) -> tuple[CodeT, str]:
+        """Note that *call* fails with *error*; its code and what is wrong."""
+        code: CodeT
+        if isinstance(error, Refusal):
+            code, text, hint = error.code, error.text, error.hint
+        elif isinstance(error, AnynpuError):
+            code, text, hint = self._code_of(error), error.message, error.hint
+        elif isinstance(error, MemoryError):
+            (code, hint), text = self._no_memory, f"out of memory: {error}"
+        else:
+            code, text = self._fault, f"{type(error).__name__}: {error}"
+            hint = "this is a fault of anynpu; please report it"
+            self._log.error("%s failed in an unexpected way", call, exc_info=error)
+        self._notes.last = CallFailure(call, int(code), text, hint)
+        self._log.debug("%s: %s (%s, %d)", call, text, code.name, int(code))
+        return code, text
