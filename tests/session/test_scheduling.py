@@ -254,6 +254,29 @@ def test_cancelling_what_runs_where_the_device_can_be_stopped() -> None:
         assert session.run(None, feed())[0].tolist() == [[2] * 4]
 
 
+def test_a_late_stop_does_not_reach_the_next_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = FakeDevice(1, gated=True)
+    assert device.gate is not None
+    running: list[float] = []
+
+    def slow_cancel(lane: FakeLane) -> bool:
+        """Lets the run end, and gives the next one plenty of time to begin before it looks."""
+        assert device.gate is not None
+        device.gate.set()
+        device.entered.acquire(timeout=0.3)
+        running.append(float(lane.arrays[0][0, 0]))
+        return False
+
+    monkeypatch.setattr(FakeLane, "cancel", slow_cancel)
+    with device.open(max_queue_size=5) as session:
+        first = session.submit(None, feed(1))
+        device.wait_entered()
+        second = session.submit(None, feed(2))
+        first.cancel()
+        assert [job.result(30)[0][0, 0] for job in (first, second)] == [2, 4]
+    assert running == [1]
+
+
 def test_functions_attached_to_a_future_may_use_the_session() -> None:
     with FakeDevice(1, run_time=0.001).open(max_queue_size=20) as session:
         results: list[float] = []

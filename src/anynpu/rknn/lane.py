@@ -150,7 +150,7 @@ class RknnLane:
         if timeout is not None:
             extend = self._extend
             extend.timeout_ms = max(1, int(timeout * 1000))
-        self._running = True
+        self._stopped, self._running = False, True
         try:
             self._calls(extend, reader, marks)
         finally:
@@ -219,7 +219,7 @@ class RknnLane:
         bound = self._bound
         if bound is None:
             bound = self._bound = BoundContext(self.backend, self.backend.another_context(self.mask))
-        self._running = True
+        self._stopped, self._running = False, True
         try:
             bound.bind(inputs, outputs)
             bound.context.execute(timeout=timeout)

@@ -98,7 +98,7 @@ class Lane(Protocol):
         ``native_outputs`` says."""
 
     def cancel(self) -> bool:
-        """Ask the run to stop, from another thread; False if this device cannot."""
+        """Ask the run to stop, from another thread and without waiting for it; False if this device cannot."""
 
     def abandon(self) -> None:
         """The session has given the lane up because its thread did not come back; nothing may wait for it. From another thread."""

@@ -244,17 +244,17 @@ class Scheduler(Execution):
             state = request.state
             if state == DONE:
                 return False
-            started: Started = []
             if state == RUNNING:
-                slot = request.slot
-                lane = None if slot is None else slot.lane
-            else:
-                started = self._deny(request)
-        if state == RUNNING:
-            return lane is not None and lane.cancel()
+                return self._stop(request)
+            started = self._deny(request)
         self._start(started)
         self._answer_denied(request, JobCancelled("the request was cancelled"))
         return True
+
+    def _stop(self, request: Request) -> bool:
+        """Ask the device to stop a running request. The lock is held: the lane cannot go on to the next one in the meantime."""
+        lane = None if request.slot is None else request.slot.lane
+        return lane is not None and lane.cancel()
 
     def _expired(self, request: Request) -> None:
         """The deadline of an asynchronous request has come. Called by the timekeeper."""
@@ -262,16 +262,10 @@ class Scheduler(Execution):
             state = request.state
             if state == DONE:
                 return
-            started: Started = []
-            lane = None
             if state == RUNNING:
-                lane = None if request.slot is None else request.slot.lane
-            else:
-                started = self._deny(request)
-        if state == RUNNING:
-            if lane is not None:
-                lane.cancel()
-            return
+                self._stop(request)
+                return
+            started = self._deny(request)
         self._start(started)
         self._answer_denied(request, out_of_time(request))
 
