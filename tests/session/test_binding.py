@@ -177,6 +177,12 @@ def test_bindings_that_cannot_be() -> None:
         with pytest.raises(FeedNameError):
             session.run_with_iobinding(binding)
         assert binding.get_outputs() == []
+        binding.bind_cpu_input("x", feed())
+        binding.bind_output("y")
+        session.run_with_iobinding(binding)
+        assert len(binding.get_outputs()) == 1
+        binding.clear_binding_outputs()
+        assert binding.get_outputs() == []
 
 
 def test_values_of_an_image_are_laid_out_for_the_device() -> None:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...chips import Chip, MatMulRules
-from ...convert import nc1hwc2_to_nhwc, nchw_to_nhwc, nhwc_to_nc1hwc2, nhwc_to_nchw, pack_int4, unpack_int4
+from ...convert import nc1hwc2_to_nhwc, nhwc_to_nc1hwc2, nhwc_to_nchw, pack_int4, unpack_int4
 from ...npu.matmul import Blocks
 from ...tensor import DType
 from ..constants import Code, rknn_matmul_layout, rknn_matmul_type, rknn_tensor_type
@@ -223,18 +223,6 @@ def b_to_native(values: Array, blocks: Blocks) -> Array:
         columns = nhwc_to_nchw(part.reshape(1, 1, -1, n))  # first of all [n, k]: what remains is to move whole runs
         cut = columns.reshape(n // blocks.columns, blocks.columns, len(part) // blocks.rows, blocks.rows)
         parts.append(cut.transpose(0, 2, 1, 3).reshape(-1))
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def b_from_native(values: Array, k: int, n: int, blocks: Blocks) -> Array:
-    """The inverse of :func:`b_to_native`."""
-    parts = []
-    for first in range(0, k, blocks.segment):
-        rows = min(blocks.segment, k - first)
-        part = values.reshape(-1)[first * n : (first + rows) * n]
-        cut = part.reshape(n // blocks.columns, rows // blocks.rows, blocks.columns, blocks.rows)
-        columns = np.ascontiguousarray(cut.transpose(0, 2, 1, 3)).reshape(1, n, 1, rows)
-        parts.append(nchw_to_nhwc(columns).reshape(rows, n))
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
