@@ -401,3 +401,15 @@ def test_a_program_that_forgets_to_close_ends() -> None:
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_prediction_is_made_once_and_goes_with_its_program() -> None:
+    with Device("rk3588") as device:
+        model = dense_chain()
+        first = device.prediction(model.programs[0])
+        assert device.prediction(model.programs[0]) is first
+        assert device.prediction(model.programs[0], sram_bytes=4096) is not first
+        program = weakref.ref(model.programs[0])
+        del model
+        gc.collect()
+        assert program() is None

@@ -406,7 +406,8 @@ class Context:
             compute()
             return
         if duration_us is None:
-            duration_us = self._require().latency_us(self._index, len(lease.cores), self._scheduler.busy)
+            prediction = self._device.prediction(self.program, cores=max(len(lease.cores), 1))
+            duration_us = prediction.latency_us if len(lease.cores) > 1 else prediction.busy_us(max(self._scheduler.busy, 1))
         started = time.monotonic()
         ends = real.begin(lease.cores, duration_us)
         compute()

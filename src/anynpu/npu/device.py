@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from .. import chips, modelfile
 from ..errors import AnynpuError, DeviceClosed, DeviceError, JobCancelled, ModelError
-from ..program import Model
+from ..program import Model, Program
 from ..tensor import Layout
 from .context import Context, Inputs
 from .control import RunControl
@@ -34,6 +34,7 @@ from .engines.choice import choose_engine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
 from .realtime import RealTimeClock, speed_of
+from .timing import Prediction, predict
 from .workers import Workers
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ class Device:
         self._lock = threading.Lock()
         self._closed = False
         self._models: weakref.WeakSet[LoadedModel] = weakref.WeakSet()
+        self._predictions: weakref.WeakKeyDictionary[Program, dict[tuple[int, int], Prediction]] = weakref.WeakKeyDictionary()
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
 
     @property
@@ -189,6 +191,14 @@ class Device:
     def memory_usage(self) -> MemoryUsage:
         """Device memory in use, by purpose."""
         return self.memory.usage()
+
+    def prediction(self, program: Program, *, cores: int = 1, sram_bytes: int = 0) -> Prediction:
+        """What the chip is predicted to take for one run; computed once for each program and way to run it."""
+        known = self._predictions.setdefault(program, {})
+        key = (cores, sram_bytes)
+        if key not in known:
+            known[key] = predict(program, self.chip, cores=cores, sram_bytes=sram_bytes)
+        return known[key]
 
     def allocate(self, size: int) -> Buffer:
         """Device memory for the caller's own use: to bind to a context, or as weights or internal memory."""

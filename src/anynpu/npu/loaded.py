@@ -5,7 +5,7 @@ programs) is held together by one object that the handle and every context refer
 handle therefore only ends the making of new contexts.
 
 Locks: the prepared programs are made at first use under the resident model's lock, so that two contexts never prepare the same one twice.
-Predicted times are kept in a dictionary whose single operations are atomic. Everything else is set once.
+Everything else is set once.
 """
 
 from __future__ import annotations
@@ -16,13 +16,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .. import modelfile
-from ..chips import Chip
 from ..errors import DeviceClosed, DeviceMemoryError, ModelError, ShapeError
 from ..program import Model, Program
 from ..tensor import TensorSpec
 from .engines.base import Engine, Executable
 from .memory import Buffer, Purpose
-from .timing import predict
 
 if TYPE_CHECKING:
     from .context import Context
@@ -34,14 +32,12 @@ __all__ = ["LoadedModel"]
 class Resident:
     """A model whose weights lie in device memory, and its prepared programs."""
 
-    def __init__(self, model: Model, weights: Buffer, engine: Engine, chip: Chip) -> None:
+    def __init__(self, model: Model, weights: Buffer, engine: Engine) -> None:
         self.model = model
-        self.chip = chip
         self.weights = weights
         self._engine = engine
         self._lock = threading.Lock()
         self._executables: dict[int, Executable] = {}
-        self._latencies: dict[tuple[int, int, int], float] = {}
 
     def executable(self, index: int) -> Executable:
         """The prepared program of one shape set."""
@@ -49,15 +45,6 @@ class Resident:
             if index not in self._executables:
                 self._executables[index] = self._engine.prepare(self.model.programs[index])
             return self._executables[index]
-
-    def latency_us(self, index: int, cores: int = 1, busy: int = 1) -> float:
-        """What the chip is predicted to take for a run of one shape set on *cores* cores while *busy* of all are in use."""
-        key = (index, max(cores, 1), max(cores, busy, 1))
-        known = self._latencies.get(key)
-        if known is None:
-            prediction = predict(self.model.programs[index], self.chip, cores=key[1])
-            known = self._latencies[key] = prediction.latency_us if key[1] > 1 else prediction.busy_us(key[2])
-        return known
 
 
 class LoadedModel:
@@ -88,7 +75,7 @@ class LoadedModel:
             if weights is None:
                 weights = device.memory.allocate(modelfile.weight_size(model), Purpose.WEIGHTS)
             placed = modelfile.place_weights(model, weights.view())
-        self._resident: Resident | None = Resident(placed, weights, device.engine, device.chip)
+        self._resident: Resident | None = Resident(placed, weights, device.engine)
 
     @property
     def device(self) -> Device:

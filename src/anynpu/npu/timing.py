@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +128,7 @@ class Prediction:
     work: ProgramWork
     sram_bytes: int = 0
 
-    @property
+    @cached_property
     def latency_us(self) -> float:
         """The time of one run."""
         return sum(layer.time_us for layer in self.layers) + self.overhead_us
@@ -171,7 +172,14 @@ class Prediction:
         """The time of one run while *cores* cores are busy with jobs of their own: they share the memory."""
         if cores == 1:
             return self.latency_us
-        return predict_work(self.work, self.chip, self.profile, sram_bytes=self.sram_bytes, busy=cores).latency_us
+        if cores not in self._busy:
+            slowed = predict_work(self.work, self.chip, self.profile, sram_bytes=self.sram_bytes, busy=cores)
+            self._busy[cores] = slowed.latency_us
+        return self._busy[cores]
+
+    @cached_property
+    def _busy(self) -> dict[int, float]:
+        return {}
 
     def batch_us(self, batch: int, cores: int) -> float:
         """The time of a run whose *batch* entries are shared among *cores* cores (``rknn_set_batch_core_num``).

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.loaded import internal_size
-from ...npu.timing import Prediction, predict
+from ...npu.timing import Prediction
 from ...program import Model
 from ..constants import Code, Flag
 from .frames import Frames
@@ -91,7 +91,6 @@ class ModelContext:
         self.shapes_chosen = not self.dynamic
         self._ports: dict[int, Ports] = {}
         self._given: dict[int, Any] = {}
-        self._predictions: dict[tuple[int, int, int], Prediction] = {}
         self._places: dict[InputPort | OutputPort, tuple[int, memoryview]] = {}  # the engine's memory, until something is bound
         self._weight_source = weights_from
         self._share: SramShare | None = None
@@ -139,12 +138,7 @@ class ModelContext:
         """What the chip is predicted to take for a run as the context is set now."""
         cores = bin(self._cores()).count("1") if not self._shares_batch else 1
         sram = self._share.size if self._share is not None else 0
-        key = (self.shapes, max(cores, 1), sram)
-        known = self._predictions.get(key)
-        if known is None:
-            known = predict(self.model.programs[self.shapes], self.device.chip, cores=max(cores, 1), sram_bytes=sram)
-            self._predictions[key] = known
-        return known
+        return self.device.prediction(self.model.programs[self.shapes], cores=max(cores, 1), sram_bytes=sram)
 
     def latency_us(self) -> float:
         """The predicted time of a run."""

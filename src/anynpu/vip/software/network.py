@@ -21,7 +21,6 @@ from ...convert import Conversion
 from ...errors import JobCancelled
 from ...npu import Buffer, Context, Device, LoadedModel, Step
 from ...npu.loaded import internal_size
-from ...npu.timing import predict
 from ...program import Model
 from ..attributes import Attributes, input_attributes, output_attributes
 from .buffers import BufferState
@@ -99,7 +98,6 @@ class NetworkState:
         self._jobs = jobs
         self._weak_of = weak_of
         self._prepared: _Prepared | None = None
-        self._latency_us: float | None = None
         self._profiles: dict[int, Profile] = {}
         self._moves: tuple[list[_Move], list[_Move]] | None = None  # of the buffers that are bound now
         self.closed = False
@@ -311,9 +309,7 @@ class NetworkState:
         return Buffer.from_address(memory.ctypes.data, memory.size, keep_alive=memory)
 
     def _latency(self) -> float:
-        if self._latency_us is None:
-            self._latency_us = predict(self.model.programs[0], self.device.chip).latency_us
-        return self._latency_us
+        return self.device.prediction(self.model.programs[0]).latency_us
 
     def _require_open(self) -> None:
         if self.closed:
