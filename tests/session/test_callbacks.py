@@ -238,8 +238,10 @@ def test_closing_in_a_callback_answers_everybody() -> None:
             session.close()
         collector(results, user_data, err)
 
+    gate = device.gate = threading.Event()  # nothing ends before the last request was submitted
     for value in range(20):
         session.run_async(None, feed(value), closing, value)
+    gate.set()
     calls = collector.wait()
     assert [user_data for _, user_data, _ in calls] == list(range(20))
     assert calls[0][2] == ""
