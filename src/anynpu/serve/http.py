@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
+from .faces import Model
 from .failures import failure_of, message_of
-from .model import InferRequest, ServedModel
+from .model import InferRequest
 from .options import is_loopback
 from .rest import HEADER_LENGTH, OutputForms, decompress, encode_answer, header_length, parse_infer, parse_json
 from .service import EXTENSIONS, NAME, Service
@@ -188,7 +189,7 @@ async def _server(exchange: Exchange) -> None:
     await exchange.answer_json({"name": NAME, "version": exchange.service.version(), "extensions": list(EXTENSIONS)})
 
 
-def _model(exchange: Exchange) -> ServedModel:
+def _model(exchange: Exchange) -> Model:
     return exchange.service.model(exchange.parameters["model"], exchange.parameters.get("version", ""))
 
 
@@ -216,7 +217,7 @@ async def _metadata(exchange: Exchange) -> None:
 
 async def _statistics(exchange: Exchange) -> None:
     parameters = exchange.parameters
-    found = exchange.service.statistics(parameters.get("model", ""), parameters.get("version", ""))
+    found = await exchange.service.statistics(parameters.get("model", ""), parameters.get("version", ""))
     await exchange.answer_json({"model_stats": found})
 
 
@@ -226,7 +227,7 @@ async def _infer(exchange: Exchange) -> None:
     task = asyncio.current_task()
     assert task is not None
 
-    async def read(model: ServedModel) -> InferRequest:
+    async def read(model: Model) -> InferRequest:
         nonlocal forms, watch
         body = await exchange.body()
         header = exchange.headers.get(HEADER_LENGTH)
@@ -262,6 +263,7 @@ async def _index(exchange: Exchange) -> None:
     only_ready = parse_json(await exchange.body()).get("ready", False)
     if not isinstance(only_ready, bool):
         raise RequestError(f"ready is {only_ready!r:.60}", hint="it takes true or false")
+    await exchange.service.repository.refresh()
     entries = exchange.service.repository.index(only_ready)
     await exchange.answer_json(
         [{"name": one.name, "version": one.version, "state": one.state, "reason": one.reason} for one in entries]
@@ -283,6 +285,7 @@ async def _unload(exchange: Exchange) -> None:
 
 
 async def _metrics(exchange: Exchange) -> None:
+    await exchange.service.repository.refresh()
     await exchange.answer(200, [exchange.service.metrics.text()], b"text/plain; version=0.0.4; charset=utf-8")
 
 
@@ -292,6 +295,7 @@ async def _status_page(exchange: Exchange) -> None:
 
 
 async def _status_data(exchange: Exchange) -> None:
+    await exchange.service.repository.refresh()
     await exchange.answer_json(exchange.service.metrics.status())
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from .. import _optional
 from ..session import Percentiles
+from .faces import Models
 from .limits import Limits
-from .repository import Repository
 
 __all__ = ["Metrics"]
 
@@ -23,7 +23,7 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 class Metrics:
     """The figures of one server."""
 
-    def __init__(self, repository: Repository, limits: Limits) -> None:
+    def __init__(self, repository: Models, limits: Limits) -> None:
         client = _optional.prometheus_client()
         self._client = client
         self._repository = repository
@@ -61,13 +61,13 @@ class Metrics:
         )
         for model in self._repository.models():
             own = (model.name, model.version)
-            statistics = model.session.statistics
-            waiting.add_metric(own, model.admission.waiting)
-            running.add_metric(own, statistics.running)
-            shed.add_metric(own, model.admission.shed)
+            figures = model.figures()
+            waiting.add_metric(own, figures.waiting)
+            running.add_metric(own, figures.running)
+            shed.add_metric(own, figures.shed)
             runs.add_metric(own, model.counts.executions)
-            for number, lane in enumerate(statistics.lanes):
-                busy.add_metric((*own, str(number)), lane.busy_ms / 1000)
+            for each in figures.cores:
+                busy.add_metric((*own, each.label), each.busy_ms / 1000)
         yield from (waiting, running, shed, runs, busy)
         yield core.GaugeMetricFamily("anynpu_inflight_bytes", "Size of the requests in the house.", self._limits.bytes)
         yield core.GaugeMetricFamily("anynpu_connections", "HTTP connections.", self._limits.connections)
@@ -76,24 +76,24 @@ class Metrics:
         """What the status page shows."""
         models = []
         for model in self._repository.models():
-            statistics, counts = model.session.statistics, model.counts
+            figures, counts = model.figures(), model.counts
             latency = Percentiles.of(list(counts.latencies))
             models.append(
                 {
                     "name": model.name,
                     "version": model.version,
-                    "device": model.session.device,
+                    "device": figures.device,
                     "answered": counts.success,
                     "failed": counts.fail,
                     "cancelled": counts.cancelled,
-                    "shed": model.admission.shed,
-                    "waiting": round(model.admission.waiting, 2),
-                    "running": statistics.running,
+                    "shed": figures.shed,
+                    "waiting": round(figures.waiting, 2),
+                    "running": figures.running,
                     "p50_ms": latency.p50,
                     "p95_ms": latency.p95,
                     "p99_ms": latency.p99,
-                    "run_ms": statistics.run.p50,
-                    "cores": [{"jobs": lane.jobs, "busy_ms": lane.busy_ms} for lane in statistics.lanes],
+                    "run_ms": figures.run_ms,
+                    "cores": [{"label": each.label, "jobs": each.jobs, "busy_ms": each.busy_ms} for each in figures.cores],
                 }
             )
         absent = [entry for entry in self._repository.index() if entry.state != "READY"]

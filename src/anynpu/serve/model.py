@@ -29,7 +29,16 @@ from .admission import Admission
 from .batching import Batcher
 from .options import ServeOptions
 
-__all__ = ["InferAnswer", "InferRequest", "ModelCounts", "ServedModel", "TensorDescription", "open_session"]
+__all__ = [
+    "CoreFigures",
+    "InferAnswer",
+    "InferRequest",
+    "ModelCounts",
+    "ModelFigures",
+    "ServedModel",
+    "TensorDescription",
+    "open_session",
+]
 
 Array = npt.NDArray[Any]
 
@@ -112,6 +121,33 @@ class ModelCounts:
         self.latencies.append(nanoseconds)
 
 
+@dataclass(frozen=True)
+class CoreFigures:
+    """One context of a model: its name among the others, how many runs it has had, and how long it was busy."""
+
+    label: str
+    jobs: int
+    busy_ms: float
+
+
+@dataclass(frozen=True)
+class ModelFigures:
+    """A model at one moment.
+
+    :ivar waiting: runs that wait for a core
+    :ivar running: runs on the cores
+    :ivar shed: requests that were refused because they would be late
+    :ivar run_ms: the middle one of the last runs
+    """
+
+    device: str
+    waiting: float
+    running: int
+    shed: int
+    run_ms: float
+    cores: tuple[CoreFigures, ...]
+
+
 def open_session(path: Path, options: ServeOptions) -> InferenceSession:
     """A session as the server uses one."""
     given: dict[str, Any] = {"layout": options.layout, "max_queue_size": options.max_queue}
@@ -170,6 +206,13 @@ class ServedModel:
             tuple(backend.shape_sets),
             dict(backend.metadata),
         )
+
+    def figures(self) -> ModelFigures:
+        """How it is at this moment."""
+        statistics = self.session.statistics
+        cores = tuple(CoreFigures(str(number), lane.jobs, lane.busy_ms) for number, lane in enumerate(statistics.lanes))
+        admission = self.admission
+        return ModelFigures(self.session.device, admission.waiting, statistics.running, admission.shed, statistics.run.p50, cores)
 
     def hold(self) -> None:
         """Somebody uses the model: it will not be closed before :meth:`let_go`."""

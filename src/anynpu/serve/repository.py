@@ -13,14 +13,14 @@ import asyncio
 import logging
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError, OptionError, RequestError, UnknownModelError
+from .faces import IndexEntry, Model
 from .model import ServedModel, open_session
 from .options import ServeOptions
 
-__all__ = ["IndexEntry", "Repository", "find_models", "parse_model"]
+__all__ = ["Repository", "find_models", "parse_model"]
 
 log = logging.getLogger("anynpu.serve")
 
@@ -29,16 +29,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
 Sources = dict[str, dict[str, Path]]
-
-
-@dataclass(frozen=True)
-class IndexEntry:
-    """A line of the repository's index."""
-
-    name: str
-    version: str
-    state: str
-    reason: str
 
 
 def parse_model(text: str) -> tuple[str, str, Path]:
@@ -105,7 +95,10 @@ class Repository:
             except AnynpuError as error:
                 log.error("model %s cannot be loaded: %s", name, error, extra={"model": name})
 
-    def models(self) -> list[ServedModel]:
+    async def refresh(self) -> None:
+        """Nothing: all counts are here."""
+
+    def models(self) -> list[Model]:
         """All that are loaded."""
         return [model for versions in self._ready.values() for model in versions.values()]
 

@@ -18,8 +18,9 @@ import numpy.typing as npt
 from .. import _optional
 from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError
 from ..inference_protocol import DATATYPES, DETAILS, METHODS, SERVICE, array_from_bytes, bytes_of, datatype_of, messages
+from .faces import Model
 from .failures import failure_of, message_of
-from .model import InferAnswer, InferRequest, ServedModel
+from .model import InferAnswer, InferRequest
 from .rest import LARGEST_EXTENT, MOST_AXES, MOST_TENSORS, read_parameters
 from .service import EXTENSIONS, NAME, Service
 
@@ -192,10 +193,12 @@ class Calls:
         return answer
 
     async def _ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return messages().ModelStatisticsResponse(model_stats=self._service.statistics(request.name, request.version))
+        found = await self._service.statistics(request.name, request.version)
+        return messages().ModelStatisticsResponse(model_stats=found)
 
     async def _RepositoryIndex(self, request: Any, context: Any) -> Any:  # noqa: N802
         answer = messages().RepositoryIndexResponse()
+        await self._service.repository.refresh()
         for entry in self._service.repository.index(request.ready):
             answer.models.add(name=entry.name, version=entry.version, state=entry.state, reason=entry.reason)
         return answer
@@ -215,7 +218,7 @@ class Calls:
     async def _infer(self, request: Any, remaining: float | None) -> Any:
         size = request.ByteSize() if request.raw_input_contents else 0
 
-        async def read(model: ServedModel) -> InferRequest:
+        async def read(model: Model) -> InferRequest:
             parsed = _request(request)
             if remaining is not None:
                 if remaining <= 0:

@@ -117,7 +117,7 @@ class Server:
         http_socket = _listen(options.host, options.port)
         try:
             self.port = http_socket.getsockname()[1]
-            service = Service(self._models, options)
+            service = self._make_service()
             http = _http_server(service)
             rpc = None
             if options.grpc_port is not None:
@@ -140,6 +140,9 @@ class Server:
             await asyncio.wait({serving, asyncio.ensure_future(self._stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._end(service, http, rpc, serving)
+
+    def _make_service(self) -> Service:
+        return Service(self._models, self.options)
 
     async def _end(self, service: Service, http: Any, rpc: Any, serving: asyncio.Future[None]) -> None:
         service.ending = True

@@ -13,10 +13,11 @@ from importlib import metadata
 from typing import Any
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError
+from .faces import Model, Models
 from .failures import failure_of
 from .limits import Keys, Limits
 from .metrics import Metrics
-from .model import InferAnswer, InferRequest, ServedModel
+from .model import InferAnswer, InferRequest
 from .options import ServeOptions
 from .repository import Repository
 
@@ -29,13 +30,16 @@ NAME = "anynpu"
 
 
 class Service:
-    """The server behind its protocols."""
+    """The server behind its protocols.
 
-    def __init__(self, models: tuple[str, ...], options: ServeOptions) -> None:
+    :param repository: the models; those of this machine if it is None
+    """
+
+    def __init__(self, models: tuple[str, ...], options: ServeOptions, repository: Models | None = None) -> None:
         self.options = options
         self.limits = Limits(options)
         self.keys = Keys(options.api_keys)
-        self.repository = Repository(models, options)
+        self.repository: Models = Repository(models, options) if repository is None else repository
         self.metrics = Metrics(self.repository, self.limits)
         self.ready = False
         self.ending = False
@@ -52,21 +56,21 @@ class Service:
         """Whether the server takes requests: every model could be loaded, and it is not about to end."""
         return self.ready and not self.ending and not self.repository.problems()
 
-    def model(self, name: str, version: str = "") -> ServedModel:
+    def model(self, name: str, version: str = "") -> Model:
         """A model that is loaded."""
         if self.ending:
             raise ModelUnavailableError("the server is about to end", hint="come again when it is back")
         return self.repository.get(name, version)
 
     async def infer(
-        self, protocol: str, name: str, version: str, read: Callable[[ServedModel], Awaitable[InferRequest]]
+        self, protocol: str, name: str, version: str, read: Callable[[Model], Awaitable[InferRequest]]
     ) -> InferAnswer:
         """Find the model, read the request, run it, and count it.
 
         :param read: gives the request; called when there is room for it
         """
         began = time.perf_counter()
-        model: ServedModel | None = None
+        model: Model | None = None
         outcome = "ok"
         try:
             model = self.model(name, version)
@@ -118,15 +122,16 @@ class Service:
         self.check_control()
         await self.repository.unload(name)
 
-    def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
+    async def statistics(self, name: str, version: str) -> list[dict[str, Any]]:
         """The protocol's statistics of one model, or of all."""
+        await self.repository.refresh()
         models = [self.model(name, version)] if name else self.repository.models()
         if name and not version:
             models = [self.repository.get(name, each) for each in self.repository.versions(name)]
         return [_statistics(model) for model in models]
 
 
-def _statistics(model: ServedModel) -> dict[str, Any]:
+def _statistics(model: Model) -> dict[str, Any]:
     counts = model.counts
 
     def duration(count: int, nanoseconds: int) -> dict[str, int]:
