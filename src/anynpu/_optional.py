@@ -72,3 +72,8 @@ def prometheus_client(module: str = "") -> Any:
 def protobuf(module: str) -> Any:
     """A module of ``google.protobuf``."""
     return _load(f"google.protobuf.{module}", "serve")
+
+
+def ray(module: str = "") -> Any:
+    """The package ``ray``, or a module of it."""
+    return _load(f"ray.{module}" if module else "ray", "cluster")

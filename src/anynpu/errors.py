@@ -44,6 +44,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |   `-- RequestTooLargeError   it is larger than the server allows
     |   |-- UnknownModelError       the server has no such model or version          (LookupError)
     |   |-- ModelUnavailableError   the model is not loaded, or the server is ending
+    |   |   `-- BoardLostError      the board that had the request is gone
     |   |-- OverloadedError         there is more to do than can be done in time
     |   `-- AccessDeniedError       the key is missing or wrong, or the call is not allowed  (PermissionError)
     `-- MissingDependencyError      an optional package is not installed             (ImportError)
@@ -59,6 +60,7 @@ from __future__ import annotations
 __all__ = [
     "AccessDeniedError",
     "AnynpuError",
+    "BoardLostError",
     "CalibrationError",
     "CallFailed",
     "CallbackError",
@@ -301,6 +303,10 @@ class UnknownModelError(ServeError, LookupError):
 
 class ModelUnavailableError(ServeError):
     """The model is not loaded, or the server is about to end."""
+
+
+class BoardLostError(ModelUnavailableError):
+    """The board of a cluster that had the request is gone, or there is none for it."""
 
 
 class OverloadedError(ServeError):

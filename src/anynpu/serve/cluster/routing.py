@@ -1,0 +1,138 @@
+"""Which boards a request goes to, and when it goes to another.
+
+A pool is a group of boards with the same models. A request goes to the pool with the least work for each board, and inside it to the board
+with the least. An inference changes nothing, so a request may be run twice: if its board refuses it (too much to do, a hung core, a model
+that is being replaced) or is gone, it is tried once more, on another board, within its deadline.
+
+Belongs to the event loop of the front: no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from ...errors import (
+    BoardLostError,
+    DeviceClosed,
+    DeviceHungError,
+    DeviceTimeout,
+    ModelUnavailableError,
+    OverloadedError,
+    SubmitTimeout,
+    UnknownModelError,
+)
+from ..model import InferAnswer, InferRequest
+from .messages import BoardReport, Refusal
+
+__all__ = ["Boards", "Pool", "route"]
+
+_ELSEWHERE = (OverloadedError, SubmitTimeout, DeviceHungError, DeviceClosed, ModelUnavailableError, UnknownModelError)
+"""Refusals that another board may not share."""
+
+_LOOK_AGAIN = 0.5
+"""Seconds after which whoever waits for an answer looks whether there is any board left."""
+
+_GRACE = 1.0
+"""Seconds that a board has to say itself that a request is late."""
+
+
+class Boards(Protocol):
+    """The boards of a pool, however they are reached."""
+
+    @property
+    def name(self) -> str:
+        """Of the pool."""
+
+    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | Refusal:
+        """Run a request on the board with the least work, not on *avoid* if there is another; BoardLostError if the board is lost."""
+
+    async def tell(self, method: str, *arguments: Any, timeout: float) -> list[Any]:
+        """Call a method of every board; gives the answers of those that gave one."""
+
+
+class Pool:
+    """Boards with the same models, and what is known of them.
+
+    :ivar reports: the last ones of all boards that are there, by identity
+    :ivar inside: requests that are with its boards
+    """
+
+    def __init__(self, boards: Boards) -> None:
+        self.boards = boards
+        self.reports: dict[str, BoardReport] = {}
+        self.inside = 0
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.boards.name
+
+    @property
+    def load(self) -> float:
+        """Requests for each board."""
+        return self.inside / len(self.reports) if self.reports else float("inf")
+
+
+async def route(pools: Sequence[Pool], request: InferRequest, timeout: float) -> InferAnswer:
+    """Run *request* on one of *pools*, which all have its model, within *timeout* seconds."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + timeout
+    avoid = ""
+    failure: Exception | None = None
+    for last in (False, True):
+        left = until - clock()
+        there = [pool for pool in pools if pool.reports]
+        if not there:
+            raise failure or no_board(request.model)
+        if left <= 0:
+            raise failure or _late(timeout)
+        # where a board has just refused, the other boards of its pool come after those of other pools
+        pool = min(there, key=lambda each: (avoid in each.reports and len(there) > 1, each.load))
+        asked = request if request.timeout is None else replace(request, timeout=left)
+        pool.inside += 1
+        try:
+            reply = await _ask(pool, asked, avoid, left, timeout)
+        except BoardLostError as error:
+            if last:
+                raise
+            failure = error
+            continue
+        finally:
+            pool.inside -= 1
+        if isinstance(reply, InferAnswer):
+            return reply
+        alone = sum(len(each.reports) for each in there) == 1
+        if last or alone or not isinstance(reply.error, _ELSEWHERE):
+            raise reply.error
+        failure, avoid = reply.error, reply.board
+    raise AssertionError("the second try answers or raises")
+
+
+async def _ask(pool: Pool, request: InferRequest, avoid: str, left: float, timeout: float) -> InferAnswer | Refusal:
+    task = asyncio.ensure_future(pool.boards.infer(request, avoid))
+    clock = asyncio.get_running_loop().time
+    until = clock() + left + _GRACE
+    try:
+        while not (await asyncio.wait({task}, timeout=min(_LOOK_AGAIN, max(0.0, until - clock()))))[0]:
+            if not pool.reports:
+                raise no_board(request.model)
+            if clock() >= until:
+                raise _late(timeout)
+        return task.result()
+    finally:
+        task.cancel()
+
+
+def no_board(model: str) -> BoardLostError:
+    """There is no board for a model now."""
+    return BoardLostError(
+        f"no board that has the model '{model}' is there at the moment",
+        hint="come again: boards join by themselves when they are back",
+    )
+
+
+def _late(timeout: float) -> DeviceTimeout:
+    return DeviceTimeout(f"the request did not finish within {timeout:g} s", hint="give it more time, or send less at a time")

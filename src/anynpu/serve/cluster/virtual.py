@@ -1,0 +1,135 @@
+"""Boards that are not there: a Ray cluster on this machine, with a node and a software NPU of its own for each board.
+
+Every node has a loopback address of its own, so that nothing can be reached from other machines. The processes are children of the thread
+that makes them, and the operating system ends them with it, however it ends: make virtual boards in the main thread, or in one that stays.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any
+
+import ray
+
+from ...errors import OptionError
+from .engine import quieten
+from .plan import BOARD_RESOURCE
+
+__all__ = ["VirtualBoards"]
+
+HEAD = "127.0.0.2"
+_MOST = 32
+_STORE = 100 * 2**20
+"""Bytes of shared memory of each node."""
+
+_SETTINGS = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "5",
+}
+"""So that the loss of a node is noticed within seconds."""
+
+
+class VirtualBoards:
+    """Boards on this machine.
+
+    :param count: how many
+    :param resources: what boards have besides ``NPU``, board by board; see :class:`PoolPlan`
+    :param environment: variables for the processes on the boards, such as ``ANYNPU_REALTIME``
+
+    >>> with VirtualBoards(3) as boards:                                                     # doctest: +SKIP
+    ...     print(boards.address)
+    """
+
+    def __init__(
+        self, count: int, *, resources: tuple[str, ...] | None = None, environment: Mapping[str, str] | None = None
+    ) -> None:
+        if not 1 <= count <= _MOST:
+            raise OptionError(f"{count} virtual boards", hint=f"from 1 to {_MOST}")
+        self._kinds = resources or ("",) * count
+        self._environment = dict(environment or {})
+        self._cluster: Any = None
+        self._nodes: dict[int, Any] = {}
+        self._folder = ""
+        self._before: dict[str, str | None] = {}
+
+    @property
+    def address(self) -> str:
+        """Of the Ray cluster."""
+        return str(self._cluster.address)
+
+    def start(self) -> None:
+        """Start the head and all boards."""
+        quieten()
+        self._folder = tempfile.mkdtemp(
+            prefix="anynpu-", dir="/tmp" if os.access("/tmp", os.W_OK) else None
+        )  # sockets: short paths
+        settings = {**_SETTINGS, "RAY_TMPDIR": self._folder}
+        self._before = {name: os.environ.get(name) for name in settings}
+        os.environ.update(settings)
+        try:
+            from ray.cluster_utils import Cluster
+
+            os.makedirs(os.path.join(self._folder, "ray"), exist_ok=True)
+            self._cluster = Cluster(
+                initialize_head=True,
+                head_node_args={
+                    "num_cpus": 4,
+                    "include_dashboard": False,
+                    "object_store_memory": _STORE,
+                    "node_ip_address": HEAD,
+                },
+            )
+            for number in range(len(self._kinds)):
+                self.join(number)
+        except BaseException:
+            self.stop()
+            raise
+
+    def join(self, number: int) -> None:
+        """A board comes, or comes back."""
+        kind = self._kinds[number]
+        self._nodes[number] = self._cluster.add_node(
+            num_cpus=1,
+            resources={BOARD_RESOURCE: 1, **({kind: 1} if kind else {})},
+            object_store_memory=_STORE,
+            node_ip_address=f"127.0.0.{10 + number}",
+            env_vars={**self._environment, "ANYNPU_BOARD": self.board_name(number)},
+        )
+
+    def kill(self, number: int) -> None:
+        """A board loses its power: all of its processes are killed."""
+        self._cluster.remove_node(self._nodes.pop(number), allow_graceful=False)
+
+    def board_name(self, number: int) -> str:
+        """What a board is called: no other virtual board on this machine has the same software NPU."""
+        return f"virtual-{os.getpid()}-{number + 1}"
+
+    def stop(self) -> None:
+        """End all processes."""
+        try:
+            if ray.is_initialized():
+                ray.shutdown()
+            if self._cluster is not None:
+                self._cluster.shutdown()
+        finally:
+            self._cluster = None
+            self._nodes.clear()
+            for name, value in self._before.items():
+                if value is None:
+                    os.environ.pop(name, None)
+                else:
+                    os.environ[name] = value
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> VirtualBoards:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
