@@ -205,11 +205,11 @@ class Engine:
         while True:
             found = serve.status().applications
             states = [found[plan.application] for plan in self._plans if plan.application in found]
-            failed = next((state for state in states if str(state.status) == "DEPLOY_FAILED"), None)
+            failed = next((state for state in states if state.status == "DEPLOY_FAILED"), None)
             if failed is not None:
                 raise ServeError(f"the boards cannot start: {failed.message}", hint="look at Ray's logs on the boards")
             if len(states) == len(self._plans) and all(
-                str(state.status) == "RUNNING" if whole else _running(state) for state in states
+                state.status == "RUNNING" if whole else _running(state) for state in states
             ):
                 return
             if time.monotonic() > until:
