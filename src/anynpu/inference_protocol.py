@@ -61,6 +61,9 @@ METHODS = {
 }
 """Names of the calls, with what they take and give. ``ModelStreamInfer`` streams both ways, the others take and give one message."""
 
+RAW_INPUTS, RAW_OUTPUTS, STREAMED_ANSWER = 7, 6, 2
+"""Numbers of fields: the raw contents of ModelInferRequest and ModelInferResponse, and the latter in ModelStreamInferResponse."""
+
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
