@@ -370,22 +370,6 @@ def test_slow_clients_are_cut_off_and_others_are_not_starved(serve: Serve) -> No
     wait_until(lambda: status_of(server)["connections"] == 1)
 
 
-def test_connections_are_bounded(serve: Serve) -> None:
-    server = serve(FakeDevice(), max_connections=3)
-    kept = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(3)]
-    wait_until(lambda: _refused(server))
-    for one in kept:
-        one.close()
-    wait_until(lambda: not _refused(server))
-
-
-def _refused(server: Server) -> bool:
-    try:
-        return exchange(server, "GET", "/v2/health/live")[0] != 200
-    except (http.client.HTTPException, ConnectionError):
-        return True
-
-
 def test_sizes_are_limited(serve: Serve) -> None:
     server = serve(FakeDevice(), max_request_bytes=10_000, max_json_bytes=5_000)
     status, _, answer = exchange(server, "POST", INFER, infer_body() + bytes(5_000))

@@ -6,6 +6,7 @@ A request whose client has gone is cancelled: while it is worked on, a second ta
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import math
@@ -187,6 +188,7 @@ class Endpoint:
             self._service.keys.check(headers.get("authorization"), headers.get("x-api-key"))
 
 
+@functools.lru_cache(maxsize=256)
 def _is_local(host: str) -> bool:
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
