@@ -14,6 +14,7 @@ from . import (
     bench,
     calibrate,
     check,
+    cluster,
     compare,
     compile,
     demo,
@@ -58,6 +59,7 @@ app.command("bench")(bench.command)
 app.command("profile")(profile.command)
 app.command("top")(top.command)
 app.command("serve")(serve.command)
+app.command("cluster")(cluster.command)
 app.command("compare")(compare.command)
 app.command("doctor")(doctor.command)
 app.command("vpm-run")(vpm_run.command)

@@ -12,7 +12,7 @@ import typer
 
 from ..errors import OptionError
 
-__all__ = ["command"]
+__all__ = ["KEY_VARIABLE", "command", "start_log"]
 
 KEY_VARIABLE = "ANYNPU_API_KEYS"
 
@@ -40,7 +40,8 @@ def command(
     max_request: Annotated[float, typer.Option("--max-request", min=0.001, metavar="MB", help="Size of one request.")] = 64.0,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Most seconds for one request.")] = 60.0,
     watchdog: Annotated[
-        int | None, typer.Option("--watchdog", min=1, metavar="MS", help="Give a core up whose run takes longer.")
+        int | None,
+        typer.Option("--watchdog", min=1, metavar="MS", help="Give a core up whose run takes longer; default: as --timeout."),
     ] = None,
     drain: Annotated[float, typer.Option("--drain", min=0, help="Seconds to finish accepted requests at the end.")] = 30.0,
     certificate: Annotated[Path | None, typer.Option("--certificate", metavar="PEM", help="TLS certificate.")] = None,
@@ -96,11 +97,12 @@ def command(
         path = model.partition("=")[2] or model
         if not Path(model).exists() and not Path(path).exists():
             raise OptionError(f"there is no model file {path}", hint="name files, NAME=FILE, or folders")
-    _log(json_log)
+    start_log(json_log)
     Server(models, options).run()
 
 
-def _log(as_json: bool) -> None:
+def start_log(as_json: bool) -> None:
+    """Log to stderr, as text or as JSON."""
     from ..serve.logs import JsonFormatter
 
     handler = logging.StreamHandler(sys.stderr)
