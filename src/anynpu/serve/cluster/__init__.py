@@ -6,16 +6,28 @@
 ...     input("Enter ends the cluster")
 
 On the command line: ``anynpu cluster yolo.rknn --virtual 3``. Needs the extra ``cluster``; the plain server never imports this package.
+Ray itself is loaded with the names that need it.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from ... import _optional
+from .plan import PoolPlan
 
-_optional.ray()  # says which extra is missing, before anything else does
-
-from .plan import PoolPlan  # noqa: E402
-from .server import ClusterServer  # noqa: E402
-from .virtual import VirtualBoards  # noqa: E402
+if TYPE_CHECKING:
+    from .server import ClusterServer
+    from .virtual import VirtualBoards
 
 __all__ = ["ClusterServer", "PoolPlan", "VirtualBoards"]
+
+_WITH_RAY = {"ClusterServer": ".server", "VirtualBoards": ".virtual"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_RAY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _optional.ray()  # says which extra is missing, before anything else does
+    return getattr(import_module(_WITH_RAY[name], __name__), name)
