@@ -149,7 +149,8 @@ def test_the_second_try_has_what_is_left_of_the_deadline() -> None:
     boards = ScriptedBoards("all", slowly, ANSWER)
     run(pool(boards, "a", "b"), request=InferRequest("net", "", "", {}, [], timeout=2.0), timeout=2.0)
     first, second = boards.timeouts
-    assert first is not None and second is not None
+    assert first is not None
+    assert second is not None
     assert first > 1.9
     assert 0 < second < 1.81
 
