@@ -40,6 +40,7 @@ class VirtualBoards:
 
     :param count: how many
     :param resources: what boards have besides ``NPU``, board by board; see :class:`PoolPlan`
+    :ivar folder: holds all their files while they are there
     :param environment: variables for the processes on the boards, such as ``ANYNPU_REALTIME``
 
     >>> with VirtualBoards(3) as boards:                                                     # doctest: +SKIP
@@ -55,7 +56,7 @@ class VirtualBoards:
         self._environment = dict(environment or {})
         self._cluster: Any = None
         self._nodes: dict[int, Any] = {}
-        self._folder = ""
+        self.folder = ""
         self._before: dict[str, str | None] = {}
 
     @property
@@ -66,16 +67,16 @@ class VirtualBoards:
     def start(self) -> None:
         """Start the head and all boards."""
         quieten()
-        self._folder = tempfile.mkdtemp(
+        self.folder = tempfile.mkdtemp(
             prefix="anynpu-", dir="/tmp" if os.access("/tmp", os.W_OK) else None
         )  # sockets: short paths
-        settings = {**_SETTINGS, "RAY_TMPDIR": self._folder}
+        settings = {**_SETTINGS, "RAY_TMPDIR": self.folder}
         self._before = {name: os.environ.get(name) for name in settings}
         os.environ.update(settings)
         try:
             from ray.cluster_utils import Cluster
 
-            os.makedirs(os.path.join(self._folder, "ray"), exist_ok=True)
+            os.makedirs(os.path.join(self.folder, "ray"), exist_ok=True)
             self._cluster = Cluster(
                 initialize_head=True,
                 head_node_args={
@@ -125,7 +126,7 @@ class VirtualBoards:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
-            shutil.rmtree(self._folder, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> VirtualBoards:
         self.start()
