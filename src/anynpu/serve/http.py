@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
-from .failures import failure_of, message_of
+from .failures import ClientGone, failure_of, message_of
 from .model import InferRequest, ServedModel
 from .openapi import describe
 from .options import is_loopback
@@ -37,10 +37,6 @@ LARGE_JSON = 2**17
 
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/", "/status")
 """Paths that need no key: they tell nothing but that the server is there."""
-
-
-class ClientGone(Exception):
-    """The client does not wait for its answer."""
 
 
 class Exchange:
