@@ -61,6 +61,9 @@ METHODS = {
 }
 """Names of the calls, with what they take and give. ``ModelStreamInfer`` streams both ways, the others take and give one message."""
 
+RAW_INPUTS, RAW_OUTPUTS, STREAMED_ANSWER = 7, 6, 2
+"""Numbers of fields: the raw contents of ModelInferRequest and ModelInferResponse, and the latter in ModelStreamInferResponse."""
+
 DATATYPES: dict[str, np.dtype[Any]] = {
     "BOOL": np.dtype(np.bool_),
     "UINT8": np.dtype(np.uint8),
@@ -257,7 +260,7 @@ def element_size(datatype: str, name: str) -> int:
     return storage.itemsize
 
 
-def array_from_bytes(data: bytes, offset: int, nbytes: int, datatype: str, shape: Sequence[int], name: str) -> Array:
+def array_from_bytes(data: bytes | memoryview, offset: int, nbytes: int, datatype: str, shape: Sequence[int], name: str) -> Array:
     """The tensor that lies in *data*, without a copy wherever it is aligned.
 
     >>> array_from_bytes(bytes([1, 0, 2, 0]), 0, 4, "INT16", (2,), "x").tolist()

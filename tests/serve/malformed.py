@@ -184,6 +184,8 @@ def wrong_body(rng: random.Random) -> tuple[bytes, dict[str, str]]:
 def wrong_connection(rng: random.Random, path: str) -> bytes:
     """What a client sends on one connection: requests of HTTP with something wrong around their bodies, or no HTTP at all."""
     body = json.dumps(binary_document()).encode() + bytes(BLOCK) if rng.random() < 0.5 else wrong_body(rng)[0]
+    if rng.random() < 0.2:
+        body += b" " * 70_000  # goes another way through the server
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
     right = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
     size = len(body)

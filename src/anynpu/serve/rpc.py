@@ -9,15 +9,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _optional
 from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError
-from ..inference_protocol import DATATYPES, DETAILS, METHODS, SERVICE, array_from_bytes, bytes_of, datatype_of, messages
+from ..inference_protocol import (
+    DATATYPES,
+    DETAILS,
+    METHODS,
+    RAW_INPUTS,
+    RAW_OUTPUTS,
+    SERVICE,
+    STREAMED_ANSWER,
+    array_from_bytes,
+    datatype_of,
+    messages,
+)
+from ..raw_contents import field_of, join_contents, split_contents
 from .failures import failure_of, message_of
 from .model import InferAnswer, InferRequest, ServedModel
 from .rest import LARGEST_EXTENT, MOST_AXES, MOST_TENSORS, read_parameters
@@ -28,7 +40,7 @@ __all__ = ["rpc_server"]
 log = logging.getLogger("anynpu.serve")
 
 Array = npt.NDArray[Any]
-Call = Callable[[Any, Any], Awaitable[Any]]
+Call = Callable[[bytes, Any], Awaitable[Any]]
 
 STREAM_DEPTH = 16
 """Requests of one stream that are in the house at a time; the client waits with more."""
@@ -52,18 +64,27 @@ _CONTENTS = {
 """The field of the message that holds a datatype, and what its elements are."""
 
 
+class WireRequest(NamedTuple):
+    """An inference as it came: the message, its raw contents, and its bytes."""
+
+    message: Any
+    raw: Sequence[bytes | memoryview]
+    nbytes: int
+
+
 def rpc_server(service: Service) -> Any:
     """A gRPC server with the protocol's calls, not started and without ports."""
     grpc, aio = _optional.grpc(), _optional.grpc_aio()
     options = service.options
     calls = Calls(service)
     handlers = {}
-    for name, (_, answer) in METHODS.items():
-        serializer = getattr(messages(), answer).SerializeToString
+    for name in METHODS:  # all take and give bytes
         if name == "ModelStreamInfer":
-            handlers[name] = grpc.stream_stream_rpc_method_handler(calls.stream, response_serializer=serializer)
+            handlers[name] = grpc.stream_stream_rpc_method_handler(calls.stream)
+        elif name == "ModelInfer":
+            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.answering(name, calls.infer))
         else:
-            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.unary(name), response_serializer=serializer)
+            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.answering(name, calls.unary(name)))
     server = aio.server(
         options=[
             ("grpc.max_receive_message_length", options.max_request_bytes),
@@ -87,16 +108,14 @@ class Calls:
         self._codes = _optional.grpc().StatusCode
         self._decode_error = _optional.protobuf("message").DecodeError
 
-    def unary(self, name: str) -> Callable[[bytes, Any], Awaitable[Any]]:
-        """A handler for one call: checks the key, reads the message, and tells errors as gRPC does."""
-        call: Call = getattr(self, f"_{name}")
-        request_class = getattr(messages(), METHODS[name][0])
+    def answering(self, name: str, call: Call) -> Call:
+        """A handler for one call: checks the key, and tells errors as gRPC does."""
 
         async def handle(data: bytes, context: Any) -> Any:
             try:
                 if name not in OPEN_CALLS:
                     self._check_key(context)
-                return await call(self._read(request_class, data), context)
+                return await call(data, context)
             except AnynpuError as error:
                 failure: BaseException = error
             except Exception as error:  # the client must get an answer whatever happened
@@ -105,6 +124,21 @@ class Calls:
             await self._abort(context, failure)
 
         return handle
+
+    def unary(self, name: str) -> Call:
+        """A call with a message of its own."""
+        call: Callable[[Any, Any], Awaitable[Any]] = getattr(self, f"_{name}")
+        request_class = getattr(messages(), METHODS[name][0])
+
+        async def handle(data: bytes, context: Any) -> bytes:
+            answer: bytes = (await call(self._read(request_class, data), context)).SerializeToString()
+            return answer
+
+        return handle
+
+    async def infer(self, data: bytes, context: Any) -> bytes:
+        """The call ``ModelInfer``."""
+        return await self._infer(self._wire_request(data), context.time_remaining())
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """The call ``ModelStreamInfer``."""
@@ -132,19 +166,24 @@ class Calls:
                 if left is not None:
                     left.cancel()
 
-    async def _streamed(self, data: bytes) -> Any:
-        protocol = messages()
-        answer = protocol.ModelStreamInferResponse()
+    async def _streamed(self, data: bytes) -> bytes:
+        answer = messages().ModelStreamInferResponse()
         try:
-            request = self._read(protocol.ModelInferRequest, data)
-            answer.infer_response.id = request.id
-            answer.infer_response.CopyFrom(await self._infer(request, None))
+            request = self._wire_request(data)
+            answer.infer_response.id = request.message.id
+            return field_of(STREAMED_ANSWER, await self._infer(request, None))
         except AnynpuError as error:
             answer.error_message = message_of(error)
         except Exception as error:  # one request must not end the stream of others
             log.exception("a request of a stream failed")
             answer.error_message = message_of(error)
-        return answer
+        told: bytes = answer.SerializeToString()
+        return told
+
+    def _wire_request(self, data: bytes) -> WireRequest:
+        rest, raw = split_contents(data, RAW_INPUTS)
+        message = self._read(messages().ModelInferRequest, rest)
+        return WireRequest(message, raw or message.raw_input_contents, len(data))
 
     def _read(self, request_class: Any, data: bytes) -> Any:
         try:
@@ -209,12 +248,7 @@ class Calls:
         await self._service.unload(request.model_name)
         return messages().RepositoryModelUnloadResponse()
 
-    async def _ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return await self._infer(request, context.time_remaining())
-
-    async def _infer(self, request: Any, remaining: float | None) -> Any:
-        size = request.ByteSize() if request.raw_input_contents else 0
-
+    async def _infer(self, request: WireRequest, remaining: float | None) -> bytes:
         async def read(model: ServedModel) -> InferRequest:
             parsed = _request(request)
             if remaining is not None:
@@ -223,24 +257,26 @@ class Calls:
                 parsed.timeout = remaining if parsed.timeout is None else min(parsed.timeout, remaining)
             return parsed
 
-        self._service.limits.take(size)
+        self._service.limits.take(request.nbytes)
         try:
-            answer = await self._service.infer("grpc", request.model_name, request.model_version, read)
+            message = request.message
+            answer = await self._service.infer("grpc", message.model_name, message.model_version, read)
         finally:
-            self._service.limits.give(size)
+            self._service.limits.give(request.nbytes)
         return _answer(answer)
 
 
-def _request(request: Any) -> InferRequest:
-    priority, timeout = read_parameters({key: _parameter(value) for key, value in request.parameters.items()})
-    outputs = [output.name for output in request.outputs]
+def _request(request: WireRequest) -> InferRequest:
+    message = request.message
+    priority, timeout = read_parameters({key: _parameter(value) for key, value in message.parameters.items()})
+    outputs = [output.name for output in message.outputs]
     if len(set(outputs)) != len(outputs):
         raise RequestError("an output comes twice", hint="ask for each output once")
-    return InferRequest(request.model_name, request.model_version, request.id, _inputs(request), outputs, priority, timeout)
+    inputs = _inputs(message, request.raw)
+    return InferRequest(message.model_name, message.model_version, message.id, inputs, outputs, priority, timeout)
 
 
-def _inputs(request: Any) -> dict[str, Array]:
-    raw = request.raw_input_contents
+def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> dict[str, Array]:
     if len(request.inputs) > MOST_TENSORS or (raw and len(raw) != len(request.inputs)):
         raise RequestError(
             f"{len(request.inputs)} inputs and {len(raw)} raw contents", hint="send raw contents for all inputs or for none"
@@ -292,9 +328,8 @@ def _parameter(value: Any) -> Any:
     return None if kind is None else getattr(value, kind)
 
 
-def _answer(answer: InferAnswer) -> Any:
+def _answer(answer: InferAnswer) -> bytes:
     message = messages().ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
     for name, array in answer.outputs.items():
         message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
-        message.raw_output_contents.append(bytes_of(array))
-    return message
+    return join_contents(message.SerializeToString(), RAW_OUTPUTS, answer.outputs.values())
