@@ -299,9 +299,10 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             return True
 
         def _refuse(self, status: bytes, message: str) -> None:
-            text = json.dumps({"error": message}).encode()
-            head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self.transport.write(head % (status, len(text)) + text)
+            if self.cycle is None or self.cycle.response_complete:  # or it would be taken for the answer to an earlier request
+                text = json.dumps({"error": message}).encode()
+                head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+                self.transport.write(head % (status, len(text)) + text)
             self.transport.close()
             self._expect("")
 

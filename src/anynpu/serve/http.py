@@ -11,21 +11,22 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
 from .connection import BODY, CROWDED, GONE, ConnectionEnded, IncomingBody
-from .failures import failure_of, message_of
+from .failures import ClientGone, failure_of, message_of
 from .model import InferRequest, ServedModel
+from .openapi import describe
 from .options import is_loopback
 from .rest import HEADER_LENGTH, OutputForms, decompress, encode_answer, header_length, parse_infer, parse_json
 from .service import EXTENSIONS, NAME, Service
 from .status import page
 
-__all__ = ["application"]
+__all__ = ["application", "description"]
 
 log = logging.getLogger("anynpu.serve")
 
@@ -39,10 +40,6 @@ LARGE_JSON = 2**17
 
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/", "/status")
 """Paths that need no key: they tell nothing but that the server is there."""
-
-
-class ClientGone(Exception):
-    """The client does not wait for its answer."""
 
 
 class Exchange:
@@ -163,20 +160,21 @@ class Exchange:
 
 
 class Endpoint:
-    """A handler as an ASGI application, with errors as answers."""
+    """The handlers of a path as an ASGI application, with errors as answers."""
 
-    def __init__(self, service: Service, handler: Handler) -> None:
+    def __init__(self, service: Service, handlers: Mapping[str, Handler]) -> None:
         self._service = service
-        self._handler = handler
+        self._handlers = handlers
         self._only_local = is_loopback(service.options.host) and not service.keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, scope, receive, send)
+        method = scope["method"]
         try:
             if exchange.crowded:
                 raise OverloadedError("the server has too many connections", hint="come again in 1 s", retry_after=1.0)
             self._check_access(exchange, scope["path"])
-            await self._handler(exchange)
+            await self._handlers.get("GET" if method == "HEAD" else method, self._wrong_method)(exchange)
         except ClientGone:
             pass
         except AnynpuError as error:
@@ -185,6 +183,14 @@ class Endpoint:
             await exchange.fail(error)
         finally:
             exchange.end()
+
+    async def _wrong_method(self, exchange: Exchange) -> None:
+        if not self._handlers:
+            await exchange.answer_json({"error": "there is no such path; the protocol's begin with /v2"}, 404)
+            return
+        allowed = ", ".join(self._handlers)
+        body = json.dumps({"error": f"this path takes {allowed} and no other method"}).encode()
+        await exchange.answer(405, [body], b"application/json", (b"allow", allowed.encode()))
 
     def _check_access(self, exchange: Exchange, path: str) -> None:
         headers = exchange.headers
@@ -318,6 +324,10 @@ async def _status_data(exchange: Exchange) -> None:
     await exchange.answer_json(exchange.service.metrics.status())
 
 
+async def _description(exchange: Exchange) -> None:
+    await exchange.answer_json(description(keyed=bool(exchange.service.keys)))
+
+
 _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this order, so what comes most often is first
     ("POST", "/v2/models/{model}/infer", _infer),
     ("POST", "/v2/models/{model}/versions/{version}/infer", _infer),
@@ -338,15 +348,23 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this orde
     ("GET", "/", _status_page),
     ("GET", "/status", _status_page),
     ("GET", "/status/data", _status_data),
+    ("GET", "/openapi.json", _description),
 )
+
+
+def description(*, keyed: bool = False) -> dict[str, Any]:
+    """The OpenAPI document of all paths.
+
+    :param keyed: whether clients need a key
+    """
+    return describe([(method, path) for method, path, _ in _ROUTES], Service.version(), OPEN_PATHS, keyed=keyed)
 
 
 def application(service: Service) -> Any:
     """The ASGI application."""
     routing = _optional.starlette("routing")
-    routes = [routing.Route(path, endpoint=Endpoint(service, handler), methods=[method]) for method, path, handler in _ROUTES]
-    return routing.Router(routes, redirect_slashes=False, default=Endpoint(service, _nothing))
-
-
-async def _nothing(exchange: Exchange) -> None:
-    await exchange.answer_json({"error": "there is no such path; the protocol's begin with /v2"}, 404)
+    handlers: dict[str, dict[str, Handler]] = {}
+    for method, path, handler in _ROUTES:
+        handlers.setdefault(path, {})[method] = handler
+    routes = [routing.Route(path, endpoint=Endpoint(service, methods)) for path, methods in handlers.items()]
+    return routing.Router(routes, redirect_slashes=False, default=Endpoint(service, {}))
