@@ -10,7 +10,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -139,7 +138,7 @@ def test_large_bodies_pass_and_larger_ones_are_refused(proxy: Proxy) -> None:
     tensor.set_data_from_numpy(large)
     with (
         triton_http.InferenceServerClient(f"127.0.0.1:{proxy.port}") as client,
-        pytest.raises(InferenceServerException, match="takes .*1, 4.*got .*4194304"),
+        pytest.raises(InferenceServerException, match=r"takes .*1, 4.*got .*4194304"),
     ):
         client.infer("net", [tensor])
     connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
