@@ -61,7 +61,7 @@ async def serve() -> None:
     listener.bind(("127.0.0.1", 0))
     print(f"serving on http://127.0.0.1:{listener.getsockname()[1]} and grpc://127.0.0.1:{grpc_port}", flush=True)
     app = Starlette(routes=[Route("/v2/models/net/infer", infer, methods=["POST"])])
-    config = uvicorn.Config(app, http="h11", log_config=None, access_log=False, lifespan="off")
+    config = uvicorn.Config(app, http="httptools", log_config=None, access_log=False, lifespan="off")
     await uvicorn.Server(config).serve(sockets=[listener])
 
 

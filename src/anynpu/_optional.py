@@ -64,6 +64,11 @@ def uvicorn(module: str = "") -> Any:
     return _load(f"uvicorn.{module}" if module else "uvicorn", "serve")
 
 
+def httptools() -> Any:
+    """The package ``httptools``."""
+    return _load("httptools", "serve")
+
+
 def prometheus_client(module: str = "") -> Any:
     """The package ``prometheus_client``, or a module of it."""
     return _load(f"prometheus_client.{module}" if module else "prometheus_client", "serve")

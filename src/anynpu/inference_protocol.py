@@ -257,7 +257,7 @@ def element_size(datatype: str, name: str) -> int:
     return storage.itemsize
 
 
-def array_from_bytes(data: bytes, offset: int, nbytes: int, datatype: str, shape: Sequence[int], name: str) -> Array:
+def array_from_bytes(data: bytes | memoryview, offset: int, nbytes: int, datatype: str, shape: Sequence[int], name: str) -> Array:
     """The tensor that lies in *data*, without a copy wherever it is aligned.
 
     >>> array_from_bytes(bytes([1, 0, 2, 0]), 0, 4, "INT16", (2,), "x").tolist()

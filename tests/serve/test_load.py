@@ -52,25 +52,98 @@ def one_model(server: Server) -> dict[str, Any]:
     return model
 
 
-def test_admission_keeps_the_predicted_wait_short() -> None:
-    admission = Admission(lanes=2, max_queue=100, max_wait=None)
+class Clock:
+    """Time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_burst_may_wait_and_a_lasting_overload_may_not() -> None:
+    clock = Clock()
+    admission = Admission(lanes=2, max_queue=100, max_wait=None, clock=clock)
     admission.learn(0.1)
-    for _ in range(3):
+    tickets = [admission.enter("net", 1) for _ in range(2)]
+    clock.now += 0.05
+    tickets += [admission.enter("net", 1) for _ in range(6)]  # the last one begins after 0.25 s
+    assert admission.predicted_wait() == pytest.approx(0.35)
+    with pytest.raises(OverloadedError, match=r"would begin in about 0\.350 s") as caught:
         admission.enter("net", 1)
-    with pytest.raises(OverloadedError, match=r"would begin in about 0\.100 s") as caught:
-        admission.enter("net", 1)
-    assert 0.05 <= caught.value.retry_after <= 0.2
-    admission.leave(1)
-    with pytest.raises(OverloadedError, match=r"the request has 0\.120 s"):
-        admission.enter("net", 1, limit=0.12)
-    admission.enter("net", 1, limit=1.0)
+    assert caught.value.retry_after == pytest.approx(0.35)
+    for ticket in tickets[:6]:
+        admission.leave(ticket)
+    assert admission.waiting == 0
+    with pytest.raises(OverloadedError, match=r"about 0\.100 s"):
+        admission.enter("net", 1)  # under pressure now: the cores have only just begun
+    clock.now += 0.03
+    last = admission.enter("net", 1)
+    clock.now += 1.1
+    for ticket in (*tickets[6:], last):
+        admission.leave(ticket)
+    assert admission.inside == 0
+    for _ in range(8):
+        admission.enter("net", 1)  # a second has passed: bursts may wait again
     assert admission.shed == 2
-    single = Admission(lanes=1, max_queue=100, max_wait=None)
-    single.learn(0.1)
-    single.enter("net", 1)
-    single.enter("net", 1)
-    with pytest.raises(OverloadedError):
-        single.enter("net", 1)
+
+
+def test_a_queue_that_never_empties_is_pressure() -> None:
+    clock = Clock()
+    admission = Admission(lanes=1, max_queue=100, max_wait=None, clock=clock)
+    admission.learn(0.1)
+    tickets = [admission.enter("net", 1) for _ in range(3)]
+    for _ in range(12):
+        clock.now += 0.1
+        admission.leave(tickets.pop(0))
+        if not admission.shed:
+            try:
+                tickets.append(admission.enter("net", 1))
+            except OverloadedError:
+                pass
+    assert admission.shed == 1
+    assert clock.now == pytest.approx(101.1, abs=0.15)
+
+
+def test_a_request_that_would_be_late_is_refused_at_once() -> None:
+    clock = Clock()
+    admission = Admission(lanes=2, max_queue=100, max_wait=None, clock=clock)
+    admission.learn(0.1)
+    for _ in range(2):
+        admission.enter("net", 1)
+    with pytest.raises(OverloadedError, match=r"would need about 0\.200 s, and the request has 0\.120 s"):
+        admission.enter("net", 1, limit=0.12)
+    clock.now += 0.09
+    admission.enter("net", 1, limit=0.12)
+
+
+def test_a_large_request_is_accepted_when_it_can_begin_at_once() -> None:
+    clock = Clock()
+    admission = Admission(lanes=3, max_queue=8, max_wait=None, clock=clock)
+    admission.learn(0.1)
+    large = admission.enter("net", 60)
+    assert admission.waiting == 57
+    with pytest.raises(OverloadedError, match="full queue: 57 waiting"):
+        admission.enter("net", 1)
+    admission.leave(large)
+    assert admission.waiting == 0
+
+
+def test_parts_of_a_batch_share_a_core() -> None:
+    clock = Clock()
+    admission = Admission(lanes=2, max_queue=100, max_wait=None, clock=clock)
+    admission.learn(0.1)
+    parts = [admission.enter("net", 0.25) for _ in range(7)]
+    assert admission.predicted_wait(0.25) == 0
+    parts.append(admission.enter("net", 0.25))
+    assert admission.predicted_wait(0.25) == pytest.approx(0.1)
+    for part in parts:
+        admission.leave(part)
+    assert (admission.inside, admission.predicted_wait()) == (0, 0)
+
+
+def test_a_quick_model_takes_large_bursts() -> None:
     quick = Admission(lanes=2, max_queue=100, max_wait=None)
     quick.learn(0.0002)
     for _ in range(100):

@@ -1,36 +1,63 @@
 """Admission: a request is accepted only if it will be done in time, and refused at once otherwise.
 
-The wait of a new request is predicted from what is in the house and from how long one inference has taken of late. Refusing early keeps the
-latency of what is accepted close to that of an idle server however much is offered.
+The wait of a new request is predicted from what is in the house, from when the cores took up what they work on, and from how long one
+inference has taken of late. A burst may wait for a few inferences. Once something had to be refused, or something has been waiting for a
+while without a break, what comes must begin within three quarters of an inference: so under a lasting overload the latency of what is
+accepted stays close to that of an idle server, however much is offered. A second without a refusal ends that.
 
 Belongs to the event loop of the server: no lock.
 """
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
 from ..errors import OverloadedError
 
-__all__ = ["Admission"]
+__all__ = ["Admission", "Ticket"]
 
 _FLOOR = 0.020
 """Seconds of predicted wait that are always accepted: bursts of a quick model."""
 
 _SHARE = 0.75
-"""Of one inference that a request may wait for its core: so that the slowest answer takes less than twice that of an idle server."""
+"""Of one inference that a request may wait for its core under pressure: so that the slowest answer takes less than twice that of an idle
+server."""
+
+_BURST = 3.0
+"""Inferences that a request may wait for its core without pressure: cameras that send at the same moment."""
+
+_CALM = 1.0
+"""Seconds without a refusal that end the pressure, and with something waiting that begin it; ten inferences, if these take longer."""
 
 _WEIGHT = 0.1
 """Of the newest inference in the average."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """A request that was accepted.
+
+    :ivar runs: what it counts for; a request for a part of a batch is a part of a run
+    :ivar begun: when a core took it up; None while it waits
+    """
+
+    runs: float
+    begun: float | None = None
 
 
 class Admission:
     """Decides for one model.
 
     :param lanes: inferences that run at a time
-    :param max_queue: runs that may wait; a request for a part of a batch is a part of a run
-    :param max_wait: the longest predicted wait in seconds; None: three quarters of an inference, and at least 20 ms
+    :param max_queue: runs that may wait
+    :param max_wait: the longest predicted wait in seconds; None: three inferences, under pressure three quarters of one, at least 20 ms
+    :param clock: tells the time
 
     >>> admission = Admission(lanes=2, max_queue=1, max_wait=None)
-    >>> admission.enter("net", 3)
+    >>> tickets = [admission.enter("net", 1) for _ in range(3)]
     >>> admission.enter("net", 1)
     Traceback (most recent call last):
     ...
@@ -38,13 +65,21 @@ class Admission:
       hint: come again in 0.05 s, or send less at a time
     """
 
-    def __init__(self, lanes: int, max_queue: int, max_wait: float | None) -> None:
+    def __init__(
+        self, lanes: int, max_queue: int, max_wait: float | None, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
         self.lanes = lanes
         self.inside = 0.0
         self.shed = 0
         self.service = 0.0
         self._max_queue = max_queue
         self._max_wait = max_wait
+        self._clock = clock
+        self._running: dict[Ticket, None] = {}  # dictionaries, for the order in which they came and a quick end
+        self._waiting: dict[Ticket, None] = {}
+        self._busy = 0.0
+        self._refused = -math.inf
+        self._queued = math.inf  # since when something has been waiting
 
     @property
     def waiting(self) -> float:
@@ -52,41 +87,93 @@ class Admission:
         return max(0, self.inside - self.lanes)
 
     def predicted_wait(self, runs: float = 1) -> float:
-        """Seconds until the first core takes up a request that comes now."""
-        return max(0, self.inside + runs - self.lanes) * self.service / self.lanes
+        """Seconds until a core takes up the last of the runs of a request that comes now."""
+        turn = math.ceil(self.waiting + runs) - 1  # cores that become free before the one which takes that run
+        lanes = self._lanes_left()
+        return lanes[turn % self.lanes] + turn // self.lanes * self.service
 
     def check(self, name: str, runs: float = 1, limit: float | None = None) -> None:
         """Raise if a request could not be accepted now.
 
         :param limit: seconds that the client gives it
         """
-        wait = self.predicted_wait(runs)
         if self.inside and self.inside + runs - self.lanes > self._max_queue:
             raise self._refusal(f"model '{name}' has a full queue: {self.waiting:.0f} waiting")
-        if wait > self._longest():
-            raise self._refusal(f"model '{name}' would begin in about {wait:.3f} s")
-        if limit is not None and self.inside and wait + self.service > limit:
-            raise self._refusal(f"model '{name}' would need about {wait + self.service:.3f} s, and the request has {limit:.3f} s")
+        begin = self.predicted_wait(min(runs, 1))
+        if begin > self._longest():
+            raise self._refusal(f"model '{name}' would begin in about {begin:.3f} s")
+        end = self.predicted_wait(runs) + self.service
+        if limit is not None and self.inside and end > limit:
+            raise self._refusal(f"model '{name}' would need about {end:.3f} s, and the request has {limit:.3f} s")
 
-    def enter(self, name: str, runs: float, limit: float | None = None) -> None:
+    def enter(self, name: str, runs: float, limit: float | None = None) -> Ticket:
         """Accept a request, or raise. Whoever enters leaves."""
         self.check(name, runs, limit)
+        ticket = Ticket(runs)
         self.inside += runs
+        self._waiting[ticket] = None
+        self._begin()
+        if self._waiting:
+            self._queued = min(self._queued, self._clock())
+        return ticket
 
-    def leave(self, runs: float) -> None:
+    def leave(self, ticket: Ticket) -> None:
         """The runs of a request are done with."""
-        self.inside -= runs
+        self.inside -= ticket.runs
+        if ticket in self._running:
+            del self._running[ticket]
+            self._busy -= ticket.runs
+            self._begin()
+        else:
+            del self._waiting[ticket]
+        if not self._waiting:
+            self._queued = math.inf
+        if not self._running:
+            self.inside = self._busy = 0.0  # parts of a run do not add up to exactly one
 
     def learn(self, seconds: float) -> None:
         """One inference took so long on its core."""
         self.service = seconds if not self.service else self.service + _WEIGHT * (seconds - self.service)
 
+    def _begin(self) -> None:
+        """Cores that are free take up what has waited longest."""
+        now = self._clock()
+        while self._waiting and self._busy < self.lanes:
+            ticket = next(iter(self._waiting))
+            del self._waiting[ticket]
+            ticket.begun = now
+            self._running[ticket] = None
+            self._busy += ticket.runs
+
+    def _lanes_left(self) -> list[float]:
+        """Seconds until each core is free, the first to become free first."""
+        now = self._clock()
+        left: list[float] = []
+        part = 0.0  # of a core that requests for parts of a batch share
+        for ticket in self._running:
+            assert ticket.begun is not None
+            remaining = max(0.0, ticket.begun + self.service - now)
+            part += ticket.runs
+            whole = min(int(part + 1e-9), self.lanes - len(left))
+            left += [remaining] * whole
+            part = max(0.0, part - whole)
+            if len(left) == self.lanes:
+                break
+        left += [0.0] * (self.lanes - len(left))
+        return sorted(left)
+
     def _longest(self) -> float:
         if self._max_wait is not None:
             return self._max_wait
-        return max(_FLOOR, self.service * max(_SHARE, 1 / self.lanes))  # with one core, one may wait
+        return max(_FLOOR, self.service * (_SHARE if self._pressed() else _BURST))
+
+    def _pressed(self) -> bool:
+        """Whether there has been more to do of late than can be done."""
+        now, calm = self._clock(), max(_CALM, 10 * self.service)
+        return now - self._refused < calm or now - self._queued > calm
 
     def _refusal(self, message: str) -> OverloadedError:
         self.shed += 1
+        self._refused = self._clock()
         retry = max(0.05, self.predicted_wait())
         return OverloadedError(message, hint=f"come again in {retry:.2g} s, or send less at a time", retry_after=retry)

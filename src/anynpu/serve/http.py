@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
+from .connection import BODY, CROWDED, ConnectionEnded, IncomingBody
 from .failures import failure_of, message_of
 from .model import InferRequest, ServedModel
 from .options import is_loopback
@@ -50,12 +51,31 @@ class Exchange:
         self.parameters: dict[str, str] = scope.get("path_params", {})
         self.headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
         self.gone = False
+        self.crowded = CROWDED in scope
+        self._incoming: IncomingBody | None = scope.get(BODY)
         self._receive = receive
         self._send = send
         self._held = 0
 
-    async def body(self) -> bytes:
+    async def body(self) -> bytes | memoryview:
         """All of the body, within the limits of the server."""
+        body = await self._small_body() if self._incoming is None else await self._large_body(self._incoming)
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            body = await asyncio.to_thread(decompress, body, encoding, self.service.options.max_request_bytes)
+            self._hold(max(0, len(body) - self._held))
+        return body
+
+    async def _large_body(self, incoming: IncomingBody) -> memoryview:
+        """It goes straight to memory in which the first tensor behind the JSON begins a cache line."""
+        self._hold(incoming.length)
+        header = self.headers.get(HEADER_LENGTH, "")
+        try:
+            return await incoming.read(int(header) if header.isascii() and header.isdigit() and len(header) < 12 else 0)
+        except ConnectionEnded:
+            raise ClientGone from None
+
+    async def _small_body(self) -> bytes:
         limits = self.service.limits
         length = self.headers.get("content-length", "0")
         announced = int(length) if length.isascii() and length.isdigit() else 0
@@ -75,12 +95,7 @@ class Exchange:
             chunks.append(chunk)
             if not message.get("more_body", False):
                 break
-        body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-        encoding = self.headers.get("content-encoding", "").strip().lower()
-        if encoding not in ("", "identity"):
-            body = await asyncio.to_thread(decompress, body, encoding, self.service.options.max_request_bytes)
-            self._hold(max(0, len(body) - self._held))
-        return body
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     def _hold(self, nbytes: int) -> None:
         self.service.limits.take(nbytes)
@@ -123,6 +138,8 @@ class Exchange:
                 (b"retry-after", str(math.ceil(error.retry_after)).encode()),
                 (b"retry-after-ms", str(math.ceil(error.retry_after * 1000)).encode()),
             ]
+        if self.crowded:
+            headers.append((b"connection", b"close"))
         if failure.status == 401:
             headers = [(b"www-authenticate", b"Bearer")]
         body = json.dumps({"error": message_of(error)}).encode()
@@ -139,6 +156,8 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, scope, receive, send)
         try:
+            if exchange.crowded:
+                raise OverloadedError("the server has too many connections", hint="come again in 1 s", retry_after=1.0)
             self._check_access(exchange, scope["path"])
             await self._handler(exchange)
         except ClientGone:

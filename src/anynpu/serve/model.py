@@ -114,7 +114,8 @@ class ModelCounts:
 
 def open_session(path: Path, options: ServeOptions) -> InferenceSession:
     """A session as the server uses one."""
-    given: dict[str, Any] = {"layout": options.layout, "max_queue_size": options.max_queue}
+    # nobody else has the memory of a request: it need not be copied
+    given: dict[str, Any] = {"layout": options.layout, "max_queue_size": options.max_queue, "copy_inputs": False}
     if options.watchdog_ms is not None:
         given["watchdog_ms"] = options.watchdog_ms
     return InferenceSession(path, provider_options=make_provider_options(**given), device=options.device)
@@ -200,7 +201,7 @@ class ServedModel:
         if unknown is not None:
             raise FeedNameError(f"there is no output {unknown!r}", hint=f"the model has: {', '.join(self._output_numbers)}")
         samples, runs = self._size(request.inputs)
-        self.admission.enter(self.name, runs, None if request.timeout is None else timeout)
+        ticket = self.admission.enter(self.name, runs, None if request.timeout is None else timeout)
         try:
             results = await self._dispatch(request, samples, names, timeout)
         except asyncio.CancelledError:
@@ -217,7 +218,7 @@ class ServedModel:
             self.counts.fail_ns += time.perf_counter_ns() - began
             raise
         finally:
-            self.admission.leave(runs)
+            self.admission.leave(ticket)
         self.counts.answered(samples or 1, time.perf_counter_ns() - began)
         return InferAnswer(self.name, self.version, request.id, dict(zip(names, results, strict=True)))
 

@@ -51,7 +51,7 @@ class OutputForms:
         return self.by_name.get(name, self.default)
 
 
-def parse_json(data: bytes) -> dict[str, Any]:
+def parse_json(data: bytes | memoryview) -> dict[str, Any]:
     """A JSON object; an empty text is an empty one.
 
     >>> parse_json(b'{"id": "7"}')
@@ -60,7 +60,7 @@ def parse_json(data: bytes) -> dict[str, Any]:
     if not data:
         return {}
     try:
-        document = json.loads(data)
+        document = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         raise RequestError(f"the body is no JSON: {error}", hint="send a JSON object") from None
     if not isinstance(document, dict):
@@ -68,10 +68,8 @@ def parse_json(data: bytes) -> dict[str, Any]:
     return document
 
 
-def decompress(body: bytes, encoding: str, most: int) -> bytes:
+def decompress(body: bytes | memoryview, encoding: str, most: int) -> bytes:
     """A body without its compression, which must not become longer than *most*."""
-    if encoding in ("", "identity"):
-        return body
     if encoding not in ("gzip", "deflate"):
         raise RequestError(f"the encoding {encoding!r} is not understood", hint="use gzip or deflate, or none")
     reader = zlib.decompressobj(31 if encoding == "gzip" else 15)
@@ -86,7 +84,7 @@ def decompress(body: bytes, encoding: str, most: int) -> bytes:
     return data
 
 
-def parse_infer(model: str, version: str, body: bytes, header: str | None) -> tuple[InferRequest, OutputForms]:
+def parse_infer(model: str, version: str, body: bytes | memoryview, header: str | None) -> tuple[InferRequest, OutputForms]:
     """The request in *body*.
 
     :param header: the value of :data:`HEADER_LENGTH`, if there is one
@@ -134,7 +132,7 @@ def header_length(header: str, most: int) -> int:
     return int(header)
 
 
-def _inputs(document: Mapping[str, Any], body: bytes, offset: int) -> tuple[dict[str, Array], int]:
+def _inputs(document: Mapping[str, Any], body: bytes | memoryview, offset: int) -> tuple[dict[str, Array], int]:
     inputs: dict[str, Array] = {}
     for entry in _list(document, "inputs"):
         name, datatype, shape = _text(entry, "name", "an input"), entry.get("datatype"), _shape(entry)
