@@ -10,6 +10,7 @@ from pathlib import Path
 from .running import DEPLOY, Board, Process, answers, free_ports, program
 
 NGINX_FILE = DEPLOY / "nginx" / "anynpu.conf"
+ENVOY_FILE = DEPLOY / "envoy" / "anynpu.yaml"
 
 _NGINX_MAIN = """\
 {user}
@@ -74,4 +75,25 @@ class Nginx(Proxy):
         return [program("nginx"), "-p", str(self.folder), "-c", str(main)]
 
 
-PROXIES: dict[str, type[Proxy]] = {"nginx": Nginx}
+class Envoy(Proxy):
+    """Envoy with ``deploy/envoy/anynpu.yaml``."""
+
+    def command(self) -> list[str]:
+        text = ENVOY_FILE.read_text(encoding="utf-8")
+        for number, board in enumerate(self.boards, 1):
+            address = "address: 127.0.0.1, port_value:"
+            text = replaced(
+                text,
+                rf"address: board-{number}, port_value: 8001(.*)\{{port_value: 8000\}}",
+                rf"{address} {board.grpc_port}\1{{port_value: {board.port}}}",
+            )
+            text = replaced(text, f"address: board-{number}, port_value: 8000", f"{address} {board.port}")
+        text = replaced(text, r"\{address: 0.0.0.0, port_value: 8000\}", f"{{address: 127.0.0.1, port_value: {self.port}}}")
+        text = replaced(text, r"\{address: 0.0.0.0, port_value: 8001\}", f"{{address: 127.0.0.1, port_value: {self.grpc_port}}}")
+        file = self.folder / "anynpu.yaml"
+        file.write_text(text, encoding="utf-8")
+        # hot restart is for one Envoy on a machine; tests run side by side
+        return [program("envoy"), "-c", str(file), "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]
+
+
+PROXIES: dict[str, type[Proxy]] = {"nginx": Nginx, "envoy": Envoy}
