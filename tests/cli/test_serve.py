@@ -113,3 +113,9 @@ def test_wrong_usage(invoke: Any, tmp_path: Path) -> None:
     path.write_bytes(b"x")
     outcome = invoke("serve", path, "--host", "0.0.0.0")
     assert (outcome.code, "no TLS and no API keys" in outcome.err) == (1, True)
+
+
+def test_the_description_is_printed_without_a_model(invoke: Any) -> None:
+    outcome = invoke("serve", "--openapi")
+    assert outcome.code == 0
+    assert "/v2/models/{model}/infer" in json.loads(outcome.out)["paths"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -15,6 +16,14 @@ from ..errors import OptionError
 __all__ = ["KEY_VARIABLE", "command", "start_log"]
 
 KEY_VARIABLE = "ANYNPU_API_KEYS"
+
+
+def _print_description(wanted: bool) -> None:
+    if wanted:
+        from ..serve.http import description
+
+        typer.echo(json.dumps(description(), indent=2))
+        raise typer.Exit
 
 
 def command(
@@ -56,6 +65,10 @@ def command(
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     json_log: Annotated[bool, typer.Option("--json-log", help="Log JSON, one object a line.")] = False,
+    openapi: Annotated[
+        bool,
+        typer.Option("--openapi", is_eager=True, callback=_print_description, help="Print the OpenAPI description and exit."),
+    ] = False,
 ) -> None:
     """Serve models over HTTP and gRPC to clients of the Open Inference Protocol (KServe, Triton).
 

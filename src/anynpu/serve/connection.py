@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from .. import _optional
 from .limits import Limits
 from .options import ServeOptions
 
-__all__ = ["BODY", "CROWDED", "ConnectionEnded", "IncomingBody", "protocol_class"]
+__all__ = ["BODY", "CROWDED", "GONE", "ConnectionEnded", "IncomingBody", "protocol_class"]
 
 BODY = "anynpu.body"
 """Where the scope of a request has its :class:`IncomingBody`, if it has one."""
+
+GONE = "anynpu.gone"
+"""In the scope of a request: a set of what is called when its client has gone."""
 
 CROWDED = "anynpu.crowded"
 """In the scope of a request that came over a connection above the limit."""
@@ -172,6 +176,7 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             self._stage = "head"  # what the client owes; nothing once its request is there
             self._head_bytes = 0
             self._crowded = False
+            self._when_gone: set[Callable[[], None]] = set()
             self._owed = ""
             self._since = 0.0
             self._owed_timer: asyncio.TimerHandle | None = None
@@ -194,6 +199,8 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             if self._body is not None:
                 self._body.end()
             super().connection_lost(exc)
+            for call in tuple(self._when_gone):
+                call()
 
         def get_buffer(self, sizehint: int) -> memoryview:
             """Where the next bytes go."""
@@ -236,6 +243,7 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
         def on_headers_complete(self) -> None:
             """Its head is there."""
             self._stage, self._head_bytes = "body", 0
+            self.scope[GONE] = self._when_gone
             if self._crowded:
                 self.scope[CROWDED] = True
             length = _direct_length(self.headers)
@@ -291,9 +299,10 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             return True
 
         def _refuse(self, status: bytes, message: str) -> None:
-            text = json.dumps({"error": message}).encode()
-            head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self.transport.write(head % (status, len(text)) + text)
+            if self.cycle is None or self.cycle.response_complete:  # or it would be taken for the answer to an earlier request
+                text = json.dumps({"error": message}).encode()
+                head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+                self.transport.write(head % (status, len(text)) + text)
             self.transport.close()
             self._expect("")
 

@@ -291,6 +291,8 @@ def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> dict[str, Array]
             raise RequestError(f"input '{tensor.name}' comes twice", hint="give each input once")
         if len(shape) > MOST_AXES or any(not 0 <= extent <= LARGEST_EXTENT for extent in shape):
             raise RequestError(f"the shape of '{tensor.name}' is {list(shape)[:20]}", hint="send whole numbers from 0")
+        if raw and tensor.HasField("contents"):
+            raise RequestError(f"input '{tensor.name}' has contents besides the raw ones", hint="send raw or typed contents")
         try:
             if raw:
                 data = raw[index]

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError
 from .faces import Model, Models
-from .failures import failure_of
+from .failures import ClientGone, failure_of
 from .limits import Keys, Limits
 from .metrics import Metrics
 from .model import InferAnswer, InferRequest
@@ -85,7 +85,7 @@ class Service:
             raise
         except BaseException as error:
             outcome = failure_of(error).outcome
-            if not isinstance(error, AnynpuError):
+            if not isinstance(error, AnynpuError | ClientGone):
                 log.exception("a request for model %s failed", name, extra={"model": name})
             elif outcome == "failed":
                 log.error("a request for model %s failed: %s", name, error, extra={"model": name})

@@ -82,7 +82,8 @@ class _Input:
         if kind.kind not in "fiub":
             raise self._wrong_type(array)
         if self.values:
-            return array.astype(np.float32)
+            with np.errstate(over="ignore"):  # what is beyond float32 is infinite there, which is no reason to warn
+                return array.astype(np.float32)
         spec = self.spec
         if kind.kind not in "iu" or spec.dtype is DType.BOOL:
             raise self._wrong_type(array)

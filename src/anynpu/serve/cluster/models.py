@@ -1,6 +1,6 @@
 """The models of a cluster, as the protocols see them: each runs on all boards of the pools that have it.
 
-What the boards have and have done is asked for every other second, and whenever somebody wants figures. Requests are counted here, runs on
+What the boards have and have done is asked for every second, and whenever somebody wants figures. Requests are counted here, runs on
 the boards; of a board that is gone the last known counts stay in the sums.
 
 Belongs to the event loop of the front: no lock but one, so that questions to the boards follow each other.
@@ -27,7 +27,7 @@ __all__ = ["ClusterModels", "RemoteModel"]
 
 log = logging.getLogger("anynpu.serve")
 
-_LOOK_EVERY = 2.0
+_LOOK_EVERY = 1.0
 _FRESH = 0.05
 """Seconds for which figures are fresh enough."""
 
@@ -86,7 +86,7 @@ class RemoteModel:
 
     def figures(self) -> ModelFigures:
         """How it is on all boards together."""
-        parts = [(board, report.figures) for board, report in self.reports.values()]
+        parts = sorted(((board, report.figures) for board, report in self.reports.values()), key=lambda part: part[0])
         cores = tuple(
             CoreFigures(f"{board}/{core.label}", core.jobs, core.busy_ms) for board, figures in parts for core in figures.cores
         )
