@@ -49,9 +49,15 @@ SINGLE_ARROWS = {("compiler", "npu.timing")}
 
 OPTIONAL = {
     *("onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"),
-    *("starlette", "uvicorn", "grpc", "google", "prometheus_client"),
+    *("starlette", "uvicorn", "grpc", "google", "prometheus_client", "ray"),
 }
 """Packages that are loaded at first use. The command line may import its own two at once."""
+
+RAY_ROOM = "serve.cluster"
+"""Modules in here may import Ray at once, and nothing outside imports them at once."""
+
+WITH_RAY = {f"anynpu.{RAY_ROOM}.{name}" for name in ("application", "engine", "router", "server", "virtual")}
+"""Those that do. Everything else of the room works without."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,10 @@ def imports_of(path: Path, package: Path, modules: set[str]) -> Iterator[Import]
     yield from visit(ast.parse(path.read_text(encoding="utf-8"), str(path)), lazy=False, typing=False)
 
 
+def in_ray_room(module: str, package: str) -> bool:
+    return f"{module}.".startswith(f"{package}.{RAY_ROOM}.")
+
+
 def complaint(module: str, package: str, found: Import) -> str:
     """What is wrong with one import of *module*; empty if nothing is."""
     room = room_of(module)
@@ -114,9 +124,12 @@ def complaint(module: str, package: str, found: Import) -> str:
     if outside != package:
         if outside == "onnxruntime" and module != f"{package}._optional" and not found.typing:
             return "imports onnxruntime itself, past the helper that switches its telemetry off"
-        if outside in OPTIONAL and not (found.lazy or found.typing) and not (room == "cli" and outside in ("typer", "rich")):
+        own = (room == "cli" and outside in ("typer", "rich")) or (in_ray_room(module, package) and outside == "ray")
+        if outside in OPTIONAL and not (found.lazy or found.typing) and not own:
             return f"imports {outside} at once instead of at first use"
         return ""
+    if in_ray_room(found.target, package) and not (found.lazy or found.typing or in_ray_room(module, package)):
+        return f"imports {found.target} at once, which needs Ray"
     if module == package:
         # the public names are loaded on demand from wherever they live
         eager = not (found.lazy or found.typing)
@@ -192,6 +205,9 @@ def written(folder: Path, files: dict[str, str]) -> Path:
         ("dropin/table.py", "from ..serve import server", "dropin must not import serve"),
         ("serve/server.py", "from ..rknn import context", "serve must not import rknn"),
         ("serve/server.py", "from ..cli import app", "serve must not import cli"),
+        ("serve/server.py", "from .cluster import engine", "which needs Ray"),
+        ("serve/server.py", "import ray", "at once instead of at first use"),
+        ("cli/cluster.py", "from ..serve.cluster import ClusterServer", "which needs Ray"),
         ("demo/pages.py", "from ..cli import console", "demo must not import cli"),
         ("__init__.py", "from .npu import memory", "imports anynpu.npu.memory at once"),
         ("novel/room.py", "", "a room that the table of arrows does not have"),
@@ -229,6 +245,8 @@ def test_a_forbidden_import_is_found(tmp_path: Path, file: str, text: str, expec
         ("rknn/backend.py", "from ..session import Backend\nfrom ..npu import memory"),
         ("dropin/table.py", "from ..rknn.software import calls\nfrom ..vip import context"),
         ("serve/server.py", "from ..session import InferenceSession"),
+        ("serve/cluster/engine.py", "import ray\nfrom ray import serve\nfrom ..options import ServeOptions\nfrom .plan import x"),
+        ("cli/cluster.py", "def f():\n    from ..serve.cluster import ClusterServer"),
         ("cli/app.py", "import typer\nimport rich\nimport anynpu\nfrom ..demo import pages\nfrom ..compiler.place import x"),
         ("_optional.py", "def onnxruntime():\n    import onnxruntime\n    return onnxruntime"),
     ],
@@ -279,7 +297,7 @@ for name in sys.argv[1:]:
     report["changed"] += [f"{name}: {key}" for key in before if before[key] != after[key]]
     report["loaded"] += [
         f"{name}: {package}"
-        for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click", "starlette", "uvicorn", "grpc", "prometheus_client")
+        for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click", "starlette", "uvicorn", "grpc", "prometheus_client", "ray")
         if package in sys.modules
     ]
 print(json.dumps(report))
@@ -308,6 +326,7 @@ def test_importing_any_module_but_the_command_line_changes_nothing_and_loads_not
         if path.relative_to(PACKAGE).parts[0] not in ("cli", "native")
         and "generate" not in path.parts
         and path.stem not in runs_when_imported
+        and module_name(path, PACKAGE) not in WITH_RAY
     ]
     assert {"anynpu", "anynpu.chips", "anynpu.errors", "anynpu.program"} <= set(modules)
     result = import_in_fresh_interpreter(*modules)

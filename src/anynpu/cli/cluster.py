@@ -73,7 +73,6 @@ def command(
       anynpu cluster --pool rk3588=/srv/large --pool rk3576=/srv/small --address auto
     """
     from ..serve import ServeOptions
-    from ..serve.cluster import ClusterServer, VirtualBoards
     from ..serve.cluster.plan import PoolPlan, parse_pools
     from ..serve.options import read_keys
 
@@ -86,6 +85,8 @@ def command(
         plans = [PoolPlan((), name) for name in ([each.partition("=")[0] for each in pool or ()] or ["boards"])]
     else:
         plans = parse_pools(models or (), pool or (), boards)
+    if virtual is not None:  # a board on this machine finds files as this process does
+        plans = [PoolPlan(tuple(map(_absolute, plan.models)), plan.name, plan.boards) for plan in plans]
     options = ServeOptions(
         host=host,
         port=port,
@@ -106,13 +107,13 @@ def command(
         control=control,
         access_log=access_log,
     )
+    from ..serve.cluster import ClusterServer, VirtualBoards
+
     start_log(json_log)
     with contextlib.ExitStack() as stack:
         if virtual is not None:
             kinds = tuple("" if plan.resource == "NPU" else plan.resource for plan in plans for _ in range(virtual))
             address = stack.enter_context(VirtualBoards(len(kinds), resources=kinds)).address
-            # a board on this machine finds files as this process does
-            plans = [PoolPlan(tuple(map(_absolute, plan.models)), plan.name, plan.boards) for plan in plans]
         assert address is not None
         ClusterServer(plans, options, address=address, attach=attach).run()
 

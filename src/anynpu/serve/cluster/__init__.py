@@ -1,8 +1,7 @@
 """Many boards that serve as one: a Ray Serve application with a replica on each board, and a front that speaks the whole protocol.
 
->>> from anynpu.serve import ServeOptions                                                    # doctest: +SKIP
->>> from anynpu.serve.cluster import ClusterServer, PoolPlan, VirtualBoards
->>> with VirtualBoards(3) as boards, ClusterServer([PoolPlan(("yolo.rknn",))], ServeOptions(), address=boards.address):
+>>> from anynpu.serve.cluster import ClusterServer, PoolPlan, VirtualBoards                  # doctest: +SKIP
+>>> with VirtualBoards(3) as boards, ClusterServer([PoolPlan(("yolo.rknn",))], address=boards.address):   # doctest: +SKIP
 ...     input("Enter ends the cluster")
 
 On the command line: ``anynpu cluster yolo.rknn --virtual 3``. Needs the extra ``cluster``; the plain server never imports this package.

@@ -1,0 +1,91 @@
+"""``anynpu cluster`` as a process: virtual boards until a signal, with nothing left behind; and wrong usage."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import tritonclient.http as triton_http
+
+from anynpu.session import InferenceSession
+
+
+def test_virtual_boards_until_a_signal(compiled_path: Path) -> None:
+    if not os.environ.get("ANYNPU_REQUIRE_ALL"):
+        pytest.importorskip("ray")
+    picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
+    with InferenceSession(compiled_path, device="sim:rk3588") as session:
+        (expected,) = session.run(None, picture)
+    options = ("--virtual", "1", "--device", "sim:rk3588", "--port", "0", "--grpc-port", "0", "--json-log")
+    command = [sys.executable, "-m", "anynpu.cli", "cluster", str(compiled_path), *options]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+    assert process.stderr is not None
+    killer = threading.Timer(120, process.kill)
+    killer.start()
+    try:
+        address = _address(process)
+        family = psutil.Process(process.pid).children(recursive=True)
+        assert any("raylet" in each.name() for each in family)
+        tensor = triton_http.InferInput("images", [1, 3, 16, 16], "FP32")
+        tensor.set_data_from_numpy(picture)
+        with triton_http.InferenceServerClient(address) as client:
+            assert np.array_equal(client.infer("small", [tensor]).as_numpy("scores"), expected)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        killer.cancel()
+        if process.poll() is None:
+            process.kill()
+            process.wait(30)
+        process.stderr.close()
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert [each.cmdline()[:3] for each in alive if each.status() != psutil.STATUS_ZOMBIE] == []
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stderr is not None
+    for line in process.stderr:
+        found = re.search(r"serving on http://(\S+) and", json.loads(line)["message"]) if line.startswith("{") else None
+        if found:
+            return found[1]
+    pytest.fail("the cluster ended")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("net.rknn",), "either virtual or has an address"),
+        (("net.rknn", "--virtual", "2", "--address", "auto"), "either virtual or has an address"),
+        (("--virtual", "2"), "either models, for all of its boards, or pools"),
+        (("net.rknn", "--pool", "a=b.rknn", "--virtual", "2"), "either models, for all of its boards, or pools"),
+        (("--pool", "rk3588", "--virtual", "2"), "is no pool"),
+        (("net.rknn", "--virtual", "2", "--host", "0.0.0.0"), "no TLS and no API keys"),
+        (("absent.rknn", "--virtual", "2"), "there is no model file absent.rknn"),
+    ],
+)
+def test_wrong_usage(
+    invoke: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.rknn").write_bytes(b"x")
+    outcome = invoke("cluster", *arguments)
+    assert (outcome.code, message in outcome.err) == (1, True), outcome.err
+
+
+def test_without_ray_the_extra_is_named(invoke: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    outcome = invoke("cluster", "net.rknn", "--address", "auto")
+    assert outcome.code == 1
+    assert "pip install 'anynpu[cluster]'" in outcome.err
