@@ -64,6 +64,11 @@ class VirtualBoards:
         """Of the Ray cluster."""
         return str(self._cluster.address)
 
+    @property
+    def host(self) -> str:
+        """The address of the head alone: a driver (``ray.init``) has to name it as its own, or Ray takes that of the network."""
+        return HEAD
+
     def start(self) -> None:
         """Start the head and all boards."""
         quieten()
