@@ -138,7 +138,10 @@ class Connection:
         code, text = error.code().name, error.details() or ""
         message, _, hint = text.partition("\n  hint: ")
         where = f"{self.server}: {message}"
-        if code == "UNAVAILABLE":
+        if code in (
+            "UNAVAILABLE",
+            "CANCELLED",
+        ):  # a server that ends cancels what reaches it then; our own cancelling is no RpcError
             return DeviceUnavailable(f"the server {self.server} does not answer: {message}", hint=hint or "is it running?"), 0.0
         if code == "RESOURCE_EXHAUSTED":
             trailing = dict(error.trailing_metadata() or ())
@@ -150,8 +153,6 @@ class Connection:
             return DeviceTimeout(
                 where if timeout is None else f"the request did not finish within {timeout:g} s", hint=hint
             ), None
-        if code == "CANCELLED":
-            return JobCancelled("the request was cancelled"), None
         kinds: dict[str, type[AnynpuError]] = {
             "NOT_FOUND": UnknownModelError,
             "INVALID_ARGUMENT": FeedError,
