@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import json
 import queue
+import re
 import select
 import threading
 import time
@@ -24,23 +25,16 @@ from anynpu.errors import AnynpuError
 
 from .board import MAX_QUEUE
 from .proxies import PROXIES, Proxy
-from .running import INFER, Board, Hold, ask, infer_body, wait_until
+from .running import INFER, ROOT, Board, Hold, ask, infer_body, wait_until
 
-RETRY = {
-    "methodConfig": [
-        {
-            "name": [{"service": "inference.GRPCInferenceService", "method": "ModelInfer"}],
-            "retryPolicy": {
-                "maxAttempts": 4,
-                "initialBackoff": "0.05s",
-                "maxBackoff": "1s",
-                "backoffMultiplier": 2,
-                "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"],
-            },
-        }
-    ]
-}
-"""What docs/deploy.md tells a gRPC client to do."""
+
+def documented_arguments() -> list[tuple[str, Any]]:
+    """What docs/deploy.md tells a gRPC client to do."""
+    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/deploy.md", "exec"), names)
+    found: list[tuple[str, Any]] = names["arguments"]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +232,7 @@ def test_a_board_that_is_lost_or_updated_costs_no_answer_and_comes_back(proxy: P
         connection.close()
 
     def rpc_client(number: int) -> None:
-        with grpc_client(proxy, ("grpc.service_config", json.dumps(RETRY)), ("grpc.client", number)) as client:
+        with grpc_client(proxy, *documented_arguments(), ("grpc.client", number)) as client:
             while not stop.is_set() and time.monotonic() < stop_at:
                 try:
                     result = client.infer("net", [triton_input(triton_grpc, 0.03, number)])
