@@ -266,7 +266,7 @@ async def _infer(exchange: Exchange) -> None:
 
     parameters = exchange.parameters
     try:
-        answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read)
+        answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read, exchange.headers)
     except asyncio.CancelledError:
         if not exchange.gone:
             raise

@@ -28,6 +28,7 @@ from ..tensor import TensorSpec
 from .admission import Admission
 from .batching import Batcher
 from .options import ServeOptions
+from .traces import note_run
 
 __all__ = ["InferAnswer", "InferRequest", "ModelCounts", "ServedModel", "TensorDescription", "open_session"]
 
@@ -292,6 +293,7 @@ class ServedModel:
                 raise
             results, times = await self.session.arun_timed(names, feed, priority=priority, timeout=left)
         self.counts.executed(times)
+        note_run(times)
         self.admission.learn((times.inputs + times.run + times.outputs) / 1e9)
         return results
 
