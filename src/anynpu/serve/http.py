@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
+from .configuration import configuration
 from .connection import BODY, CROWDED, ConnectionEnded, IncomingBody
 from .failures import ClientGone, failure_of, message_of
 from .model import InferRequest, ServedModel
@@ -239,6 +240,10 @@ async def _metadata(exchange: Exchange) -> None:
     )
 
 
+async def _configuration(exchange: Exchange) -> None:
+    await exchange.answer_json(configuration(_model(exchange), exchange.service.options))
+
+
 async def _statistics(exchange: Exchange) -> None:
     parameters = exchange.parameters
     found = exchange.service.statistics(parameters.get("model", ""), parameters.get("version", ""))
@@ -337,6 +342,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this orde
     ("GET", "/v2/models/{model}/versions/{version}/ready", _model_ready),
     ("GET", "/v2/models/{model}/stats", _statistics),
     ("GET", "/v2/models/{model}/versions/{version}/stats", _statistics),
+    ("GET", "/v2/models/{model}/config", _configuration),
+    ("GET", "/v2/models/{model}/versions/{version}/config", _configuration),
     ("POST", "/v2/repository/index", _index),
     ("POST", "/v2/repository/models/{model}/load", _load),
     ("POST", "/v2/repository/models/{model}/unload", _unload),

@@ -158,6 +158,11 @@ class ServedModel:
         return f"anynpu_{self.session.backend.chip}"
 
     @property
+    def batch(self) -> int:
+        """Samples of one run; 0 for a model whose tensors have no batch in common, which takes no batches."""
+        return self._batch
+
+    @property
     def details(self) -> ModelDetails:
         """What a session on another machine must know."""
         backend = self.session.backend

@@ -30,6 +30,7 @@ from ..inference_protocol import (
     messages,
 )
 from ..raw_contents import field_of, join_contents, split_contents
+from .configuration import configuration_message
 from .failures import failure_of, message_of
 from .model import InferAnswer, InferRequest, ServedModel
 from .rest import LARGEST_EXTENT, MOST_AXES, MOST_TENSORS, read_parameters
@@ -234,6 +235,10 @@ class Calls:
                 target.add(name=tensor.name, datatype=tensor.datatype, shape=tensor.shape)
         answer.properties[DETAILS] = model.details.to_text()
         return answer
+
+    async def _ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        model = self._service.model(request.name, request.version)
+        return messages().ModelConfigResponse(config=configuration_message(model, self._service.options))
 
     async def _ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages().ModelStatisticsResponse(model_stats=self._service.statistics(request.name, request.version))

@@ -25,7 +25,7 @@ __all__ = ["EXTENSIONS", "Service"]
 
 log = logging.getLogger("anynpu.serve")
 
-EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository", "parameters")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "model_repository", "parameters")
 NAME = "anynpu"
 
 
