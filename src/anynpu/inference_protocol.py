@@ -243,6 +243,7 @@ def _set_type(field: Any, kind: str) -> None:
         field.type_name = f".inference.{kind}"
 
 
+@functools.lru_cache(maxsize=64)  # numpy takes long to name a type
 def datatype_of(dtype: np.dtype[Any]) -> str:
     """The protocol's name of a numpy type.
 

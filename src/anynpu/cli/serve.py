@@ -49,7 +49,8 @@ def command(
     max_request: Annotated[float, typer.Option("--max-request", min=0.001, metavar="MB", help="Size of one request.")] = 64.0,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Most seconds for one request.")] = 60.0,
     watchdog: Annotated[
-        int | None, typer.Option("--watchdog", min=1, metavar="MS", help="Give a core up whose run takes longer.")
+        int | None,
+        typer.Option("--watchdog", min=1, metavar="MS", help="Give a core up whose run takes longer; default: as --timeout."),
     ] = None,
     drain: Annotated[float, typer.Option("--drain", min=0, help="Seconds to finish accepted requests at the end.")] = 30.0,
     certificate: Annotated[Path | None, typer.Option("--certificate", metavar="PEM", help="TLS certificate.")] = None,

@@ -1,22 +1,24 @@
 """The REST face: an ASGI application of Starlette's routes.
 
-A request whose client has gone is cancelled: while it is worked on, a second task waits for the end of the connection.
+A request whose client has gone is cancelled by its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
 from .configuration import configuration
-from .connection import BODY, CROWDED, ConnectionEnded, IncomingBody
+from .connection import BODY, CROWDED, GONE, ConnectionEnded, IncomingBody
 from .failures import ClientGone, failure_of, message_of
 from .model import InferRequest, ServedModel
 from .openapi import describe
@@ -51,6 +53,7 @@ class Exchange:
         self.gone = False
         self.crowded = CROWDED in scope
         self._incoming: IncomingBody | None = scope.get(BODY)
+        self._when_gone: set[Callable[[], None]] = scope.get(GONE, set())
         self._receive = receive
         self._send = send
         self._held = 0
@@ -104,12 +107,25 @@ class Exchange:
         self.service.limits.give(self._held)
         self._held = 0
 
-    async def cancel_if_gone(self, task: asyncio.Task[Any]) -> None:
-        """Cancel *task* when the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        task.cancel()
+    @contextlib.contextmanager
+    def cancelled_if_gone(self) -> Iterator[None]:
+        """While this lasts, the calling task is cancelled when the client has gone."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            self.gone = True
+            task.cancel()
+
+        self._when_gone.add(cancel)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.gone:
+                raise
+            raise ClientGone from None
+        finally:
+            self._when_gone.discard(cancel)
 
     async def answer(
         self, status: int, parts: list[bytes], kind: bytes = b"application/json", *headers: tuple[bytes, bytes]
@@ -150,6 +166,7 @@ class Endpoint:
     def __init__(self, service: Service, handlers: Mapping[str, Handler]) -> None:
         self._service = service
         self._handlers = handlers
+        self._only_local = is_loopback(service.options.host) and not service.keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, scope, receive, send)
@@ -161,9 +178,6 @@ class Endpoint:
             await self._handlers.get("GET" if method == "HEAD" else method, self._wrong_method)(exchange)
         except ClientGone:
             pass
-        except asyncio.CancelledError:
-            if not exchange.gone:
-                raise
         except AnynpuError as error:
             await exchange.fail(error)
         except Exception as error:  # the client must get an answer whatever happened
@@ -182,7 +196,7 @@ class Endpoint:
     def _check_access(self, exchange: Exchange, path: str) -> None:
         headers = exchange.headers
         host = headers.get("host", "")
-        if is_loopback(self._service.options.host) and not self._service.keys and not _is_local(host):
+        if self._only_local and not _is_local(host):
             # a page of the web that made its name point at this machine
             raise AccessDeniedError(f"the server does not go by the name {host!r}", hint="address it as 127.0.0.1 or localhost")
         origin = headers.get("origin")
@@ -194,6 +208,7 @@ class Endpoint:
             self._service.keys.check(headers.get("authorization"), headers.get("x-api-key"))
 
 
+@functools.lru_cache(maxsize=256)
 def _is_local(host: str) -> bool:
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
@@ -252,12 +267,9 @@ async def _statistics(exchange: Exchange) -> None:
 
 async def _infer(exchange: Exchange) -> None:
     forms = OutputForms({}, False)
-    watch: asyncio.Future[None] | None = None
-    task = asyncio.current_task()
-    assert task is not None
 
     async def read(model: ServedModel) -> InferRequest:
-        nonlocal forms, watch
+        nonlocal forms
         body = await exchange.body()
         header = exchange.headers.get(HEADER_LENGTH)
         exchange.service.limits.check_json(len(body) if header is None else header_length(header, len(body)))
@@ -266,19 +278,11 @@ async def _infer(exchange: Exchange) -> None:
             request, forms = await asyncio.to_thread(parse_infer, *given)
         else:
             request, forms = parse_infer(*given)
-        watch = asyncio.ensure_future(exchange.cancel_if_gone(task))
         return request
 
     parameters = exchange.parameters
-    try:
+    with exchange.cancelled_if_gone():
         answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read, exchange.headers)
-    except asyncio.CancelledError:
-        if not exchange.gone:
-            raise
-        raise ClientGone from None
-    finally:
-        if watch is not None:
-            watch.cancel()
     large = sum(array.size for name, array in answer.outputs.items() if not forms.binary(name)) > LARGE_JSON // 8
     parts, length = await asyncio.to_thread(encode_answer, answer, forms) if large else encode_answer(answer, forms)
     if length is None:

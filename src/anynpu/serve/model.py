@@ -117,8 +117,7 @@ def open_session(path: Path, options: ServeOptions) -> InferenceSession:
     """A session as the server uses one."""
     # nobody else has the memory of a request: it need not be copied
     given: dict[str, Any] = {"layout": options.layout, "max_queue_size": options.max_queue, "copy_inputs": False}
-    if options.watchdog_ms is not None:
-        given["watchdog_ms"] = options.watchdog_ms
+    given["watchdog_ms"] = options.watchdog_ms or max(1, round(options.timeout * 1000))
     return InferenceSession(path, provider_options=make_provider_options(**given), device=options.device)
 
 

@@ -40,7 +40,7 @@ class ServeOptions:
     :ivar write_timeout: seconds until the client must have taken the answer
     :ivar max_connections: HTTP connections at a time
     :ivar drain_timeout: seconds that accepted requests may take after the server was told to end
-    :ivar watchdog_ms: how long one run may take before its core is fenced
+    :ivar watchdog_ms: how long one run may take before its core is fenced; None: as long as a request (``timeout``)
     :ivar certificate: file with the TLS certificate chain
     :ivar private_key: file with its private key
     :ivar api_keys: keys of which a client must show one; none: anybody may use the server

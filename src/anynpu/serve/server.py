@@ -195,6 +195,7 @@ def _http_server(service: Service) -> Any:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
         ssl_certfile=None if options.certificate is None else str(options.certificate),
