@@ -28,6 +28,7 @@ from ..tensor import TensorSpec
 from .admission import Admission
 from .batching import Batcher
 from .options import ServeOptions
+from .traces import note_run
 
 __all__ = ["InferAnswer", "InferRequest", "ModelCounts", "ServedModel", "TensorDescription", "open_session"]
 
@@ -154,6 +155,11 @@ class ServedModel:
     def platform(self) -> str:
         """What the protocol calls the platform: the chip."""
         return f"anynpu_{self.session.backend.chip}"
+
+    @property
+    def batch(self) -> int:
+        """Samples of one run; 0 for a model whose tensors have no batch in common, which takes no batches."""
+        return self._batch
 
     @property
     def details(self) -> ModelDetails:
@@ -291,6 +297,7 @@ class ServedModel:
                 raise
             results, times = await self.session.arun_timed(names, feed, priority=priority, timeout=left)
         self.counts.executed(times)
+        note_run(times)
         self.admission.learn((times.inputs + times.run + times.outputs) / 1e9)
         return results
 

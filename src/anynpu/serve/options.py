@@ -48,6 +48,8 @@ class ServeOptions:
     :ivar control: whether clients may load and unload models
     :ivar load_root: folder below which a client may name a model file to load; None: clients cannot name files
     :ivar access_log: log every request
+    :ivar trace: send OpenTelemetry traces to the collector that the ``OTEL_`` variables name; a program that has set OpenTelemetry up
+        itself gets them without it
     """
 
     host: str = "127.0.0.1"
@@ -76,6 +78,7 @@ class ServeOptions:
     control: bool = True
     load_root: Path | None = None
     access_log: bool = False
+    trace: bool = False
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):
