@@ -34,6 +34,7 @@ soak: $(STAMP)
 	ANYNPU_SESSION_REQUESTS=1000000 $(BIN)/pytest -q tests/session/test_soak.py
 	ANYNPU_MISUSE_STEPS=100000 ANYNPU_THREAD_SECONDS=60 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -q tests/rknn/test_misuse.py tests/rknn/test_threads.py tests/rknn/test_leaks.py
 	ANYNPU_MISUSE_STEPS=100000 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -q tests/vip/test_misuse.py tests/dropin/test_vip.py -k "random"
+	ANYNPU_OPENAPI_EXAMPLES=1500 ANYNPU_MALFORMED=20 $(BIN)/pytest -n 2 -q tests/serve/test_openapi.py tests/serve/test_malformed.py
 
 venv: $(STAMP)
 

@@ -17,7 +17,7 @@ def _load(package: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package.partition(".")[0]:
+        if not f"{package}.".startswith(f"{error.name}."):  # something else is missing
             raise
         raise MissingDependencyError.for_extra(package, extra) from None
 
@@ -77,3 +77,8 @@ def prometheus_client(module: str = "") -> Any:
 def protobuf(module: str) -> Any:
     """A module of ``google.protobuf``."""
     return _load(f"google.protobuf.{module}", "serve")
+
+
+def opentelemetry(module: str) -> Any:
+    """A module of ``opentelemetry``, which several packages share."""
+    return _load(f"opentelemetry.{module}", "trace")

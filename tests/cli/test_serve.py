@@ -9,7 +9,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,7 @@ import numpy as np
 import pytest
 import tritonclient.http as triton_http
 
-from anynpu.session import InferenceSession
+from anynpu.session import InferenceSession, make_provider_options
 
 
 @contextmanager
@@ -63,15 +65,45 @@ def test_a_compiled_model_until_a_signal(compiled_path: Path) -> None:
         assert json.loads(process.stderr.read().splitlines()[-1])["message"] == "ended"
 
 
-def test_a_server_that_is_killed_can_be_started_again_on_its_ports(compiled_path: Path) -> None:
-    with serving(compiled_path, "--device", "sim:rk3588", "--port", 0, "--grpc-port", 0) as (process, http_address, grpc_address):
-        with triton_http.InferenceServerClient(http_address) as client:
-            assert client.is_server_ready()
-        process.kill()
-        process.wait(30)
-    ports = "--port", http_address.rpartition(":")[2], "--grpc-port", grpc_address.rpartition(":")[2]
-    with serving(compiled_path, "--device", "sim:rk3588", *ports), triton_http.InferenceServerClient(http_address) as client:
-        assert client.is_model_ready("small")
+def test_a_server_that_is_killed_can_be_started_again_and_sessions_go_on(compiled_path: Path) -> None:
+    picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
+    with InferenceSession(compiled_path, device="sim:rk3588") as session:
+        (expected,) = session.run(None, picture)
+    device = "--device", "sim:rk3588"
+    rights: list[bool] = []
+    stop = threading.Event()
+
+    def use(session: InferenceSession) -> None:
+        while not stop.is_set():
+            rights.append(np.array_equal(session.run(None, picture)[0], expected))
+
+    with ThreadPoolExecutor(2) as pool:
+        with serving(compiled_path, *device, "--port", 0, "--grpc-port", 0) as (process, http_address, grpc_address):
+            options = make_provider_options(submit_timeout_ms=60_000)
+            session = InferenceSession(f"grpc://{grpc_address}/small", provider_options=options)
+            users = [pool.submit(use, session) for _ in range(2)]
+            wait_for(lambda: len(rights) > 20)
+            process.kill()
+            process.wait(30)
+            with pytest.raises(OSError), triton_http.InferenceServerClient(http_address) as client:
+                client.is_server_live()
+        ports = "--port", http_address.rpartition(":")[2], "--grpc-port", grpc_address.rpartition(":")[2]
+        with serving(compiled_path, *device, *ports), triton_http.InferenceServerClient(http_address) as client:
+            assert client.is_model_ready("small")
+            before = len(rights)
+            wait_for(lambda: len(rights) > before + 20)
+            stop.set()
+            for user in users:
+                user.result(60)
+            session.close()
+    assert all(rights)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 40.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.01)
 
 
 def test_wrong_usage(invoke: Any, tmp_path: Path) -> None:
@@ -81,3 +113,9 @@ def test_wrong_usage(invoke: Any, tmp_path: Path) -> None:
     path.write_bytes(b"x")
     outcome = invoke("serve", path, "--host", "0.0.0.0")
     assert (outcome.code, "no TLS and no API keys" in outcome.err) == (1, True)
+
+
+def test_the_description_is_printed_without_a_model(invoke: Any) -> None:
+    outcome = invoke("serve", "--openapi")
+    assert outcome.code == 0
+    assert "/v2/models/{model}/infer" in json.loads(outcome.out)["paths"]

@@ -1,12 +1,21 @@
-"""Whatever a client sends, it gets an answer that says what is wrong, and the server goes on."""
+"""Whatever a client sends, it gets an answer that says what is wrong, and the server goes on as before.
+
+``ANYNPU_MALFORMED`` multiplies the number of requests.
+"""
 
 from __future__ import annotations
 
-import copy
+import asyncio
 import http.client
 import json
+import os
 import random
-from collections.abc import Callable
+import re
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import grpc
@@ -15,68 +24,35 @@ import pytest
 from session.fake import FakeDevice
 
 from anynpu.errors import RequestError
-from anynpu.inference_protocol import messages
+from anynpu.inference_protocol import METHODS, SERVICE, messages
+from anynpu.serve import Server
 from anynpu.serve.rest import decompress, parse_infer
 
 from .conftest import Serve, exchange, infer_body
+from .malformed import damaged, inference_message, mutated, wrong_body, wrong_connection, wrong_message
 
-VALUES: list[Any] = [
-    *(None, True, False, 0, -1, 1, 4, 2**31, 2**63, 2**70, 1.5, float("nan"), "", "x", "FP32", "BYTES", [], {}),
-    *([[]], [1, [2]], ["1"], {"name": "x"}, [None], [[1, 2], [3]], "é\\u0000", [2**64], [1e400], -(2**63)),
-]
-
-
-def document() -> dict[str, Any]:
-    binary = {"name": "b", "datatype": "INT16", "shape": [2], "parameters": {"binary_data_size": 4}}
-    text = {"name": "x", "datatype": "FP32", "shape": [1, 4], "data": [[1, 2, 3, 4]]}
-    outputs = [{"name": "y", "parameters": {"binary_data": True}}]
-    return {"id": "1", "parameters": {"priority": 1, "timeout": 10**7}, "inputs": [text, binary], "outputs": outputs}
+TIMES = int(os.environ.get("ANYNPU_MALFORMED", "1"))
+INFER = "/v2/models/net/infer"
+CLIENT_ERRORS = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}
+"""What a request that may be wrong ends with; its time may be over, since it says itself how much it has."""
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """All containers of a document with their keys."""
-    keys = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
-    return [(value, key) for key in keys] + [place for key in keys for place in places(value[key])]
-
-
-def mutated(rng: random.Random) -> tuple[bytes, str | None]:
-    """A body and its header length, with something wrong in most cases."""
-    given = document()
-    if rng.random() < 0.5:
-        del given["inputs"][1]
-    for _ in range(rng.randint(1, 3)):
-        container, key = rng.choice(places(given))
-        if rng.random() < 0.25:
-            try:
-                del container[key]
-            except (KeyError, IndexError):
-                pass
-        else:
-            if isinstance(container, list) and key >= len(container):
-                continue
-            container[key] = copy.deepcopy(rng.choice(VALUES))
-    text = json.dumps(given).encode()
-    header: str | None = str(len(text))
-    body = text + bytes(4)
-    choice = rng.random()
-    if choice < 0.3:
-        damaged = bytearray(body)
-        for _ in range(rng.randint(1, 8)):
-            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
-        body = bytes(damaged)
-    elif choice < 0.4:
-        body = body[: rng.randrange(len(body))]
-    elif choice < 0.5:
-        header = rng.choice(["-1", "0", "99999999999999", "x", "1.5", "", str(len(text) // 2)])
-    elif choice < 0.6:
-        header, body = None, text
-    return body, header
+def check_unharmed(server: Server) -> None:
+    """Nothing is held, nobody is connected but the one who asks, and a right request is answered."""
+    for _ in range(200):  # closed connections are noticed a moment later
+        status = json.loads(exchange(server, "GET", "/status/data")[2])
+        held = status["inflight_bytes"], status["connections"], status["models"][0]["running"], status["models"][0]["waiting"]
+        if held == (0, 1, 0, 0):
+            break
+        time.sleep(0.05)
+    assert held == (0, 1, 0, 0)
+    assert exchange(server, "POST", INFER, infer_body())[0] == 200
 
 
 def test_reading_any_body_gives_a_request_or_says_what_is_wrong() -> None:
     rng = random.Random(10)
     refused = 0
-    for _ in range(6000):
+    for _ in range(3000):
         body, header = mutated(rng)
         try:
             request, _ = parse_infer("net", "", body, header)
@@ -84,26 +60,83 @@ def test_reading_any_body_gives_a_request_or_says_what_is_wrong() -> None:
             refused += 1
         else:
             assert all(isinstance(array, np.ndarray) for array in request.inputs.values())
-    assert 4000 < refused < 6000
+    assert 2000 < refused < 3000
 
 
-def test_the_server_answers_any_body_with_a_client_error(serve: Serve) -> None:
+@pytest.mark.parametrize("seed", range(4))
+def test_any_body_gets_an_answer_or_a_client_error(serve: Serve, seed: int) -> None:
+    """Each time 5000 bodies over HTTP."""
+    server = serve(FakeDevice(), max_wait_ms=10_000, max_request_bytes=2**19)
+    rng = random.Random(seed)
+    seen: Counter[int] = Counter()
+    with closing(http.client.HTTPConnection(server.http_address, timeout=20)) as connection:
+        for _ in range(5000 * TIMES):
+            body, headers = wrong_body(rng)
+            connection.request("POST", INFER, body, headers)
+            answer = connection.getresponse()
+            text = answer.read()
+            seen[answer.status] += 1
+            assert answer.status in (200, 400, 404, 413, 504), (answer.status, text, body, headers)
+            assert answer.status == 200 or len(json.loads(text)["error"]) > 10
+    assert seen[200] > 100
+    assert seen[400] > 3000 * TIMES
+    assert seen[413] > 0
+    assert seen[504] < 50 * TIMES
+    check_unharmed(server)
+
+
+async def converse(server: Server, data: bytes) -> list[int]:
+    """The statuses of all answers to *data* on one connection, which ends when the client has no more to send."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    answer = b""
+    try:
+        writer.write(data)
+        while chunk := await asyncio.wait_for(reader.read(2**16), 0.5):
+            answer += chunk
+    except (TimeoutError, asyncio.TimeoutError):
+        writer.write_eof()
+        answer += await asyncio.wait_for(reader.read(), 20)
+    except (ConnectionResetError, BrokenPipeError):
+        pass  # the server had closed while more was on its way
+    finally:
+        writer.close()
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
+
+
+def test_any_bytes_on_a_connection_of_http(serve: Serve) -> None:
+    server = serve(FakeDevice(), max_wait_ms=60_000, max_queue=1000, max_request_bytes=2**19)
+    rng = random.Random(20)
+    seen: Counter[int] = Counter()
+
+    async def ask() -> None:
+        for _ in range(10 * TIMES):
+            given = [wrong_connection(rng, INFER) for _ in range(100)]
+            found = await asyncio.gather(*(converse(server, data) for data in given))
+            for data, statuses in zip(given, found, strict=True):
+                seen.update(statuses)
+                assert all(status < 500 or status == 504 for status in statuses), (statuses, data[:3000])
+
+    asyncio.run(ask())
+    assert {100, 200, 400, 403, 404, 405, 413} <= seen.keys()
+    check_unharmed(server)
+
+
+def test_requests_behind_each_other_on_one_connection(serve: Serve) -> None:
     server = serve(FakeDevice(), max_wait_ms=10_000)
-    rng = random.Random(11)
-    connection = http.client.HTTPConnection(server.http_address, timeout=20)
-    seen: set[int] = set()
-    for _ in range(1500):
-        body, header = mutated(rng)
-        headers = {} if header is None else {"Inference-Header-Content-Length": header}
-        connection.request("POST", "/v2/models/net/infer", body, headers)
-        answer = connection.getresponse()
-        text = answer.read()
-        seen.add(answer.status)
-        assert answer.status in (200, 400, 404), (answer.status, text, body)
-        assert answer.status == 200 or json.loads(text)["error"]
-    connection.close()
-    assert seen >= {200, 400}
-    assert exchange(server, "POST", "/v2/models/net/infer", infer_body())[0] == 200
+
+    def request(body: bytes) -> bytes:
+        return f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
+
+    right, wrong = request(infer_body()), request(b"{")
+    assert asyncio.run(converse(server, right * 3 + wrong + right)) == [200, 200, 200, 400, 200]
+    chunked = b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode()
+    for byte in infer_body():
+        chunked += b"1\r\n%c\r\n" % byte
+    assert asyncio.run(converse(server, (chunked + b"0\r\n\r\n") * 2)) == [200, 200]
+    # what cannot be parsed ends the connection, and no earlier request gets the answer that belongs to it
+    assert asyncio.run(converse(server, right * 2 + b"garbage\r\n\r\n")) in ([], [200], [200, 200])
+    assert asyncio.run(converse(server, b"garbage\r\n\r\n")) == [400]
+    check_unharmed(server)
 
 
 @pytest.mark.parametrize(
@@ -149,40 +182,94 @@ def test_other_calls_with_malformed_bodies(serve: Serve) -> None:
             assert status in (200, 400, 403, 404), answer
 
 
-def message_bytes() -> bytes:
-    request = messages().ModelInferRequest(model_name="net", id="1")
-    request.inputs.add(name="x", datatype="FP32", shape=[1, 4])
-    request.raw_input_contents.append(bytes(16))
-    request.parameters["priority"].int64_param = 1
-    request.outputs.add(name="y")
-    data: bytes = request.SerializeToString()
-    return data
+@pytest.fixture
+def channel(serve: Serve) -> Iterator[tuple[Server, Any]]:
+    """A server and a channel to it."""
+    server = serve(FakeDevice(), max_wait_ms=10_000, max_request_bytes=2**19)
+    with grpc.insecure_channel(server.grpc_address) as found:
+        yield server, found
+    check_unharmed(server)
 
 
-def damage(rng: random.Random, data: bytes) -> bytes:
-    changed = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        how, at = rng.random(), rng.randrange(len(changed))
-        if how < 0.6:
-            changed[at] = rng.randrange(256)
-        elif how < 0.8 and len(changed) > 1:
-            del changed[at]
-        else:
-            changed.insert(at, rng.randrange(256))
-    return bytes(changed)
+def outcome(call: Callable[..., Any], data: bytes) -> str:
+    """The status of a call; an error must have a text."""
+    try:
+        call(data, timeout=20)
+    except grpc.RpcError as error:
+        text, code = error.details(), str(error.code().name)
+    else:
+        return "OK"
+    assert len(text) > 10
+    return code
 
 
-def test_damaged_messages_over_grpc(serve: Serve) -> None:
-    server = serve(FakeDevice(), max_wait_ms=10_000)
+def test_any_message_over_grpc(channel: tuple[Server, Any]) -> None:
     rng = random.Random(12)
-    seen: set[str] = set()
-    with grpc.insecure_channel(server.grpc_address) as channel:
-        call: Callable[..., Any] = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        for _ in range(800):
+    seen: Counter[str] = Counter()
+    call = channel[1].unary_unary(f"/{SERVICE}/ModelInfer")
+    for _ in range(5000 * TIMES):
+        data = wrong_message(rng)
+        code = outcome(call, data)
+        seen[code] += 1
+        assert code in CLIENT_ERRORS, (code, data)
+    assert seen["OK"] > 50 * TIMES
+    assert seen["INVALID_ARGUMENT"] > 2500 * TIMES
+    assert seen["NOT_FOUND"] > 50 * TIMES
+    assert outcome(call, bytes(2**19 + 1)) == "RESOURCE_EXHAUSTED"
+    assert outcome(call, inference_message().SerializeToString()) == "OK"
+
+
+def test_any_message_to_the_other_calls_of_grpc(channel: tuple[Server, Any]) -> None:
+    rng = random.Random(13)
+    protocol = messages()
+    parameters = {"path": protocol.ModelRepositoryParameter(string_param="/etc/passwd")}
+    right = [
+        protocol.ModelMetadataRequest(name="net", version="1"),
+        protocol.RepositoryIndexRequest(ready=True),
+        protocol.RepositoryModelLoadRequest(model_name="other", parameters=parameters),
+    ]
+    for name in METHODS:
+        if name in ("ModelInfer", "ModelStreamInfer"):
+            continue
+        call = channel[1].unary_unary(f"/{SERVICE}/{name}")
+        for _ in range(120 * TIMES):
+            code = outcome(call, damaged(rng, rng.choice(right).SerializeToString(), 6).replace(b"net", b"nut"))
+            assert code in {*CLIENT_ERRORS, "PERMISSION_DENIED"}, (name, code)
+    assert outcome(channel[1].unary_unary(f"/{SERVICE}/Nothing"), b"") == "UNIMPLEMENTED"
+
+
+def test_any_message_in_a_stream_of_grpc(channel: tuple[Server, Any]) -> None:
+    rng = random.Random(14)
+    call = channel[1].stream_stream(
+        f"/{SERVICE}/ModelStreamInfer", response_deserializer=messages().ModelStreamInferResponse.FromString
+    )
+    right = inference_message().SerializeToString()
+    for _ in range(10 * TIMES):
+        given = [right if number % 10 == 9 else wrong_message(rng) for number in range(100)]
+        answers = list(call(iter(given), timeout=20))
+        assert len(answers) == 100
+        assert all(len(answer.error_message) > 10 or answer.infer_response.outputs for answer in answers)
+        assert all(answer.infer_response.outputs for answer in answers[9::10])
+        assert sum(bool(answer.error_message) for answer in answers) > 50
+
+
+def test_any_bytes_on_a_connection_of_grpc(channel: tuple[Server, Any]) -> None:
+    """No HTTP/2, and HTTP/2 that is damaged, on the port of gRPC: such connections end, and others are served."""
+    server, other = channel
+    rng = random.Random(15)
+    call = other.unary_unary(f"/{SERVICE}/ServerReady")
+    preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+    for number in range(60 * TIMES):
+        frame = rng.randbytes(rng.randint(1, 300))
+        data = rng.choice(
+            [frame, preface + frame, preface + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" + frame, b"GET / HTTP/1.1\r\n\r\n"]
+        )
+        with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=20) as client:
+            client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
             try:
-                call(damage(rng, message_bytes()), timeout=20)
-                seen.add("OK")
-            except grpc.RpcError as error:
-                seen.add(error.code().name)
-        call(message_bytes(), timeout=20)
-    assert {"OK", "INVALID_ARGUMENT", "NOT_FOUND"} <= seen <= {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}
+                while client.recv(2**16):
+                    pass
+            except ConnectionResetError:
+                pass
+        assert number % 10 or outcome(call, b"") == "OK"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -15,6 +16,14 @@ from ..errors import OptionError
 __all__ = ["command"]
 
 KEY_VARIABLE = "ANYNPU_API_KEYS"
+
+
+def _print_description(wanted: bool) -> None:
+    if wanted:
+        from ..serve.http import description
+
+        typer.echo(json.dumps(description(), indent=2))
+        raise typer.Exit
 
 
 def command(
@@ -31,7 +40,7 @@ def command(
     max_queue: Annotated[int, typer.Option("--max-queue", min=1, help="Runs of a model that may wait.")] = 64,
     max_wait: Annotated[
         float | None,
-        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait; default: 3/4 of an inference."),
+        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait; default: by load."),
     ] = None,
     window: Annotated[
         float, typer.Option("--batch-window", min=0, metavar="MS", help="How long a part of a batch waits for others.")
@@ -40,7 +49,8 @@ def command(
     max_request: Annotated[float, typer.Option("--max-request", min=0.001, metavar="MB", help="Size of one request.")] = 64.0,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Most seconds for one request.")] = 60.0,
     watchdog: Annotated[
-        int | None, typer.Option("--watchdog", min=1, metavar="MS", help="Give a core up whose run takes longer.")
+        int | None,
+        typer.Option("--watchdog", min=1, metavar="MS", help="Give a core up whose run takes longer; default: as --timeout."),
     ] = None,
     drain: Annotated[float, typer.Option("--drain", min=0, help="Seconds to finish accepted requests at the end.")] = 30.0,
     certificate: Annotated[Path | None, typer.Option("--certificate", metavar="PEM", help="TLS certificate.")] = None,
@@ -55,6 +65,14 @@ def command(
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     json_log: Annotated[bool, typer.Option("--json-log", help="Log JSON, one object a line.")] = False,
+    trace: Annotated[
+        bool | None,
+        typer.Option("--trace/--no-trace", help="Send OpenTelemetry traces; default: if the OTEL_ variables name a collector."),
+    ] = None,
+    openapi: Annotated[
+        bool,
+        typer.Option("--openapi", is_eager=True, callback=_print_description, help="Print the OpenAPI description and exit."),
+    ] = False,
 ) -> None:
     """Serve models over HTTP and gRPC to clients of the Open Inference Protocol (KServe, Triton).
 
@@ -65,6 +83,7 @@ def command(
     """
     from ..serve import ServeOptions, Server
     from ..serve.options import read_keys
+    from ..serve.traces import wanted_by_environment
 
     if api_keys is not None:
         keys = read_keys(api_keys)
@@ -91,6 +110,7 @@ def command(
         control=control,
         load_root=load_root,
         access_log=access_log,
+        trace=wanted_by_environment() if trace is None else trace,
     )
     for model in models:
         path = model.partition("=")[2] or model

@@ -5,8 +5,8 @@ the memory that the tensors will be views of; until the application asks for it,
 without having asked, what comes is thrown away unread, so that refusing a picture costs little.
 
 uvicorn itself ends only connections that are idle between two requests. Each connection here has one timer, which is armed while the client
-owes something, and another while it does not read. A client that lets one run out is cut off. Connections above the limit are told so;
-above twice the limit they are cut off at once.
+owes something, and another while it does not read. A client that lets one run out is cut off. A connection above the limit takes the place
+of the one that has owed something for longest; if there is none, its request is refused, and above twice the limit it is cut off at once.
 
 Everything belongs to the event loop of the server: no lock.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,13 @@ from .. import _optional
 from .limits import Limits
 from .options import ServeOptions
 
-__all__ = ["BODY", "CROWDED", "ConnectionEnded", "IncomingBody", "protocol_class"]
+__all__ = ["BODY", "CROWDED", "GONE", "ConnectionEnded", "IncomingBody", "protocol_class"]
 
 BODY = "anynpu.body"
 """Where the scope of a request has its :class:`IncomingBody`, if it has one."""
+
+GONE = "anynpu.gone"
+"""In the scope of a request: a set of what is called when its client has gone."""
 
 CROWDED = "anynpu.crowded"
 """In the scope of a request that came over a connection above the limit."""
@@ -39,6 +43,12 @@ LONGEST_HEAD = 2**16
 
 ALIGNMENT = 64
 """Of tensors in memory: a cache line."""
+
+INTERIM = b"HTTP/1.1 100 "
+"""How the answer begins for which the client waits before it sends its body."""
+
+GRACE = 0.5
+"""Seconds that a client may owe something even if there are too many connections."""
 
 SCRATCH = 2**18
 """Bytes that are received at a time into memory that all connections share: heads, small bodies, and what is thrown away."""
@@ -110,11 +120,51 @@ class IncomingBody:
             self._there.set_exception(ConnectionEnded())
 
 
+class OneWrite:
+    """A transport that sends the pieces of an answer together: a head and a small body would else wake the client twice.
+
+    What it has collected goes out with :meth:`flush`, which the connection calls at the end of an answer, or when there is much of it.
+    """
+
+    def __init__(self, transport: Any) -> None:
+        self._transport = transport
+        self._pieces: list[bytes] = []
+        self._size = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        """Collect *data*."""
+        if len(data) >= DIRECT:
+            self.flush()
+            self._transport.write(data)
+            return
+        self._pieces.append(data)
+        self._size += len(data)
+        if self._size >= DIRECT or data.startswith(INTERIM):
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was collected."""
+        if self._pieces:
+            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+            self._pieces, self._size = [], 0
+            self._transport.write(data)
+
+    def close(self) -> None:
+        """Send what was collected, and close."""
+        self.flush()
+        self._transport.close()
+
+
 def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
     """A protocol for uvicorn that keeps to the options."""
     httptools: Any = _optional.httptools()
     base: Any = _optional.uvicorn("protocols.http.httptools_impl").HttpToolsProtocol
     scratch = memoryview(bytearray(SCRATCH))  # filled and used up within one callback, so all connections may share it
+
+    owing: dict[Connection, None] = {}  # those whose timer runs, in the order in which it began
 
     class Connection(base, asyncio.BufferedProtocol):  # type: ignore[misc]
         """One connection."""
@@ -126,17 +176,20 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             self._stage = "head"  # what the client owes; nothing once its request is there
             self._head_bytes = 0
             self._crowded = False
+            self._when_gone: set[Callable[[], None]] = set()
             self._owed = ""
+            self._since = 0.0
             self._owed_timer: asyncio.TimerHandle | None = None
             self._unread_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
+            corked: Any = OneWrite(transport)
+            super().connection_made(corked)
             limits.connections += 1
             if limits.connections > 2 * options.max_connections:
                 transport.abort()
                 return
-            self._crowded = limits.connections > options.max_connections
+            self._crowded = limits.connections > options.max_connections and not self._make_room()
             self._expect("head")
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -146,6 +199,8 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             if self._body is not None:
                 self._body.end()
             super().connection_lost(exc)
+            for call in tuple(self._when_gone):
+                call()
 
         def get_buffer(self, sizehint: int) -> memoryview:
             """Where the next bytes go."""
@@ -188,6 +243,7 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
         def on_headers_complete(self) -> None:
             """Its head is there."""
             self._stage, self._head_bytes = "body", 0
+            self.scope[GONE] = self._when_gone
             if self._crowded:
                 self.scope[CROWDED] = True
             length = _direct_length(self.headers)
@@ -211,6 +267,11 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
                 self.flow.resume_reading()  # so that it is seen when the client goes away
             super().on_message_complete()
 
+        def on_response_complete(self) -> None:
+            """All of the answer is written."""
+            self.transport.flush()
+            super().on_response_complete()
+
         def send_400_response(self, msg: str) -> None:
             """What cannot be parsed."""
             self._refuse(b"400 Bad Request", "this is no HTTP request that can be understood")
@@ -228,10 +289,20 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
                 self._unread_timer = None
             super().resume_writing()
 
+        def _make_room(self) -> bool:
+            """Cut off the client that has owed something for longest, if it had time enough: it must not keep others out."""
+            oldest = next(iter(owing), None)
+            if oldest is None or self.loop.time() - oldest._since < GRACE:
+                return False
+            oldest._expect("")
+            oldest.transport.abort()
+            return True
+
         def _refuse(self, status: bytes, message: str) -> None:
-            text = json.dumps({"error": message}).encode()
-            head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-            self.transport.write(head % (status, len(text)) + text)
+            if self.cycle is None or self.cycle.response_complete:  # or it would be taken for the answer to an earlier request
+                text = json.dumps({"error": message}).encode()
+                head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+                self.transport.write(head % (status, len(text)) + text)
             self.transport.close()
             self._expect("")
 
@@ -242,7 +313,10 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             if self._owed_timer is not None:
                 self._owed_timer.cancel()
                 self._owed_timer = None
+                del owing[self]
             if what:
+                self._since = self.loop.time()
+                owing[self] = None
                 seconds = options.header_timeout if what == "head" else options.body_timeout
                 self._owed_timer = self.loop.call_later(seconds, self.transport.abort)
 

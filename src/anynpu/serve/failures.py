@@ -23,7 +23,11 @@ from ..errors import (
     UnknownModelError,
 )
 
-__all__ = ["Failure", "failure_of", "message_of"]
+__all__ = ["ClientGone", "Failure", "failure_of", "message_of"]
+
+
+class ClientGone(Exception):
+    """The client does not wait for its answer."""
 
 
 class Failure(NamedTuple):
@@ -45,6 +49,7 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (OptionError, Failure(400, "INVALID_ARGUMENT", "invalid")),
     (DeviceHungError, Failure(503, "UNAVAILABLE", "failed")),
     (DeviceTimeout, Failure(504, "DEADLINE_EXCEEDED", "late")),
+    (ClientGone, Failure(499, "CANCELLED", "cancelled")),
     (JobCancelled, Failure(499, "CANCELLED", "cancelled")),
     (DeviceClosed, Failure(503, "UNAVAILABLE", "unavailable")),
     (MissingDependencyError, Failure(500, "INTERNAL", "failed")),

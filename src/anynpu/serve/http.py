@@ -1,29 +1,33 @@
 """The REST face: an ASGI application of Starlette's routes.
 
-A request whose client has gone is cancelled: while it is worked on, a second task waits for the end of the connection.
+A request whose client has gone is cancelled by its connection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
-from .connection import BODY, CROWDED, ConnectionEnded, IncomingBody
-from .failures import failure_of, message_of
+from .configuration import configuration
+from .connection import BODY, CROWDED, GONE, ConnectionEnded, IncomingBody
+from .failures import ClientGone, failure_of, message_of
 from .model import InferRequest, ServedModel
+from .openapi import describe
 from .options import is_loopback
 from .rest import HEADER_LENGTH, OutputForms, decompress, encode_answer, header_length, parse_infer, parse_json
 from .service import EXTENSIONS, NAME, Service
 from .status import page
 
-__all__ = ["application"]
+__all__ = ["application", "description"]
 
 log = logging.getLogger("anynpu.serve")
 
@@ -39,10 +43,6 @@ OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/", "/status")
 """Paths that need no key: they tell nothing but that the server is there."""
 
 
-class ClientGone(Exception):
-    """The client does not wait for its answer."""
-
-
 class Exchange:
     """One request and its answer."""
 
@@ -53,6 +53,7 @@ class Exchange:
         self.gone = False
         self.crowded = CROWDED in scope
         self._incoming: IncomingBody | None = scope.get(BODY)
+        self._when_gone: set[Callable[[], None]] = scope.get(GONE, set())
         self._receive = receive
         self._send = send
         self._held = 0
@@ -106,12 +107,25 @@ class Exchange:
         self.service.limits.give(self._held)
         self._held = 0
 
-    async def cancel_if_gone(self, task: asyncio.Task[Any]) -> None:
-        """Cancel *task* when the client has gone."""
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        task.cancel()
+    @contextlib.contextmanager
+    def cancelled_if_gone(self) -> Iterator[None]:
+        """While this lasts, the calling task is cancelled when the client has gone."""
+        task = asyncio.current_task()
+        assert task is not None
+
+        def cancel() -> None:
+            self.gone = True
+            task.cancel()
+
+        self._when_gone.add(cancel)
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not self.gone:
+                raise
+            raise ClientGone from None
+        finally:
+            self._when_gone.discard(cancel)
 
     async def answer(
         self, status: int, parts: list[bytes], kind: bytes = b"application/json", *headers: tuple[bytes, bytes]
@@ -147,24 +161,23 @@ class Exchange:
 
 
 class Endpoint:
-    """A handler as an ASGI application, with errors as answers."""
+    """The handlers of a path as an ASGI application, with errors as answers."""
 
-    def __init__(self, service: Service, handler: Handler) -> None:
+    def __init__(self, service: Service, handlers: Mapping[str, Handler]) -> None:
         self._service = service
-        self._handler = handler
+        self._handlers = handlers
+        self._only_local = is_loopback(service.options.host) and not service.keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = Exchange(self._service, scope, receive, send)
+        method = scope["method"]
         try:
             if exchange.crowded:
                 raise OverloadedError("the server has too many connections", hint="come again in 1 s", retry_after=1.0)
             self._check_access(exchange, scope["path"])
-            await self._handler(exchange)
+            await self._handlers.get("GET" if method == "HEAD" else method, self._wrong_method)(exchange)
         except ClientGone:
             pass
-        except asyncio.CancelledError:
-            if not exchange.gone:
-                raise
         except AnynpuError as error:
             await exchange.fail(error)
         except Exception as error:  # the client must get an answer whatever happened
@@ -172,10 +185,18 @@ class Endpoint:
         finally:
             exchange.end()
 
+    async def _wrong_method(self, exchange: Exchange) -> None:
+        if not self._handlers:
+            await exchange.answer_json({"error": "there is no such path; the protocol's begin with /v2"}, 404)
+            return
+        allowed = ", ".join(self._handlers)
+        body = json.dumps({"error": f"this path takes {allowed} and no other method"}).encode()
+        await exchange.answer(405, [body], b"application/json", (b"allow", allowed.encode()))
+
     def _check_access(self, exchange: Exchange, path: str) -> None:
         headers = exchange.headers
         host = headers.get("host", "")
-        if is_loopback(self._service.options.host) and not self._service.keys and not _is_local(host):
+        if self._only_local and not _is_local(host):
             # a page of the web that made its name point at this machine
             raise AccessDeniedError(f"the server does not go by the name {host!r}", hint="address it as 127.0.0.1 or localhost")
         origin = headers.get("origin")
@@ -187,6 +208,7 @@ class Endpoint:
             self._service.keys.check(headers.get("authorization"), headers.get("x-api-key"))
 
 
+@functools.lru_cache(maxsize=256)
 def _is_local(host: str) -> bool:
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
@@ -233,6 +255,10 @@ async def _metadata(exchange: Exchange) -> None:
     )
 
 
+async def _configuration(exchange: Exchange) -> None:
+    await exchange.answer_json(configuration(_model(exchange), exchange.service.options))
+
+
 async def _statistics(exchange: Exchange) -> None:
     parameters = exchange.parameters
     found = exchange.service.statistics(parameters.get("model", ""), parameters.get("version", ""))
@@ -241,12 +267,9 @@ async def _statistics(exchange: Exchange) -> None:
 
 async def _infer(exchange: Exchange) -> None:
     forms = OutputForms({}, False)
-    watch: asyncio.Future[None] | None = None
-    task = asyncio.current_task()
-    assert task is not None
 
     async def read(model: ServedModel) -> InferRequest:
-        nonlocal forms, watch
+        nonlocal forms
         body = await exchange.body()
         header = exchange.headers.get(HEADER_LENGTH)
         exchange.service.limits.check_json(len(body) if header is None else header_length(header, len(body)))
@@ -255,19 +278,11 @@ async def _infer(exchange: Exchange) -> None:
             request, forms = await asyncio.to_thread(parse_infer, *given)
         else:
             request, forms = parse_infer(*given)
-        watch = asyncio.ensure_future(exchange.cancel_if_gone(task))
         return request
 
     parameters = exchange.parameters
-    try:
-        answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read)
-    except asyncio.CancelledError:
-        if not exchange.gone:
-            raise
-        raise ClientGone from None
-    finally:
-        if watch is not None:
-            watch.cancel()
+    with exchange.cancelled_if_gone():
+        answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read, exchange.headers)
     large = sum(array.size for name, array in answer.outputs.items() if not forms.binary(name)) > LARGE_JSON // 8
     parts, length = await asyncio.to_thread(encode_answer, answer, forms) if large else encode_answer(answer, forms)
     if length is None:
@@ -314,6 +329,10 @@ async def _status_data(exchange: Exchange) -> None:
     await exchange.answer_json(exchange.service.metrics.status())
 
 
+async def _description(exchange: Exchange) -> None:
+    await exchange.answer_json(description(keyed=bool(exchange.service.keys)))
+
+
 _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this order, so what comes most often is first
     ("POST", "/v2/models/{model}/infer", _infer),
     ("POST", "/v2/models/{model}/versions/{version}/infer", _infer),
@@ -327,6 +346,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this orde
     ("GET", "/v2/models/{model}/versions/{version}/ready", _model_ready),
     ("GET", "/v2/models/{model}/stats", _statistics),
     ("GET", "/v2/models/{model}/versions/{version}/stats", _statistics),
+    ("GET", "/v2/models/{model}/config", _configuration),
+    ("GET", "/v2/models/{model}/versions/{version}/config", _configuration),
     ("POST", "/v2/repository/index", _index),
     ("POST", "/v2/repository/models/{model}/load", _load),
     ("POST", "/v2/repository/models/{model}/unload", _unload),
@@ -334,15 +355,23 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this orde
     ("GET", "/", _status_page),
     ("GET", "/status", _status_page),
     ("GET", "/status/data", _status_data),
+    ("GET", "/openapi.json", _description),
 )
+
+
+def description(*, keyed: bool = False) -> dict[str, Any]:
+    """The OpenAPI document of all paths.
+
+    :param keyed: whether clients need a key
+    """
+    return describe([(method, path) for method, path, _ in _ROUTES], Service.version(), OPEN_PATHS, keyed=keyed)
 
 
 def application(service: Service) -> Any:
     """The ASGI application."""
     routing = _optional.starlette("routing")
-    routes = [routing.Route(path, endpoint=Endpoint(service, handler), methods=[method]) for method, path, handler in _ROUTES]
-    return routing.Router(routes, redirect_slashes=False, default=Endpoint(service, _nothing))
-
-
-async def _nothing(exchange: Exchange) -> None:
-    await exchange.answer_json({"error": "there is no such path; the protocol's begin with /v2"}, 404)
+    handlers: dict[str, dict[str, Handler]] = {}
+    for method, path, handler in _ROUTES:
+        handlers.setdefault(path, {})[method] = handler
+    routes = [routing.Route(path, endpoint=Endpoint(service, methods)) for path, methods in handlers.items()]
+    return routing.Router(routes, redirect_slashes=False, default=Endpoint(service, {}))

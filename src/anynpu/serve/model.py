@@ -28,6 +28,7 @@ from ..tensor import TensorSpec
 from .admission import Admission
 from .batching import Batcher
 from .options import ServeOptions
+from .traces import note_run
 
 __all__ = ["InferAnswer", "InferRequest", "ModelCounts", "ServedModel", "TensorDescription", "open_session"]
 
@@ -116,8 +117,7 @@ def open_session(path: Path, options: ServeOptions) -> InferenceSession:
     """A session as the server uses one."""
     # nobody else has the memory of a request: it need not be copied
     given: dict[str, Any] = {"layout": options.layout, "max_queue_size": options.max_queue, "copy_inputs": False}
-    if options.watchdog_ms is not None:
-        given["watchdog_ms"] = options.watchdog_ms
+    given["watchdog_ms"] = options.watchdog_ms or max(1, round(options.timeout * 1000))
     return InferenceSession(path, provider_options=make_provider_options(**given), device=options.device)
 
 
@@ -155,6 +155,11 @@ class ServedModel:
     def platform(self) -> str:
         """What the protocol calls the platform: the chip."""
         return f"anynpu_{self.session.backend.chip}"
+
+    @property
+    def batch(self) -> int:
+        """Samples of one run; 0 for a model whose tensors have no batch in common, which takes no batches."""
+        return self._batch
 
     @property
     def details(self) -> ModelDetails:
@@ -292,6 +297,7 @@ class ServedModel:
                 raise
             results, times = await self.session.arun_timed(names, feed, priority=priority, timeout=left)
         self.counts.executed(times)
+        note_run(times)
         self.admission.learn((times.inputs + times.run + times.outputs) / 1e9)
         return results
 

@@ -81,6 +81,8 @@ def decompress(body: bytes | memoryview, encoding: str, most: int) -> bytes:
         raise RequestTooLargeError(f"the body is larger than {most} bytes when unpacked", hint="send less at a time")
     if not reader.eof:
         raise RequestError(f"the {encoding} of the body ends too early", hint="send all of it")
+    if reader.unused_data:
+        raise RequestError(f"{len(reader.unused_data)} bytes are left behind the {encoding}", hint="send one compressed body")
     return data
 
 
@@ -101,7 +103,7 @@ def parse_infer(model: str, version: str, body: bytes | memoryview, header: str 
     names, forms = _outputs(document, _flag(parameters, "binary_data_output"))
     identity = document.get("id", "")
     if not isinstance(identity, str):
-        raise RequestError(f"the id is {identity!r}", hint="ids are texts")
+        raise RequestError(f"the id is {_shown(identity)}", hint="ids are texts")
     return InferRequest(model, version, identity, inputs, names, priority, timeout), forms
 
 
@@ -230,7 +232,11 @@ def _from_json(data: Any, datatype: str, shape: tuple[int, ...], name: str) -> A
         ) from None
     if array.size and not _suits(array, target):
         array = _exact_integers(data, array, target, name)
-    return array.astype(target).reshape(shape)
+    with np.errstate(over="ignore"):
+        cast = array.astype(target)
+    if target.kind == "f" and array.dtype.kind == "f" and np.isinf(cast).sum() > np.isinf(array).sum():
+        raise _unfit(name, target)
+    return cast.reshape(shape)
 
 
 def _suits(array: Array, target: np.dtype[Any]) -> bool:
@@ -248,18 +254,29 @@ def _suits(array: Array, target: np.dtype[Any]) -> bool:
 
 def _exact_integers(data: list[Any], array: Array, target: np.dtype[Any], name: str) -> Array:
     """Whole numbers that numpy takes for floats or objects because some are beyond int64, if they are such."""
-    if target.kind in "iu" and array.dtype.kind in "fO":
+    if target.kind in "iuf" and array.dtype.kind in "fO":
         objects = np.asarray(data, dtype=object)
-        limits = np.iinfo(target)
-        if all(type(value) is int and limits.min <= value <= limits.max for value in objects.flat):
-            return objects
-    raise RequestError(
+        if target.kind == "f":
+            if all(type(value) in (int, float) for value in objects.flat):
+                return objects.astype(np.float64)
+        else:
+            limits = np.iinfo(target)
+            if all(type(value) is int and limits.min <= value <= limits.max for value in objects.flat):
+                return objects
+    raise _unfit(name, target)
+
+
+def _unfit(name: str, target: np.dtype[Any]) -> RequestError:
+    return RequestError(
         f"the data of input '{name}' does not fit {target}", hint="look at the datatype and the range of its values"
     )
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "nested too deeply"
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 

@@ -9,15 +9,28 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from .. import _optional
 from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError
-from ..inference_protocol import DATATYPES, DETAILS, METHODS, SERVICE, array_from_bytes, bytes_of, datatype_of, messages
+from ..inference_protocol import (
+    DATATYPES,
+    DETAILS,
+    METHODS,
+    RAW_INPUTS,
+    RAW_OUTPUTS,
+    SERVICE,
+    STREAMED_ANSWER,
+    array_from_bytes,
+    datatype_of,
+    messages,
+)
+from ..raw_contents import field_of, join_contents, split_contents
+from .configuration import configuration_message
 from .failures import failure_of, message_of
 from .model import InferAnswer, InferRequest, ServedModel
 from .rest import LARGEST_EXTENT, MOST_AXES, MOST_TENSORS, read_parameters
@@ -28,7 +41,7 @@ __all__ = ["rpc_server"]
 log = logging.getLogger("anynpu.serve")
 
 Array = npt.NDArray[Any]
-Call = Callable[[Any, Any], Awaitable[Any]]
+Call = Callable[[bytes, Any], Awaitable[Any]]
 
 STREAM_DEPTH = 16
 """Requests of one stream that are in the house at a time; the client waits with more."""
@@ -52,18 +65,27 @@ _CONTENTS = {
 """The field of the message that holds a datatype, and what its elements are."""
 
 
+class WireRequest(NamedTuple):
+    """An inference as it came: the message, its raw contents, and its bytes."""
+
+    message: Any
+    raw: Sequence[bytes | memoryview]
+    nbytes: int
+
+
 def rpc_server(service: Service) -> Any:
     """A gRPC server with the protocol's calls, not started and without ports."""
     grpc, aio = _optional.grpc(), _optional.grpc_aio()
     options = service.options
     calls = Calls(service)
     handlers = {}
-    for name, (_, answer) in METHODS.items():
-        serializer = getattr(messages(), answer).SerializeToString
+    for name in METHODS:  # all take and give bytes
         if name == "ModelStreamInfer":
-            handlers[name] = grpc.stream_stream_rpc_method_handler(calls.stream, response_serializer=serializer)
+            handlers[name] = grpc.stream_stream_rpc_method_handler(calls.stream)
+        elif name == "ModelInfer":
+            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.answering(name, calls.infer))
         else:
-            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.unary(name), response_serializer=serializer)
+            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.answering(name, calls.unary(name)))
     server = aio.server(
         options=[
             ("grpc.max_receive_message_length", options.max_request_bytes),
@@ -87,16 +109,14 @@ class Calls:
         self._codes = _optional.grpc().StatusCode
         self._decode_error = _optional.protobuf("message").DecodeError
 
-    def unary(self, name: str) -> Callable[[bytes, Any], Awaitable[Any]]:
-        """A handler for one call: checks the key, reads the message, and tells errors as gRPC does."""
-        call: Call = getattr(self, f"_{name}")
-        request_class = getattr(messages(), METHODS[name][0])
+    def answering(self, name: str, call: Call) -> Call:
+        """A handler for one call: checks the key, and tells errors as gRPC does."""
 
         async def handle(data: bytes, context: Any) -> Any:
             try:
                 if name not in OPEN_CALLS:
                     self._check_key(context)
-                return await call(self._read(request_class, data), context)
+                return await call(data, context)
             except AnynpuError as error:
                 failure: BaseException = error
             except Exception as error:  # the client must get an answer whatever happened
@@ -106,18 +126,34 @@ class Calls:
 
         return handle
 
+    def unary(self, name: str) -> Call:
+        """A call with a message of its own."""
+        call: Callable[[Any, Any], Awaitable[Any]] = getattr(self, f"_{name}")
+        request_class = getattr(messages(), METHODS[name][0])
+
+        async def handle(data: bytes, context: Any) -> bytes:
+            answer: bytes = (await call(self._read(request_class, data), context)).SerializeToString()
+            return answer
+
+        return handle
+
+    async def infer(self, data: bytes, context: Any) -> bytes:
+        """The call ``ModelInfer``."""
+        return await self._infer(self._wire_request(data), context.time_remaining(), self._carrier(context))
+
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """The call ``ModelStreamInfer``."""
         try:
             self._check_key(context)
         except AnynpuError as error:
             await self._abort(context, error)
+        carrier = self._carrier(context)
         answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_DEPTH)
 
         async def accept() -> None:
             try:
                 async for data in requests:
-                    await answers.put(asyncio.ensure_future(self._streamed(data)))
+                    await answers.put(asyncio.ensure_future(self._streamed(data, carrier)))
             finally:
                 await answers.put(None)
 
@@ -132,19 +168,24 @@ class Calls:
                 if left is not None:
                     left.cancel()
 
-    async def _streamed(self, data: bytes) -> Any:
-        protocol = messages()
-        answer = protocol.ModelStreamInferResponse()
+    async def _streamed(self, data: bytes, carrier: Mapping[str, str]) -> bytes:
+        answer = messages().ModelStreamInferResponse()
         try:
-            request = self._read(protocol.ModelInferRequest, data)
-            answer.infer_response.id = request.id
-            answer.infer_response.CopyFrom(await self._infer(request, None))
+            request = self._wire_request(data)
+            answer.infer_response.id = request.message.id
+            return field_of(STREAMED_ANSWER, await self._infer(request, None, carrier))
         except AnynpuError as error:
             answer.error_message = message_of(error)
         except Exception as error:  # one request must not end the stream of others
             log.exception("a request of a stream failed")
             answer.error_message = message_of(error)
-        return answer
+        told: bytes = answer.SerializeToString()
+        return told
+
+    def _wire_request(self, data: bytes) -> WireRequest:
+        rest, raw = split_contents(data, RAW_INPUTS)
+        message = self._read(messages().ModelInferRequest, rest)
+        return WireRequest(message, raw or message.raw_input_contents, len(data))
 
     def _read(self, request_class: Any, data: bytes) -> Any:
         try:
@@ -154,8 +195,12 @@ class Calls:
                 f"the message is no {request_class.__name__}", hint="does the client speak the protocol?"
             ) from None
 
+    def _carrier(self, context: Any) -> Mapping[str, str]:
+        """The headers, if somebody wants to know which trace the request belongs to."""
+        return {} if self._service.traces is None else _headers(context)
+
     def _check_key(self, context: Any) -> None:
-        shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        shown = _headers(context)
         self._service.keys.check(shown.get("authorization"), shown.get("x-api-key"))
 
     async def _abort(self, context: Any, error: BaseException) -> None:
@@ -191,6 +236,10 @@ class Calls:
         answer.properties[DETAILS] = model.details.to_text()
         return answer
 
+    async def _ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        model = self._service.model(request.name, request.version)
+        return messages().ModelConfigResponse(config=configuration_message(model, self._service.options))
+
     async def _ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
         return messages().ModelStatisticsResponse(model_stats=self._service.statistics(request.name, request.version))
 
@@ -209,12 +258,7 @@ class Calls:
         await self._service.unload(request.model_name)
         return messages().RepositoryModelUnloadResponse()
 
-    async def _ModelInfer(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return await self._infer(request, context.time_remaining())
-
-    async def _infer(self, request: Any, remaining: float | None) -> Any:
-        size = request.ByteSize() if request.raw_input_contents else 0
-
+    async def _infer(self, request: WireRequest, remaining: float | None, carrier: Mapping[str, str]) -> bytes:
         async def read(model: ServedModel) -> InferRequest:
             parsed = _request(request)
             if remaining is not None:
@@ -223,24 +267,30 @@ class Calls:
                 parsed.timeout = remaining if parsed.timeout is None else min(parsed.timeout, remaining)
             return parsed
 
-        self._service.limits.take(size)
+        self._service.limits.take(request.nbytes)
         try:
-            answer = await self._service.infer("grpc", request.model_name, request.model_version, read)
+            message = request.message
+            answer = await self._service.infer("grpc", message.model_name, message.model_version, read, carrier)
         finally:
-            self._service.limits.give(size)
+            self._service.limits.give(request.nbytes)
         return _answer(answer)
 
 
-def _request(request: Any) -> InferRequest:
-    priority, timeout = read_parameters({key: _parameter(value) for key, value in request.parameters.items()})
-    outputs = [output.name for output in request.outputs]
+def _headers(context: Any) -> dict[str, str]:
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _request(request: WireRequest) -> InferRequest:
+    message = request.message
+    priority, timeout = read_parameters({key: _parameter(value) for key, value in message.parameters.items()})
+    outputs = [output.name for output in message.outputs]
     if len(set(outputs)) != len(outputs):
         raise RequestError("an output comes twice", hint="ask for each output once")
-    return InferRequest(request.model_name, request.model_version, request.id, _inputs(request), outputs, priority, timeout)
+    inputs = _inputs(message, request.raw)
+    return InferRequest(message.model_name, message.model_version, message.id, inputs, outputs, priority, timeout)
 
 
-def _inputs(request: Any) -> dict[str, Array]:
-    raw = request.raw_input_contents
+def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> dict[str, Array]:
     if len(request.inputs) > MOST_TENSORS or (raw and len(raw) != len(request.inputs)):
         raise RequestError(
             f"{len(request.inputs)} inputs and {len(raw)} raw contents", hint="send raw contents for all inputs or for none"
@@ -252,6 +302,8 @@ def _inputs(request: Any) -> dict[str, Array]:
             raise RequestError(f"input '{tensor.name}' comes twice", hint="give each input once")
         if len(shape) > MOST_AXES or any(not 0 <= extent <= LARGEST_EXTENT for extent in shape):
             raise RequestError(f"the shape of '{tensor.name}' is {list(shape)[:20]}", hint="send whole numbers from 0")
+        if raw and tensor.HasField("contents"):
+            raise RequestError(f"input '{tensor.name}' has contents besides the raw ones", hint="send raw or typed contents")
         try:
             if raw:
                 data = raw[index]
@@ -290,9 +342,8 @@ def _parameter(value: Any) -> Any:
     return None if kind is None else getattr(value, kind)
 
 
-def _answer(answer: InferAnswer) -> Any:
+def _answer(answer: InferAnswer) -> bytes:
     message = messages().ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
     for name, array in answer.outputs.items():
         message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
-        message.raw_output_contents.append(bytes_of(array))
-    return message
+    return join_contents(message.SerializeToString(), RAW_OUTPUTS, answer.outputs.values())

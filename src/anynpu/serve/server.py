@@ -131,6 +131,7 @@ class Server:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self._signalled, http)
         serving = asyncio.ensure_future(http.serve(sockets=[http_socket]))
+        sampling = asyncio.ensure_future(_sample(service))
         try:
             if rpc is not None:
                 await rpc.start()
@@ -139,6 +140,7 @@ class Server:
             self._started.set()
             await asyncio.wait({serving, asyncio.ensure_future(self._stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            sampling.cancel()
             await self._end(service, http, rpc, serving)
 
     async def _end(self, service: Service, http: Any, rpc: Any, serving: asyncio.Future[None]) -> None:
@@ -150,6 +152,8 @@ class Server:
             ends.append(asyncio.ensure_future(rpc.stop(self.options.drain_timeout)))
         await asyncio.gather(*ends, return_exceptions=True)
         await service.repository.close()
+        if service.traces is not None:
+            await asyncio.to_thread(service.traces.close)
         log.info("ended")
 
     def _signalled(self, http: Any) -> None:
@@ -157,6 +161,13 @@ class Server:
         if self._stop.is_set():
             http.force_exit = True
         self._stop.set()
+
+
+async def _sample(service: Service) -> None:
+    """Keep the history of the models."""
+    while True:
+        service.metrics.sample()
+        await asyncio.sleep(1.0)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -193,6 +204,7 @@ def _http_server(service: Service) -> Any:
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
         ssl_certfile=None if options.certificate is None else str(options.certificate),

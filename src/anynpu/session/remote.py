@@ -42,15 +42,16 @@ from ..errors import (
 from ..inference_protocol import (
     DATATYPES,
     DETAILS,
-    METHODS,
+    RAW_INPUTS,
+    RAW_OUTPUTS,
     SERVICE,
     ModelDetails,
     array_from_bytes,
-    bytes_of,
     datatype_of,
     messages,
 )
 from ..npu.memory import Buffer
+from ..raw_contents import join_contents, split_contents
 from ..tensor import DType, Layout, TensorSpec
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteBackend", "open_backend", "parse_address"]
 
 Array = npt.NDArray[Any]
+Headers = tuple[tuple[str, str], ...]
 
 KEY_VARIABLE = "ANYNPU_API_KEY"
 CERTIFICATES_VARIABLE = "ANYNPU_CA_FILE"
@@ -126,12 +128,11 @@ class Connection:
         self._calls = {name: self._call(name) for name in ("ModelMetadata", "ModelInfer")}
 
     def _call(self, name: str) -> Any:
-        request, answer = (getattr(messages(), kind) for kind in METHODS[name])
-        return self._channel.unary_unary(f"/{SERVICE}/{name}", request.SerializeToString, answer.FromString)
+        return self._channel.unary_unary(f"/{SERVICE}/{name}")
 
-    def start(self, name: str, request: Any, timeout: float | None) -> Any:
+    def start(self, name: str, request: bytes, timeout: float | None, headers: Headers = ()) -> Any:
         """A call under way."""
-        return self._calls[name].future(request, timeout=timeout, metadata=self._metadata)
+        return self._calls[name].future(request, timeout=timeout, metadata=(*self._metadata, *headers))
 
     def error_of(self, error: Any, timeout: float | None) -> tuple[AnynpuError, float | None]:
         """Our error for one of gRPC's, and after how many seconds to try again: None for not at all, 0 for soon."""
@@ -194,7 +195,8 @@ class RemoteBackend:
 
     def _details(self) -> ModelDetails:
         request = messages().ModelMetadataRequest(name=self.model, version=self.version)
-        answer = RemoteLane(self).call("ModelMetadata", request, self.connection.patience)
+        data = RemoteLane(self).call("ModelMetadata", request.SerializeToString(), self.connection.patience)
+        answer = _read(messages().ModelMetadataResponse, data)
         text = answer.properties.get(DETAILS)
         if text is not None:
             return ModelDetails.from_text(text)
@@ -237,29 +239,33 @@ class RemoteLane:
         """Send the inputs and receive the outputs."""
         backend = self._backend
         request = messages().ModelInferRequest(model_name=backend.model, model_version=backend.version)
+        arrays = []
         for spec, array, last in zip(backend.inputs, feed.arrays, feed.nhwc, strict=True):
             array = _in_layout(array, last, backend.layout)
             request.inputs.add(name=spec.name, datatype=datatype_of(array.dtype), shape=array.shape)
-            request.raw_input_contents.append(bytes_of(array))
+            arrays.append(array)
         for number in wanted:
             request.outputs.add(name=backend.outputs[number].name)
+        data = join_contents(request.SerializeToString(), RAW_INPUTS, arrays)
         marks.written = time.perf_counter_ns()
-        answer = self.call("ModelInfer", request, timeout)
+        data = self.call("ModelInfer", data, timeout, feed.headers)
         marks.ran = time.perf_counter_ns()
+        rest, contents = split_contents(data, RAW_OUTPUTS)
+        answer = _read(messages().ModelInferResponse, rest)
         found = {output.name: index for index, output in enumerate(answer.outputs)}
         results = []
         for number, kind in zip(wanted, types, strict=True):
             name = backend.outputs[number].name
-            if name not in found or len(answer.raw_output_contents) != len(answer.outputs):
+            if name not in found or len(contents) != len(answer.outputs):
                 raise ServeError(
                     f"the server's answer has no output '{name}'", hint="is it a server of the Open Inference Protocol?"
                 )
-            output, data = answer.outputs[found[name]], answer.raw_output_contents[found[name]]
-            array = array_from_bytes(data, 0, len(data), output.datatype, tuple(output.shape), name)
+            output, raw = answer.outputs[found[name]], contents[found[name]]
+            array = array_from_bytes(raw, 0, len(raw), output.datatype, tuple(output.shape), name)
             results.append(array.astype(kind))  # a copy of its own, which the caller may write to
         return results
 
-    def call(self, name: str, request: Any, timeout: float | None) -> Any:
+    def call(self, name: str, request: bytes, timeout: float | None, headers: Headers = ()) -> bytes:
         """Make a call; again where the server is away or sheds, as long as there is time."""
         connection = self._backend.connection
         end = None if timeout is None else time.monotonic() + timeout
@@ -270,11 +276,12 @@ class RemoteLane:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise DeviceTimeout(f"the request did not finish within {timeout:g} s", hint="give it more time")
-            self._call = connection.start(name, request, left)
+            self._call = connection.start(name, request, left, headers)
             if self._stopped.is_set():
                 self._call.cancel()
             try:
-                return self._call.result()
+                answer: bytes = self._call.result()
+                return answer
             except connection.rpc_error as error:
                 failure, again = connection.error_of(error, timeout)
             except _optional.grpc().FutureCancelledError:
@@ -361,6 +368,14 @@ class HostMemory:
 class _NoMarks:
     written = 0
     ran = 0
+
+
+def _read(kind: Any, data: bytes) -> Any:
+    """A message of the server."""
+    try:
+        return kind.FromString(data)
+    except _optional.protobuf("message").DecodeError:
+        raise ServeError("the server's answer cannot be read", hint="is it a server of the Open Inference Protocol?") from None
 
 
 def _in_layout(array: Array, last: bool, layout: str) -> Array:

@@ -1,0 +1,113 @@
+"""The raw contents of tensors in messages of the inference protocol, without protobuf's copies of them.
+
+A message on the wire is a row of fields, each with its number. Raw contents are fields of bytes at the top of a message: they can be taken
+out of it as views, and what is left is a small message that protobuf reads; and they can be put behind a message that protobuf has written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["field_of", "join_contents", "split_contents"]
+
+Array = npt.NDArray[Any]
+
+MOST_FIELDS = 4096
+"""Fields that are looked at here; protobuf is quicker for messages with more."""
+
+_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+
+
+def split_contents(message: bytes, field: int) -> tuple[bytes, list[memoryview]]:
+    """A message without its fields number *field*, and these.
+
+    A message that is broken comes back whole: protobuf says what it is.
+
+    >>> rest, contents = split_contents(b"\\x0a\\x03net" + b"\\x3a\\x02ab" + b"\\x3a\\x01c", 7)
+    >>> rest, [bytes(one) for one in contents]
+    (b'\\n\\x03net', [b'ab', b'c'])
+    """
+    view = memoryview(message)
+    contents: list[memoryview] = []
+    rest: list[memoryview] = []
+    at = kept = 0
+    try:
+        for _ in range(MOST_FIELDS):
+            if at == len(message):
+                break
+            start = at
+            tag, at = _varint(message, at)
+            kind = tag & 7
+            if kind == _BYTES:
+                size, at = _varint(message, at)
+                if tag >> 3 == field and size <= len(message) - at:
+                    contents.append(view[at : at + size])
+                    rest.append(view[kept:start])
+                    kept = at + size
+                at += size
+            elif kind == _VARINT:
+                _, at = _varint(message, at)
+            elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+                at += 8 if kind == _EIGHT_BYTES else 4
+            else:
+                return message, []
+    except IndexError:
+        return message, []
+    if at != len(message):
+        return message, []
+    return b"".join((*rest, view[kept:])) if contents else message, contents
+
+
+def join_contents(message: bytes, field: int, arrays: Iterable[Array]) -> bytes:
+    """A message with the elements of *arrays* as its fields number *field*.
+
+    >>> join_contents(b"\\x0a\\x03net", 6, [np.array([1, 258], np.int16)])
+    b'\\n\\x03net2\\x04\\x01\\x00\\x02\\x01'
+    """
+    parts: list[bytes | memoryview] = [message]
+    for array in arrays:
+        if array.dtype.byteorder == ">" or not np.little_endian:
+            array = array.astype(array.dtype.newbyteorder("<"))
+        parts.append(_head(field, array.nbytes))
+        parts.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return b"".join(parts)
+
+
+def field_of(field: int, data: bytes) -> bytes:
+    """A field of bytes, or of a message that is inside another one.
+
+    >>> field_of(2, b"abc")
+    b'\\x12\\x03abc'
+    """
+    return _head(field, len(data)) + data
+
+
+def _head(field: int, size: int) -> bytes:
+    return _packed(field << 3 | _BYTES) + _packed(size)
+
+
+def _packed(number: int) -> bytes:
+    digits = bytearray()
+    while number > 127:
+        digits.append(number & 127 | 128)
+        number >>= 7
+    digits.append(number)
+    return bytes(digits)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number and where it ends; an IndexError where it does not end."""
+    number = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, at
+        shift += 7
+        if shift > 63:
+            raise IndexError
