@@ -49,7 +49,7 @@ SINGLE_ARROWS = {("compiler", "npu.timing")}
 
 OPTIONAL = {
     *("onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"),
-    *("starlette", "uvicorn", "grpc", "google", "prometheus_client", "ray"),
+    *("starlette", "uvicorn", "grpc", "google", "prometheus_client", "opentelemetry", "ray"),
 }
 """Packages that are loaded at first use. The command line may import its own two at once."""
 

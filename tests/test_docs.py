@@ -73,6 +73,7 @@ def test_python_examples_of_guides_run(page: str, workplace: Path) -> None:
 
 def test_links_to_files_lead_somewhere() -> None:
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    pages += (ROOT / "examples").glob("*/README.md")
     for page in pages:
         text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):

@@ -17,7 +17,7 @@ def _load(package: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(package)
     except ModuleNotFoundError as error:
-        if error.name != package.partition(".")[0]:
+        if not f"{package}.".startswith(f"{error.name}."):  # something else is missing
             raise
         raise MissingDependencyError.for_extra(package, extra) from None
 
@@ -82,3 +82,8 @@ def protobuf(module: str) -> Any:
 def ray(module: str = "") -> Any:
     """The package ``ray``, or a module of it."""
     return _load(f"ray.{module}" if module else "ray", "cluster")
+
+
+def opentelemetry(module: str) -> Any:
+    """A module of ``opentelemetry``, which several packages share."""
+    return _load(f"opentelemetry.{module}", "trace")

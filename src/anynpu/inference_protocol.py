@@ -54,6 +54,7 @@ METHODS = {
     "ModelMetadata": ("ModelMetadataRequest", "ModelMetadataResponse"),
     "ModelInfer": ("ModelInferRequest", "ModelInferResponse"),
     "ModelStreamInfer": ("ModelInferRequest", "ModelStreamInferResponse"),
+    "ModelConfig": ("ModelConfigRequest", "ModelConfigResponse"),
     "ModelStatistics": ("ModelStatisticsRequest", "ModelStatisticsResponse"),
     "RepositoryIndex": ("RepositoryIndexRequest", "RepositoryIndexResponse"),
     "RepositoryModelLoad": ("RepositoryModelLoadRequest", "RepositoryModelLoadResponse"),
@@ -166,6 +167,14 @@ InferStatistics: StatisticDuration 1 success, StatisticDuration 2 fail, Statisti
 ModelStatistics: string 1 name, string 2 version, uint64 3 last_inference, uint64 4 inference_count, uint64 5 execution_count,
  InferStatistics 6 inference_stats
 ModelStatisticsResponse: *ModelStatistics 1 model_stats
+ModelInput: string 1 name, int32 2 data_type, int32 3 format, *int64 4 dims
+ModelOutput: string 1 name, int32 2 data_type, *int64 3 dims
+ModelInstanceGroup: string 1 name, int32 2 count, int32 4 kind
+ModelDynamicBatching: *int32 1 preferred_batch_size, uint64 2 max_queue_delay_microseconds
+ModelConfig: string 1 name, string 2 platform, int32 4 max_batch_size, *ModelInput 5 input, *ModelOutput 6 output,
+ *ModelInstanceGroup 7 instance_group, string 8 default_model_filename, ModelDynamicBatching 11 dynamic_batching, string 17 backend
+ModelConfigRequest: string 1 name, string 2 version
+ModelConfigResponse: ModelConfig 1 config
 ModelRepositoryParameter: |bool 1 bool_param, |int64 2 int64_param, |string 3 string_param, |bytes 4 bytes_param
 RepositoryIndexRequest: string 1 repository_name, bool 2 ready
 RepositoryIndexResponse.ModelIndex: string 1 name, string 2 version, string 3 state, string 4 reason

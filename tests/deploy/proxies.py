@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from .running import DEPLOY, Board, Process, answers, free_ports, program
@@ -39,21 +39,36 @@ def replaced(text: str, pattern: str, replacement: str) -> str:
     return text
 
 
-class Proxy:
-    """A proxy in front of boards."""
+Change = Callable[[str], str]
+"""Something that is done to a configuration before it is used."""
 
-    def __init__(self, boards: Sequence[Board], folder: Path) -> None:
+
+class Proxy:
+    """A proxy in front of boards.
+
+    :param ready: what tells that it can be asked; default: a board is ready through it
+    :param change: what a user may do to the file beyond addresses and ports
+    """
+
+    def __init__(
+        self, boards: Sequence[Board], folder: Path, ready: Callable[[int], bool] = answers, change: Change | None = None
+    ) -> None:
         self.boards = boards
         self.folder = folder
         self.port, self.grpc_port = free_ports(2)
-        self.process = Process(self.command(), folder / "proxy.log")
+        text = self.configuration()
+        self.process = Process(self.command(text if change is None else change(text)), folder / "proxy.log")
         try:
-            self.process.wait_for(lambda: answers(self.port), "the proxy answers")
+            self.process.wait_for(lambda: ready(self.port), "the proxy answers")
         except BaseException:
             self.process.end()
             raise
 
-    def command(self) -> list[str]:
+    def configuration(self) -> str:
+        """The committed file with addresses and ports of the test."""
+        raise NotImplementedError
+
+    def command(self, text: str) -> list[str]:
         """Writes the configuration, and says how the proxy is started."""
         raise NotImplementedError
 
@@ -61,13 +76,15 @@ class Proxy:
 class Nginx(Proxy):
     """nginx with ``deploy/nginx/anynpu.conf``."""
 
-    def command(self) -> list[str]:
+    def configuration(self) -> str:
         text = NGINX_FILE.read_text(encoding="utf-8")
         for number, board in enumerate(self.boards, 1):
             text = replaced(text, f"board-{number}:8000", f"127.0.0.1:{board.port}")
             text = replaced(text, f"board-{number}:8001", f"127.0.0.1:{board.grpc_port}")
         text = replaced(text, r"^( *)listen 8000 ", rf"\1listen 127.0.0.1:{self.port} ")
-        text = replaced(text, r"^( *)listen 8001 ", rf"\1listen 127.0.0.1:{self.grpc_port} ")
+        return replaced(text, r"^( *)listen 8001 ", rf"\1listen 127.0.0.1:{self.grpc_port} ")
+
+    def command(self, text: str) -> list[str]:
         (self.folder / "anynpu.conf").write_text(text, encoding="utf-8")
         user = "user root;" if os.geteuid() == 0 else ""
         main = self.folder / "nginx.conf"
@@ -78,7 +95,7 @@ class Nginx(Proxy):
 class Envoy(Proxy):
     """Envoy with ``deploy/envoy/anynpu.yaml``."""
 
-    def command(self) -> list[str]:
+    def configuration(self) -> str:
         text = ENVOY_FILE.read_text(encoding="utf-8")
         for number, board in enumerate(self.boards, 1):
             address = "address: 127.0.0.1, port_value:"
@@ -89,7 +106,9 @@ class Envoy(Proxy):
             )
             text = replaced(text, f"address: board-{number}, port_value: 8000", f"{address} {board.port}")
         text = replaced(text, r"\{address: 0.0.0.0, port_value: 8000\}", f"{{address: 127.0.0.1, port_value: {self.port}}}")
-        text = replaced(text, r"\{address: 0.0.0.0, port_value: 8001\}", f"{{address: 127.0.0.1, port_value: {self.grpc_port}}}")
+        return replaced(text, r"\{address: 0.0.0.0, port_value: 8001\}", f"{{address: 127.0.0.1, port_value: {self.grpc_port}}}")
+
+    def command(self, text: str) -> list[str]:
         file = self.folder / "anynpu.yaml"
         file.write_text(text, encoding="utf-8")
         # hot restart is for one Envoy on a machine; tests run side by side

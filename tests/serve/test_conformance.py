@@ -429,6 +429,36 @@ def test_a_failing_device_is_a_server_error_and_no_more(serve: Serve) -> None:
         client.infer("net", [tensor])
 
 
+@every_client
+def test_configurations(serve: Serve, kind: str) -> None:
+    as_json = {} if "http" in kind else {"as_json": True}
+    with client_of(kind, serve(EchoDevice(), batch_window_ms=3)) as client:
+        found = client.get_model_config("net", **as_json)
+        found = found if "http" in kind else found["config"]
+        assert (found["name"], found["platform"], found["backend"], found["max_batch_size"]) == (
+            "net",
+            "anynpu_fake2",
+            "anynpu",
+            64,
+        )
+        described = {"BOOL": "BOOL", "FP16": "FP32"}  # floats are values, which are taken in any type
+        expected = [(f"in_{name}", f"TYPE_{described.get(name, name)}") for name in TYPES]
+        assert [(tensor["name"], tensor["data_type"]) for tensor in found["input"]] == expected
+        assert [[int(extent) for extent in tensor["dims"]] for tensor in found["output"]] == [[3]] * len(TYPES)
+        (group,) = found["instance_group"]
+        assert (group["kind"], group["count"]) == ("KIND_MODEL", 2)
+        batching = found["dynamic_batching"]
+        assert (batching["preferred_batch_size"], int(batching["max_queue_delay_microseconds"])) == ([2], 3000)
+        with pytest.raises(InferenceServerException, match="no model 'other'"):
+            client.get_model_config("other")
+    device = FakeDevice(inputs=(TensorSpec("x", (1, 4), DType.FLOAT32),), outputs=(TensorSpec("y", (4,), DType.INT64),))
+    with client_of(kind, serve(device)) as client:  # tensors without a batch in common
+        found = client.get_model_config("net", model_version="1", **as_json)
+        found = found if "http" in kind else found["config"]
+        assert (found.get("max_batch_size", 0), "dynamic_batching" in found) == (0, False)
+        assert [[int(extent) for extent in one["dims"]] for one in (*found["input"], *found["output"])] == [[1, 4], [4]]
+
+
 def test_batches_are_spread_over_the_cores(serve: Serve) -> None:
     device = FakeDevice(3, run_time=0.005)
     with client_of("http", serve(device)) as client:

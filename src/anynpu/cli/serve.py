@@ -40,7 +40,7 @@ def command(
     max_queue: Annotated[int, typer.Option("--max-queue", min=1, help="Runs of a model that may wait.")] = 64,
     max_wait: Annotated[
         float | None,
-        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait; default: 3/4 of an inference."),
+        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait; default: by load."),
     ] = None,
     window: Annotated[
         float, typer.Option("--batch-window", min=0, metavar="MS", help="How long a part of a batch waits for others.")
@@ -65,6 +65,10 @@ def command(
     ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     json_log: Annotated[bool, typer.Option("--json-log", help="Log JSON, one object a line.")] = False,
+    trace: Annotated[
+        bool | None,
+        typer.Option("--trace/--no-trace", help="Send OpenTelemetry traces; default: if the OTEL_ variables name a collector."),
+    ] = None,
     openapi: Annotated[
         bool,
         typer.Option("--openapi", is_eager=True, callback=_print_description, help="Print the OpenAPI description and exit."),
@@ -79,6 +83,7 @@ def command(
     """
     from ..serve import ServeOptions, Server
     from ..serve.options import read_keys
+    from ..serve.traces import wanted_by_environment
 
     if api_keys is not None:
         keys = read_keys(api_keys)
@@ -105,6 +110,7 @@ def command(
         control=control,
         load_root=load_root,
         access_log=access_log,
+        trace=wanted_by_environment() if trace is None else trace,
     )
     for model in models:
         path = model.partition("=")[2] or model

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .traces import RequestTrace, join_requests, traced_requests
+
 __all__ = ["Batcher"]
 
 Array = npt.NDArray[Any]
@@ -26,6 +28,7 @@ class _Entry:
     priority: int
     until: float
     answer: asyncio.Future[list[Array]]
+    traced: tuple[RequestTrace, ...]
 
 
 @dataclass(eq=False)
@@ -57,7 +60,7 @@ class Batcher:
         if batch.count + count > self._size:
             self._flush(key)
             batch = self._open.setdefault(key, _Batch())
-        entry = _Entry(list(arrays), count, priority, loop.time() + timeout, loop.create_future())
+        entry = _Entry(list(arrays), count, priority, loop.time() + timeout, loop.create_future(), traced_requests())
         batch.entries.append(entry)
         batch.count += count
         if batch.count == self._size:
@@ -79,6 +82,7 @@ class Batcher:
             task.add_done_callback(self._tasks.discard)
 
     async def _execute(self, entries: list[_Entry]) -> None:
+        join_requests(tuple(request for entry in entries for request in entry.traced))
         try:
             now = asyncio.get_running_loop().time()
             filled = [self._fill([entry.arrays[index] for entry in entries]) for index in range(len(entries[0].arrays))]

@@ -37,6 +37,14 @@ class Model(Protocol):
         """What the protocol calls the platform: the chip."""
 
     @property
+    def file_name(self) -> str:
+        """Of its file, without the folder."""
+
+    @property
+    def batch(self) -> int:
+        """Samples of one run; 0 for a model without batches."""
+
+    @property
     def inputs(self) -> tuple[TensorDescription, ...]: ...
     @property
     def outputs(self) -> tuple[TensorDescription, ...]: ...

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 from .. import _optional
 from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
+from .configuration import configuration
 from .connection import BODY, CROWDED, GONE, ConnectionEnded, IncomingBody
 from .faces import Model
 from .failures import ClientGone, failure_of, message_of
@@ -255,6 +256,10 @@ async def _metadata(exchange: Exchange) -> None:
     )
 
 
+async def _configuration(exchange: Exchange) -> None:
+    await exchange.answer_json(configuration(_model(exchange), exchange.service.options))
+
+
 async def _statistics(exchange: Exchange) -> None:
     parameters = exchange.parameters
     found = await exchange.service.statistics(parameters.get("model", ""), parameters.get("version", ""))
@@ -278,7 +283,7 @@ async def _infer(exchange: Exchange) -> None:
 
     parameters = exchange.parameters
     with exchange.cancelled_if_gone():
-        answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read)
+        answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read, exchange.headers)
     large = sum(array.size for name, array in answer.outputs.items() if not forms.binary(name)) > LARGE_JSON // 8
     parts, length = await asyncio.to_thread(encode_answer, answer, forms) if large else encode_answer(answer, forms)
     if length is None:
@@ -345,6 +350,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this orde
     ("GET", "/v2/models/{model}/versions/{version}/ready", _model_ready),
     ("GET", "/v2/models/{model}/stats", _statistics),
     ("GET", "/v2/models/{model}/versions/{version}/stats", _statistics),
+    ("GET", "/v2/models/{model}/config", _configuration),
+    ("GET", "/v2/models/{model}/versions/{version}/config", _configuration),
     ("POST", "/v2/repository/index", _index),
     ("POST", "/v2/repository/models/{model}/load", _load),
     ("POST", "/v2/repository/models/{model}/unload", _unload),

@@ -28,6 +28,7 @@ from ..tensor import TensorSpec
 from .admission import Admission
 from .batching import Batcher
 from .options import ServeOptions
+from .traces import note_run
 
 __all__ = [
     "CoreFigures",
@@ -187,9 +188,19 @@ class ServedModel:
         self._left.set()
 
     @property
+    def file_name(self) -> str:
+        """Of its file, without the folder."""
+        return self.path.name
+
+    @property
     def platform(self) -> str:
         """What the protocol calls the platform: the chip."""
         return f"anynpu_{self.session.backend.chip}"
+
+    @property
+    def batch(self) -> int:
+        """Samples of one run; 0 for a model whose tensors have no batch in common, which takes no batches."""
+        return self._batch
 
     @property
     def details(self) -> ModelDetails:
@@ -334,6 +345,7 @@ class ServedModel:
                 raise
             results, times = await self.session.arun_timed(names, feed, priority=priority, timeout=left)
         self.counts.executed(times)
+        note_run(times)
         self.admission.learn((times.inputs + times.run + times.outputs) / 1e9)
         return results
 

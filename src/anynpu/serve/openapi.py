@@ -60,6 +60,29 @@ _SCHEMAS: dict[str, Schema] = {
             "outputs": _list(_ref("TensorMetadata")),
         }
     ),
+    "ConfiguredTensor": _object(
+        {
+            "name": _TEXT,
+            "data_type": {"type": "string", "pattern": "^TYPE_[A-Z0-9]+$"},
+            "dims": {**_SHAPE, "description": "Of one sample if max_batch_size is not 0"},
+        }
+    ),
+    "ModelConfiguration": _object(
+        {
+            "name": _TEXT,
+            "platform": _TEXT,
+            "backend": _TEXT,
+            "max_batch_size": _COUNT,
+            "input": _list(_ref("ConfiguredTensor")),
+            "output": _list(_ref("ConfiguredTensor")),
+            "instance_group": _list(_object({"name": _TEXT, "kind": _TEXT, "count": _COUNT})),
+            "default_model_filename": _TEXT,
+            "dynamic_batching": _object(
+                {"preferred_batch_size": _list(_COUNT), "max_queue_delay_microseconds": _COUNT},
+            ),
+        },
+        ["dynamic_batching"],
+    ),
     "ModelReady": _object({"name": _TEXT, "ready": _FLAG}),
     "TensorData": _list(
         {"anyOf": [_NUMBER, _FLAG, _ref("TensorData")]}, description="In row-major order, flat or nested like the shape"
@@ -242,6 +265,9 @@ _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
     ),
     ("GET", "/v2/models/{model}/stats"): _operation(
         "statistics", "Statistics of a model", _answer("Counts", "Statistics"), (404, 503)
+    ),
+    ("GET", "/v2/models/{model}/config"): _operation(
+        "configuration", "The configuration of a model", _answer("The model", "ModelConfiguration"), (404, 503)
     ),
     ("POST", "/v2/repository/index"): _operation(
         "index", "All models, loaded or not", _answer("The models", "Index"), (400, 413, 429), "IndexRequest"

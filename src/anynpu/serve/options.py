@@ -27,8 +27,8 @@ class ServeOptions:
     :ivar device: where models run, as for a session
     :ivar layout: order of the axes of images: ``nchw``, ``nhwc`` or ``any``
     :ivar max_queue: samples of one model that may wait
-    :ivar max_wait_ms: the longest predicted wait that a request is accepted with; None: three quarters of an inference,
-        at least 20 ms
+    :ivar max_wait_ms: the longest predicted wait that a request is accepted with; None: three inferences for a burst, three
+        quarters of one under a lasting overload, at least 20 ms
     :ivar batch_window_ms: how long a request for a part of the model's batch waits for others to fill it
     :ivar max_batch: samples of one request
     :ivar max_request_bytes: size of one request
@@ -48,6 +48,8 @@ class ServeOptions:
     :ivar control: whether clients may load and unload models
     :ivar load_root: folder below which a client may name a model file to load; None: clients cannot name files
     :ivar access_log: log every request
+    :ivar trace: send OpenTelemetry traces to the collector that the ``OTEL_`` variables name; a program that has set OpenTelemetry up
+        itself gets them without it
     """
 
     host: str = "127.0.0.1"
@@ -76,6 +78,7 @@ class ServeOptions:
     control: bool = True
     load_root: Path | None = None
     access_log: bool = False
+    trace: bool = False
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.private_key is None):

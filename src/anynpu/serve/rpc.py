@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +30,7 @@ from ..inference_protocol import (
     messages,
 )
 from ..raw_contents import field_of, join_contents, split_contents
+from .configuration import configuration_message
 from .faces import Model
 from .failures import failure_of, message_of
 from .model import InferAnswer, InferRequest
@@ -139,7 +140,7 @@ class Calls:
 
     async def infer(self, data: bytes, context: Any) -> bytes:
         """The call ``ModelInfer``."""
-        return await self._infer(self._wire_request(data), context.time_remaining())
+        return await self._infer(self._wire_request(data), context.time_remaining(), self._carrier(context))
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """The call ``ModelStreamInfer``."""
@@ -147,12 +148,13 @@ class Calls:
             self._check_key(context)
         except AnynpuError as error:
             await self._abort(context, error)
+        carrier = self._carrier(context)
         answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_DEPTH)
 
         async def accept() -> None:
             try:
                 async for data in requests:
-                    await answers.put(asyncio.ensure_future(self._streamed(data)))
+                    await answers.put(asyncio.ensure_future(self._streamed(data, carrier)))
             finally:
                 await answers.put(None)
 
@@ -167,12 +169,12 @@ class Calls:
                 if left is not None:
                     left.cancel()
 
-    async def _streamed(self, data: bytes) -> bytes:
+    async def _streamed(self, data: bytes, carrier: Mapping[str, str]) -> bytes:
         answer = messages().ModelStreamInferResponse()
         try:
             request = self._wire_request(data)
             answer.infer_response.id = request.message.id
-            return field_of(STREAMED_ANSWER, await self._infer(request, None))
+            return field_of(STREAMED_ANSWER, await self._infer(request, None, carrier))
         except AnynpuError as error:
             answer.error_message = message_of(error)
         except Exception as error:  # one request must not end the stream of others
@@ -194,8 +196,12 @@ class Calls:
                 f"the message is no {request_class.__name__}", hint="does the client speak the protocol?"
             ) from None
 
+    def _carrier(self, context: Any) -> Mapping[str, str]:
+        """The headers, if somebody wants to know which trace the request belongs to."""
+        return {} if self._service.traces is None else _headers(context)
+
     def _check_key(self, context: Any) -> None:
-        shown = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        shown = _headers(context)
         self._service.keys.check(shown.get("authorization"), shown.get("x-api-key"))
 
     async def _abort(self, context: Any, error: BaseException) -> None:
@@ -231,6 +237,10 @@ class Calls:
         answer.properties[DETAILS] = model.details.to_text()
         return answer
 
+    async def _ModelConfig(self, request: Any, context: Any) -> Any:  # noqa: N802
+        model = self._service.model(request.name, request.version)
+        return messages().ModelConfigResponse(config=configuration_message(model, self._service.options))
+
     async def _ModelStatistics(self, request: Any, context: Any) -> Any:  # noqa: N802
         found = await self._service.statistics(request.name, request.version)
         return messages().ModelStatisticsResponse(model_stats=found)
@@ -251,7 +261,7 @@ class Calls:
         await self._service.unload(request.model_name)
         return messages().RepositoryModelUnloadResponse()
 
-    async def _infer(self, request: WireRequest, remaining: float | None) -> bytes:
+    async def _infer(self, request: WireRequest, remaining: float | None, carrier: Mapping[str, str]) -> bytes:
         async def read(model: Model) -> InferRequest:
             parsed = _request(request)
             if remaining is not None:
@@ -263,10 +273,14 @@ class Calls:
         self._service.limits.take(request.nbytes)
         try:
             message = request.message
-            answer = await self._service.infer("grpc", message.model_name, message.model_version, read)
+            answer = await self._service.infer("grpc", message.model_name, message.model_version, read, carrier)
         finally:
             self._service.limits.give(request.nbytes)
         return _answer(answer)
+
+
+def _headers(context: Any) -> dict[str, str]:
+    return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 def _request(request: WireRequest) -> InferRequest:

@@ -155,6 +155,8 @@ class Server:
             ends.append(asyncio.ensure_future(rpc.stop(self.options.drain_timeout)))
         await asyncio.gather(*ends, return_exceptions=True)
         await service.repository.close()
+        if service.traces is not None:
+            await asyncio.to_thread(service.traces.close)
         log.info("ended")
 
     def _signalled(self, http: Any) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -20,12 +20,13 @@ from .metrics import Metrics
 from .model import InferAnswer, InferRequest
 from .options import ServeOptions
 from .repository import Repository
+from .traces import open_traces
 
 __all__ = ["EXTENSIONS", "Service"]
 
 log = logging.getLogger("anynpu.serve")
 
-EXTENSIONS = ("binary_tensor_data", "statistics", "model_repository", "parameters")
+EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "model_repository", "parameters")
 NAME = "anynpu"
 
 
@@ -41,6 +42,7 @@ class Service:
         self.keys = Keys(options.api_keys)
         self.repository: Models = Repository(models, options) if repository is None else repository
         self.metrics = Metrics(self.repository, self.limits)
+        self.traces = open_traces(options.trace, self.version())
         self.ready = False
         self.ending = False
 
@@ -63,27 +65,42 @@ class Service:
         return self.repository.get(name, version)
 
     async def infer(
-        self, protocol: str, name: str, version: str, read: Callable[[Model], Awaitable[InferRequest]]
+        self,
+        protocol: str,
+        name: str,
+        version: str,
+        read: Callable[[Model], Awaitable[InferRequest]],
+        carrier: Mapping[str, str] | None = None,
     ) -> InferAnswer:
         """Find the model, read the request, run it, and count it.
 
         :param read: gives the request; called when there is room for it
+        :param carrier: headers that may name the span of the client
         """
         began = time.perf_counter()
         model: Model | None = None
         outcome = "ok"
+        trace = None if self.traces is None else self.traces.begin(protocol, name, carrier or {})
+        failed: BaseException | None = None
         try:
             model = self.model(name, version)
             model.hold()
             try:
                 model.check_room()
-                return await model.infer(await read(model))
+                request = await read(model)
+                if trace is not None:
+                    trace.read(request, model.version)
+                answer = await model.infer(request)
+                if trace is not None:
+                    trace.answered(answer)
+                return answer
             finally:
                 model.let_go()
         except asyncio.CancelledError:
             outcome = "cancelled"
             raise
         except BaseException as error:
+            failed = error
             outcome = failure_of(error).outcome
             if not isinstance(error, AnynpuError | ClientGone):
                 log.exception("a request for model %s failed", name, extra={"model": name})
@@ -94,6 +111,8 @@ class Service:
             seconds = time.perf_counter() - began
             labels = ("", "") if model is None else (model.name, model.version)
             self.metrics.record(*labels, protocol, outcome, seconds)
+            if trace is not None:
+                trace.end(outcome, None if failed is None else failure_of(failed), failed)
             if self.options.access_log:
                 fields: dict[str, Any] = {"model": name, "version": labels[1], "protocol": protocol, "outcome": outcome}
                 log.info("%s %s in %.2f ms", name, outcome, seconds * 1e3, extra={**fields, "ms": round(seconds * 1e3, 3)})

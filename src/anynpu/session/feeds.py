@@ -34,14 +34,18 @@ _VALUE_TYPES = ("float32", "float16", "uint8")
 
 
 class Feed:
-    """Arrays for all inputs, ready for a lane."""
+    """Arrays for all inputs, ready for a lane.
 
-    __slots__ = ("arrays", "nhwc", "shape_set")
+    :ivar headers: what a server is told about where the request comes from
+    """
+
+    __slots__ = ("arrays", "headers", "nhwc", "shape_set")
 
     def __init__(self, arrays: list[Array], nhwc: Sequence[bool], shape_set: int) -> None:
         self.arrays = arrays
         self.nhwc = nhwc
         self.shape_set = shape_set
+        self.headers: tuple[tuple[str, str], ...] = ()
 
 
 def channels_last(shape: Shape) -> Shape:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 __all__ = ["RemoteBackend", "open_backend", "parse_address"]
 
 Array = npt.NDArray[Any]
+Headers = tuple[tuple[str, str], ...]
 
 KEY_VARIABLE = "ANYNPU_API_KEY"
 CERTIFICATES_VARIABLE = "ANYNPU_CA_FILE"
@@ -129,16 +130,19 @@ class Connection:
     def _call(self, name: str) -> Any:
         return self._channel.unary_unary(f"/{SERVICE}/{name}")
 
-    def start(self, name: str, request: bytes, timeout: float | None) -> Any:
+    def start(self, name: str, request: bytes, timeout: float | None, headers: Headers = ()) -> Any:
         """A call under way."""
-        return self._calls[name].future(request, timeout=timeout, metadata=self._metadata)
+        return self._calls[name].future(request, timeout=timeout, metadata=(*self._metadata, *headers))
 
     def error_of(self, error: Any, timeout: float | None) -> tuple[AnynpuError, float | None]:
         """Our error for one of gRPC's, and after how many seconds to try again: None for not at all, 0 for soon."""
         code, text = error.code().name, error.details() or ""
         message, _, hint = text.partition("\n  hint: ")
         where = f"{self.server}: {message}"
-        if code == "UNAVAILABLE":
+        if code in (
+            "UNAVAILABLE",
+            "CANCELLED",
+        ):  # a server that ends cancels what reaches it then; our own cancelling is no RpcError
             return DeviceUnavailable(f"the server {self.server} does not answer: {message}", hint=hint or "is it running?"), 0.0
         if code == "RESOURCE_EXHAUSTED":
             trailing = dict(error.trailing_metadata() or ())
@@ -150,8 +154,6 @@ class Connection:
             return DeviceTimeout(
                 where if timeout is None else f"the request did not finish within {timeout:g} s", hint=hint
             ), None
-        if code == "CANCELLED":
-            return JobCancelled("the request was cancelled"), None
         kinds: dict[str, type[AnynpuError]] = {
             "NOT_FOUND": UnknownModelError,
             "INVALID_ARGUMENT": FeedError,
@@ -246,7 +248,7 @@ class RemoteLane:
             request.outputs.add(name=backend.outputs[number].name)
         data = join_contents(request.SerializeToString(), RAW_INPUTS, arrays)
         marks.written = time.perf_counter_ns()
-        data = self.call("ModelInfer", data, timeout)
+        data = self.call("ModelInfer", data, timeout, feed.headers)
         marks.ran = time.perf_counter_ns()
         rest, contents = split_contents(data, RAW_OUTPUTS)
         answer = _read(messages().ModelInferResponse, rest)
@@ -263,7 +265,7 @@ class RemoteLane:
             results.append(array.astype(kind))  # a copy of its own, which the caller may write to
         return results
 
-    def call(self, name: str, request: bytes, timeout: float | None) -> bytes:
+    def call(self, name: str, request: bytes, timeout: float | None, headers: Headers = ()) -> bytes:
         """Make a call; again where the server is away or sheds, as long as there is time."""
         connection = self._backend.connection
         end = None if timeout is None else time.monotonic() + timeout
@@ -274,7 +276,7 @@ class RemoteLane:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 raise DeviceTimeout(f"the request did not finish within {timeout:g} s", hint="give it more time")
-            self._call = connection.start(name, request, left)
+            self._call = connection.start(name, request, left, headers)
             if self._stopped.is_set():
                 self._call.cancel()
             try:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CallbackError, OptionError, SessionError, SessionModelError, SubmitTimeout
+from ..trace_context import trace_headers
 from . import lifecycle
 from .backend import Backend, DeviceFactory
 from .binding import IOBinding
@@ -86,6 +87,7 @@ class InferenceSession:
             self._all = tuple(range(len(backend.outputs)))
             self._output_numbers = {spec.name: number for number, spec in enumerate(backend.outputs)}
             self._layout_last = options.layout in ("nhwc", "any")
+            self._remote = is_remote(model)
             self._pipeline = Pipeline()
             self._scheduler = _scheduler(backend, options)
         except BaseException:
@@ -420,6 +422,8 @@ class InferenceSession:
     # -- inside
 
     def _request(self, output_names: object, feed: Feed, priority: int, timeout: float | None) -> Request:
+        if self._remote:
+            feed.headers = trace_headers()  # here, since lanes have threads of their own
         if output_names is None:
             return Request(feed, self._all, self._types, limit=timeout, priority=priority)
         wanted = wanted_outputs(output_names, self._backend.outputs)

@@ -42,18 +42,26 @@ class RunTimes:
     :ivar inputs: converting the inputs
     :ivar run: on the device
     :ivar outputs: converting the outputs
+    :ivar submitted: when it was submitted, on the clock of ``time.perf_counter_ns``
     """
 
     wait: int
     inputs: int
     run: int
     outputs: int
+    submitted: int = 0
 
     @classmethod
     def of(cls, request: Request) -> RunTimes:
         """Of a request that has run."""
         written, ran = request.written or request.started, request.ran or request.finished
-        return cls(request.started - request.submitted, written - request.started, ran - written, request.finished - ran)
+        return cls(
+            request.started - request.submitted,
+            written - request.started,
+            ran - written,
+            request.finished - ran,
+            request.submitted,
+        )
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,8 @@ class Board:
                     model.name,
                     model.version,
                     model.platform,
+                    model.file_name,
+                    model.batch,
                     model.inputs,
                     model.outputs,
                     model.details,

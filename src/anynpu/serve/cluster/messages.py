@@ -30,6 +30,8 @@ class ModelReport:
     name: str
     version: str
     platform: str
+    file_name: str
+    batch: int
     inputs: tuple[TensorDescription, ...]
     outputs: tuple[TensorDescription, ...]
     details: ModelDetails

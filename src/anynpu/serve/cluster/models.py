@@ -58,6 +58,16 @@ class RemoteModel:
         return self.described.platform
 
     @property
+    def file_name(self) -> str:
+        """Of its file, without the folder."""
+        return self.described.file_name
+
+    @property
+    def batch(self) -> int:
+        """Samples of one run; 0 for a model without batches."""
+        return self.described.batch
+
+    @property
     def inputs(self) -> tuple[TensorDescription, ...]:
         """Its inputs."""
         return self.described.inputs
