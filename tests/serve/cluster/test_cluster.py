@@ -26,6 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
 import anynpu
+from anynpu.errors import ServeError
 from anynpu.serve import ServeOptions
 from anynpu.serve.cluster import PoolPlan
 
@@ -161,10 +162,12 @@ def test_three_boards(tmp_path: Path) -> None:
     from anynpu.serve.cluster import VirtualBoards
 
     net, other = compile_model(tmp_path / "net.rknn", 2.0), compile_model(tmp_path / "other.rknn", 3.0)
-    boards = VirtualBoards(3, resources=("large", "large", "small"), environment={"ANYNPU_REALTIME": speed_for(net)})
+    environment = {"ANYNPU_REALTIME": speed_for(net)}
+    boards = VirtualBoards(3, resources=("large", "large", "small"), present=2, environment=environment)
     with boards:
+        a_pool_without_boards_is_told(boards, net)
         with serving(boards, PoolPlan((str(net),)), max_wait_ms=1000.0) as server:
-            wait_until(lambda: board_count(server) == 3)
+            a_board_that_joins_is_taken_in(server, boards)
             the_whole_protocol_goes_through_the_front(server)
             all_boards_take_part(server)
             a_model_is_loaded_anew_on_all_boards(server, net)
@@ -177,9 +180,25 @@ def test_three_boards(tmp_path: Path) -> None:
     assert not Path(boards.folder).exists()
 
 
+def a_pool_without_boards_is_told(boards: Any, net: Path) -> None:
+    with (
+        pytest.raises(ServeError, match="no board for pool 'absent'") as caught,
+        serving(boards, PoolPlan((str(net),), "absent")),
+    ):
+        pass
+    assert f"ray start --address={boards.address}" in caught.value.hint
+    assert '"absent": 1' in caught.value.hint
+
+
 def board_count(server: Any, model: str = "net") -> int:
     """Boards that have a model, as the front tells it."""
     return int(status(server, model)["device"].partition(" ")[0])
+
+
+def a_board_that_joins_is_taken_in(server: Any, boards: Any) -> None:
+    wait_until(lambda: board_count(server) == 2)
+    boards.join(2)
+    wait_until(lambda: board_count(server) == 3)
 
 
 def the_whole_protocol_goes_through_the_front(server: Any) -> None:

@@ -112,14 +112,10 @@ class Engine:
         quieten()
         with self._lock:
             self._connect()
-            self._own_serve = not self._attach and not _serve_runs()
             if self._attach:
                 for boards, plan in zip(self.boards, self._plans, strict=True):
                     boards.handle = self._found(plan)
                 return
-            if self._own_serve:
-                serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING", "enable_access_log": False})
-            quieten()
             self._wanted = [plan.boards or self._there(plan) for plan in self._plans]
             for plan, count in zip(self._plans, self._wanted, strict=True):
                 if not count:
@@ -127,6 +123,10 @@ class Engine:
                         f"the cluster has no board for pool '{plan.name}'",
                         hint=f"on each board: ray start --address={ray.get_runtime_context().gcs_address} --resources='{_json(plan)}'",
                     )
+            if not _serve_runs():
+                self._own_serve = True
+                serve.start(proxy_location="Disabled", logging_config={"log_level": "WARNING", "enable_access_log": False})
+                quieten()
             self._deployed = True
             self._deploy()
             self._wait()
@@ -146,7 +146,7 @@ class Engine:
     def update(self) -> None:
         """Replace what runs on the boards, board by board: each finishes what it has accepted, then starts anew."""
         with self._lock:
-            self._generation += 1
+            self._generation = max(self._generation + 1, int(time.time()))  # no front before this one has used it
             self._deploy()
             self._wait(whole=True)
 

@@ -41,6 +41,7 @@ class VirtualBoards:
     :param count: how many
     :param resources: what boards have besides ``NPU``, board by board; see :class:`PoolPlan`
     :ivar folder: holds all their files while they are there
+    :param present: how many are there from the start; the others come with :meth:`join`
     :param environment: variables for the processes on the boards, such as ``ANYNPU_REALTIME``
 
     >>> with VirtualBoards(3) as boards:                                                     # doctest: +SKIP
@@ -48,11 +49,17 @@ class VirtualBoards:
     """
 
     def __init__(
-        self, count: int, *, resources: tuple[str, ...] | None = None, environment: Mapping[str, str] | None = None
+        self,
+        count: int,
+        *,
+        resources: tuple[str, ...] | None = None,
+        present: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         if not 1 <= count <= _MOST:
             raise OptionError(f"{count} virtual boards", hint=f"from 1 to {_MOST}")
         self._kinds = resources or ("",) * count
+        self._present = count if present is None else present
         self._environment = dict(environment or {})
         self._cluster: Any = None
         self._nodes: dict[int, Any] = {}
@@ -91,7 +98,7 @@ class VirtualBoards:
                     "node_ip_address": HEAD,
                 },
             )
-            for number in range(len(self._kinds)):
+            for number in range(self._present):
                 self.join(number)
         except BaseException:
             self.stop()
