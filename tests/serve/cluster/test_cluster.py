@@ -34,6 +34,7 @@ RUN_MS = 40.0
 """What an inference takes on a board: long enough that the host is never the one who is slow."""
 
 WIDTH = 32
+WIDE = (1, 3, 640, 640)
 
 
 def need_ray() -> None:
@@ -60,6 +61,20 @@ def compile_model(path: Path, factor: float) -> Path:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), source)
     samples = [np.random.default_rng(seed).uniform(-1, 1, (1, WIDTH)).astype(np.float32) for seed in range(3)]
     anynpu.compile(source, target="rk3566", dataset=samples).save(path)
+    return path
+
+
+def compile_wide_model(path: Path) -> Path:
+    """A model with 4.9 MB of float32 on either side."""
+    graph = helper.make_graph(
+        [helper.make_node("MaxPool", ["x"], ["y"], "pool", kernel_shape=[3, 3], pads=[1, 1, 1, 1])],
+        "wide",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, list(WIDE))],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, list(WIDE))],
+    )
+    source = path.with_suffix(".onnx")
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), source)
+    anynpu.compile(source, target="rk3566", dataset=[np.random.default_rng(1).random(WIDE, np.float32)]).save(path)
     return path
 
 
@@ -162,13 +177,15 @@ def test_three_boards(tmp_path: Path) -> None:
     from anynpu.serve.cluster import VirtualBoards
 
     net, other = compile_model(tmp_path / "net.rknn", 2.0), compile_model(tmp_path / "other.rknn", 3.0)
+    wide = compile_wide_model(tmp_path / "wide.rknn")
     environment = {"ANYNPU_REALTIME": speed_for(net)}
     boards = VirtualBoards(3, resources=("large", "large", "small"), present=2, environment=environment)
     with boards:
         a_pool_without_boards_is_told(boards, net)
-        with serving(boards, PoolPlan((str(net),)), max_wait_ms=1000.0) as server:
+        with serving(boards, PoolPlan((str(net), str(wide))), max_wait_ms=1000.0) as server:
             a_board_that_joins_is_taken_in(server, boards)
             the_whole_protocol_goes_through_the_front(server)
+            large_tensors_go_both_ways(server)
             all_boards_take_part(server)
             a_model_is_loaded_anew_on_all_boards(server, net)
             replacing_the_boards_one_by_one_loses_nothing(server)
@@ -205,7 +222,10 @@ def the_whole_protocol_goes_through_the_front(server: Any) -> None:
     with triton_http.InferenceServerClient(server.http_address) as client:
         assert client.is_server_ready()
         assert client.get_model_metadata("net")["platform"] == "anynpu_rk3566"
-        assert [entry["state"] for entry in client.get_model_repository_index()] == ["READY"]
+        assert [(entry["name"], entry["state"]) for entry in client.get_model_repository_index()] == [
+            ("net", "READY"),
+            ("wide", "READY"),
+        ]
         before = client.get_inference_statistics("net")["model_stats"][0]["inference_count"]
         assert client.infer("net", tensors(triton_http)).as_numpy("y") == pytest.approx(1.0, abs=0.05)
         assert client.get_inference_statistics("net")["model_stats"][0]["inference_count"] == before + 1
@@ -233,6 +253,16 @@ def the_whole_protocol_goes_through_the_front(server: Any) -> None:
         text = answer.read().decode()
     assert 'anynpu_requests_total{model="net",outcome="ok",protocol="grpc",version="1"}' in text
     assert 'anynpu_core_busy_seconds_total{core="virtual-' in text
+
+
+def large_tensors_go_both_ways(server: Any) -> None:
+    values = np.random.default_rng(2).random(WIDE, np.float32)
+    tensor = triton_grpc.InferInput("x", list(WIDE), "FP32")
+    tensor.set_data_from_numpy(values)
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        result = client.infer("wide", [tensor]).as_numpy("y")
+    assert result.shape == WIDE
+    assert result[0, 0, 1, 1] == pytest.approx(values[0, 0, :3, :3].max(), abs=0.02)
 
 
 def all_boards_take_part(server: Any) -> None:

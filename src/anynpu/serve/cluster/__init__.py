@@ -10,11 +10,12 @@ Ray itself is loaded with the names that need it.
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ... import _optional
-from .plan import PoolPlan
+from .plan import TRANSPORT, PoolPlan
 
 if TYPE_CHECKING:
     from .server import ClusterServer
@@ -28,5 +29,7 @@ _WITH_RAY = {"ClusterServer": ".server", "VirtualBoards": ".virtual"}
 def __getattr__(name: str) -> Any:
     if name not in _WITH_RAY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    for variable, value in {"RAY_USAGE_STATS_ENABLED": "0", **TRANSPORT}.items():
+        os.environ.setdefault(variable, value)
     _optional.ray()  # says which extra is missing, before anything else does
     return getattr(import_module(_WITH_RAY[name], __name__), name)

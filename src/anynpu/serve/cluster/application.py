@@ -24,7 +24,7 @@ from ..model import InferAnswer, InferRequest
 from ..options import ServeOptions
 from .board import Board
 from .messages import BoardReport, Orders, Refusal
-from .plan import EVERY_BOARD, PoolPlan
+from .plan import EVERY_BOARD, TRANSPORT, PoolPlan
 
 __all__ = ["BoardReplica", "application", "build"]
 
@@ -76,7 +76,7 @@ def application(plan: PoolPlan, options: ServeOptions, boards: int, generation: 
         BoardReplica,
         name="board",
         num_replicas=boards,
-        ray_actor_options={"num_cpus": 0, "resources": plan.resources},
+        ray_actor_options={"num_cpus": 0, "resources": plan.resources, "runtime_env": {"env_vars": TRANSPORT}},
         max_ongoing_requests=MOST_REQUESTS,
         max_queued_requests=-1,
         user_config={},

@@ -38,7 +38,6 @@ _CONTROLLER = "SERVE_CONTROLLER_ACTOR"
 
 def quieten() -> None:
     """Ray without its statistics of usage, and without its chatter."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     logging.getLogger("ray").setLevel(logging.ERROR)
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
