@@ -135,6 +135,8 @@ class Server:
         try:
             if rpc is not None:
                 await rpc.start()
+            while not (http.started or serving.done()):  # uvicorn tells it in no other way
+                await asyncio.sleep(0.001)
             service.ready = True
             log.info("serving on http://%s and grpc://%s", self.http_address, self.grpc_address)
             self._started.set()

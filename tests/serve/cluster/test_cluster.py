@@ -8,6 +8,10 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
+import signal
+import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -26,7 +30,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
 import anynpu
-from anynpu.errors import ServeError
+from anynpu.errors import OptionError, ServeError
 from anynpu.serve import ServeOptions
 from anynpu.serve.cluster import PoolPlan
 
@@ -182,10 +186,12 @@ def test_three_boards(tmp_path: Path) -> None:
     boards = VirtualBoards(3, resources=("large", "large", "small"), present=2, environment=environment)
     with boards:
         a_pool_without_boards_is_told(boards, net)
+        the_application_can_be_built_from_a_configuration(net)
         with serving(boards, PoolPlan((str(net), str(wide))), max_wait_ms=1000.0) as server:
             a_board_that_joins_is_taken_in(server, boards)
             the_whole_protocol_goes_through_the_front(server)
             large_tensors_go_both_ways(server)
+            a_second_front_attaches_and_leaves_everything_as_it_is(server, boards)
             all_boards_take_part(server)
             a_model_is_loaded_anew_on_all_boards(server, net)
             replacing_the_boards_one_by_one_loses_nothing(server)
@@ -205,6 +211,15 @@ def a_pool_without_boards_is_told(boards: Any, net: Path) -> None:
         pass
     assert f"ray start --address={boards.address}" in caught.value.hint
     assert '"absent": 1' in caught.value.hint
+
+
+def the_application_can_be_built_from_a_configuration(net: Path) -> None:
+    from anynpu.serve.cluster.application import build
+
+    assert build({"models": [str(net)], "boards": 2, "device": "sim", "pool": "large"}) is not None
+    for wrong in ({"models": [str(net)]}, {"boards": 2}, {"models": [str(net)], "boards": 2, "devices": "sim"}):
+        with pytest.raises(OptionError):
+            build(wrong)
 
 
 def board_count(server: Any, model: str = "net") -> int:
@@ -263,6 +278,29 @@ def large_tensors_go_both_ways(server: Any) -> None:
         result = client.infer("wide", [tensor]).as_numpy("y")
     assert result.shape == WIDE
     assert result[0, 0, 1, 1] == pytest.approx(values[0, 0, :3, :3].max(), abs=0.02)
+
+
+def a_second_front_attaches_and_leaves_everything_as_it_is(server: Any, boards: Any) -> None:
+    options = ("--attach", "--address", boards.address, "--port", "0", "--grpc-port", "-1")
+    command = [sys.executable, "-m", "anynpu.cli", "cluster", *options]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    killer = threading.Timer(60, process.kill)
+    killer.start()
+    try:
+        assert process.stderr is not None
+        found = next(match for line in process.stderr if (match := re.search(r"serving on http://(\S+) ", line)))
+        with triton_http.InferenceServerClient(found[1], network_timeout=60) as client:
+            assert client.infer("net", tensors(triton_http)).as_numpy("y") == pytest.approx(1.0, abs=0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        killer.cancel()
+        process.kill()
+        process.wait(30)
+        assert process.stderr is not None
+        process.stderr.close()
+    assert board_count(server) == 3
+    assert ask(server) == pytest.approx(1.0, abs=0.05)
 
 
 def all_boards_take_part(server: Any) -> None:
