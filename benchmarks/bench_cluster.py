@@ -17,14 +17,14 @@ import urllib.request
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 from anynpu._optional import onnx
 from anynpu.compiler import compile
-from anynpu.serve.cluster import VirtualBoards
+from anynpu.errors import MissingDependencyError
 
 from . import print_table
 from .bench_serve import LARGE, SMALL, Served, _model, _process
@@ -38,11 +38,19 @@ WIDTH, LAYERS = 2048, 32
 CHIP = "rk3566"
 REAL_TIME = {"ANYNPU_REALTIME": "1"}
 
+if TYPE_CHECKING:
+    from anynpu.serve.cluster import VirtualBoards
+
 Ask = Callable[[], Any]
 
 
 def main() -> None:
     """Print the tables."""
+    try:
+        from anynpu.serve.cluster import VirtualBoards
+    except MissingDependencyError as error:
+        print(f"\nNo benchmark of the cluster: {error}")
+        return
     with tempfile.TemporaryDirectory() as folder:
         models = _models(Path(folder))
         with VirtualBoards(BOARDS, environment=REAL_TIME) as boards:

@@ -14,7 +14,7 @@ from anynpu.cli import console
 
 Invoke = Callable[..., Any]
 
-COMMANDS = ("compile", "check", "inspect", "lint", "optimize", "run", "exec", "lib", "demo")
+COMMANDS = ("compile", "check", "inspect", "lint", "optimize", "run", "exec", "lib", "serve", "cluster", "demo")
 
 
 def test_help_lists_every_command(invoke: Invoke) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,16 @@ import pytest
 from session.fake import FakeDevice, feed
 
 from anynpu.errors import (
+    AccessDeniedError,
+    AnynpuError,
     BoardLostError,
     DeviceHungError,
     DeviceUnavailable,
+    FeedNameError,
     ModelUnavailableError,
     OptionError,
     OverloadedError,
+    ShapeError,
     UnknownModelError,
 )
 from anynpu.serve import ServeOptions
@@ -247,6 +252,22 @@ def test_a_board_whose_session_has_ended_is_ill(tmp_path: Path) -> None:
             board.check_health()
 
     scenario(test)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OverloadedError("full", hint="later", retry_after=0.25),
+        AccessDeniedError("no", hint="ask", known=False),
+        ShapeError("shape", hint="look"),
+        FeedNameError("name", hint="look"),
+        DeviceHungError("hung", hint="reset", code=-3, call="rknn_run"),
+    ],
+)
+def test_a_refusal_says_the_same_on_the_other_machine(error: AnynpuError) -> None:
+    there = pickle.loads(pickle.dumps(Refusal("a", error))).error
+    assert type(there) is type(error)
+    assert (str(there), vars(there)) == (str(error), vars(error))
 
 
 def test_plans_of_the_command_line() -> None:

@@ -61,7 +61,7 @@ class BoardReport:
 class Order:
     """The last thing that a client said about a model.
 
-    :ivar number: orders are numbered as they come
+    :ivar number: later orders have greater ones, whichever front they come from
     :ivar load: load it anew; False: take it away
     :ivar path: of a file that the client named
     """

@@ -253,7 +253,7 @@ class ClusterModels:
 
     async def _order(self, name: str, load: bool, path: str | None) -> None:
         before = self._orders.get(name)
-        self._numbers += 1
+        self._numbers = max(self._numbers + 1, time.time_ns())  # later than those of any front before
         self._orders[name] = Order(self._numbers, load, path)
         pools = [pool for pool in self._pools if path is not None or self._knows(pool, name)]
         if not pools:

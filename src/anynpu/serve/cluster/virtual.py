@@ -58,6 +58,8 @@ class VirtualBoards:
     ) -> None:
         if not 1 <= count <= _MOST:
             raise OptionError(f"{count} virtual boards", hint=f"from 1 to {_MOST}")
+        if resources is not None and len(resources) != count:
+            raise OptionError(f"{len(resources)} resources for {count} virtual boards", hint="name one for each; '' for none")
         self._kinds = resources or ("",) * count
         self._present = count if present is None else present
         self._environment = dict(environment or {})
