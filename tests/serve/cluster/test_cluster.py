@@ -10,6 +10,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -191,6 +192,7 @@ def test_three_boards(tmp_path: Path) -> None:
             a_board_that_joins_is_taken_in(server, boards)
             the_whole_protocol_goes_through_the_front(server)
             large_tensors_go_both_ways(server)
+            who_goes_away_takes_the_request_back_from_its_board(server)
             a_second_front_attaches_and_leaves_everything_as_it_is(server, boards)
             all_boards_take_part(server)
             a_model_is_loaded_anew_on_all_boards(server, net)
@@ -278,6 +280,25 @@ def large_tensors_go_both_ways(server: Any) -> None:
         result = client.infer("wide", [tensor]).as_numpy("y")
     assert result.shape == WIDE
     assert result[0, 0, 1, 1] == pytest.approx(values[0, 0, :3, :3].max(), abs=0.02)
+
+
+def who_goes_away_takes_the_request_back_from_its_board(server: Any) -> None:
+    size = int(np.prod(WIDE))
+    tensor = {"name": "x", "datatype": "UINT8", "shape": list(WIDE), "parameters": {"binary_data_size": size}}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    lengths = f"Content-Length: {len(text) + size}\r\nInference-Header-Content-Length: {len(text)}"
+    head = f"POST /v2/models/wide/infer HTTP/1.1\r\nHost: 127.0.0.1\r\n{lengths}\r\n\r\n".encode()
+    before = status(server, "wide")
+    host, _, port = server.http_address.partition(":")
+    connections = [socket.create_connection((host, int(port)), timeout=20) for _ in range(6)]
+    for connection in connections:
+        connection.sendall(head + text + bytes(size))
+    wait_until(lambda: status(server, "wide")["running"] > 0)
+    for connection in connections:
+        connection.close()
+    wait_until(lambda: (now := status(server, "wide"))["cancelled"] + now["answered"] - before["answered"] == 6)
+    wait_until(lambda: (now := status(server, "wide"))["running"] + now["waiting"] == 0)
+    assert status(server, "wide")["cancelled"] >= 3, "the boards have run what nobody waited for"
 
 
 def a_second_front_attaches_and_leaves_everything_as_it_is(server: Any, boards: Any) -> None:
