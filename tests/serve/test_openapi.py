@@ -69,7 +69,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     for name in ("net", "spare"):
         (folder / f"{name}.rknn").write_bytes(b"model")
-    options = ServeOptions(port=0, grpc_port=None, device=FakeDevice(), max_wait_ms=10_000, max_queue=10_000)
+    options = ServeOptions(
+        port=0, grpc_port=None, device=FakeDevice(), max_wait_ms=10_000, max_queue=10_000, shared_memory="anynpu-test-"
+    )
     with Server([folder], options) as running:
         yield running
         # after all requests of all tests the server is as it was
