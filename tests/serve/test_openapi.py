@@ -162,3 +162,12 @@ def test_any_other_method_is_refused_with_what_the_path_takes(server: Server) ->
     status, headers, answer = exchange(server, "HEAD", "/v2")
     assert (status, answer) == (200, b"")
     assert int(headers["content-length"]) > 0
+
+
+def test_the_description_is_openapi() -> None:
+    for keyed in (False, True):
+        schemathesis.openapi.from_dict(rest_face.description(keyed=keyed)).validate()
+    broken = rest_face.description()
+    del broken["paths"]["/v2"]["get"]["responses"]["200"]["description"]
+    with pytest.raises(Exception, match="'description' is a required property|\"description\" is a required property"):
+        schemathesis.openapi.from_dict(broken).validate()

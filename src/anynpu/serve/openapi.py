@@ -5,6 +5,7 @@ The paths come from the table of routes; what is said about each stands here. Ev
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -346,7 +347,7 @@ def describe(
     """
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
-        operation = dict(_OPERATIONS[method, path.replace(VERSION_PART, "")])
+        operation = copy.deepcopy(_OPERATIONS[method, path.replace(VERSION_PART, "")])
         if VERSION_PART in path:
             operation["operationId"] += "_of_version"
         named = [
@@ -368,6 +369,6 @@ def describe(
             "model repository. Any other method of a path gets 405.",
         },
         "paths": paths,
-        "components": {"schemas": _SCHEMAS, "securitySchemes": _SECURITY},
+        "components": copy.deepcopy({"schemas": _SCHEMAS, "securitySchemes": _SECURITY}),
         **({"security": [{name: []} for name in _SECURITY]} if keyed else {}),
     }
