@@ -14,9 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from session.fake import FakeDevice
 
 from anynpu.serve import Server
+from anynpu.serve.history import KEPT, History
 from anynpu.serve.logs import JsonFormatter
 
 from .conftest import Serve, exchange, infer_body
+from .test_load import one_model, wait_until
 
 INFER = "/v2/models/net/infer"
 
@@ -75,6 +77,7 @@ def test_the_page_moves_under_load(serve: Serve, tmp_path: Path) -> None:
         client.start()
     try:
         first, console = open_page(f"http://{server.http_address}/status")
+        wait_until(lambda: len(one_model(server)["history"]) >= 3)
         second, more = open_page(f"http://{server.http_address}/")
         picture = tmp_path / "status.png"
         open_page(f"http://{server.http_address}/status", screenshot=picture)
@@ -87,7 +90,12 @@ def test_the_page_moves_under_load(serve: Serve, tmp_path: Path) -> None:
     assert "live" in first
     assert 0 < _figure(first, "answered") < _figure(second, "answered")
     assert _figure(second, "p50 ms") > 3
-    assert first.count("<polyline") == 2
+    assert first.count("<polyline") == 7
+    lines = re.findall(r'<polyline points="([^"]*)"', second)
+    assert len(lines[0].split()) >= 2  # answers a second
+    heights = [float(point.partition(",")[2]) for point in lines[0].split()]
+    assert min(heights) < 100  # the line is not at the bottom
+    assert any(int(share) > 10 for share in re.findall(r'data-core="\d">(\d+) %<', second))
     assert picture.stat().st_size > 10_000
 
 
@@ -102,3 +110,22 @@ def test_the_page_asks_for_a_key(serve: Serve) -> None:
     page, _ = open_page(f"http://{server.http_address}/status")
     assert "needs an API key" in page
     assert "fake NPU" not in page
+
+
+def test_the_history_of_a_model_that_was_loaded_anew_begins_anew() -> None:
+    history = History()
+    model = {"answered": 5, "shed": 2, "failed": 0, "waiting": 1, "cores": [{"busy_ms": 100.0}]}
+    history.add("net:1", 10.0, model, [])
+    later = {"answered": 9, "shed": 3, "failed": 1, "waiting": 0, "cores": [{"busy_ms": 1100.0}, {"busy_ms": 50.0}]}
+    history.add("net:1", 12.0, later, [7_000_000] * 5 + [1_000_000, 2_000_000, 3_000_000, 4_000_000])
+    (point,) = history.points("net:1")
+    assert (point["at"], point["rate"], point["shed"], point["failed"], point["waiting"]) == (12.0, 2.0, 0.5, 0.5, 0)
+    assert (point["p50_ms"], point["p99_ms"], point["busy"]) == (3.0, 4.0, [0.5, 0.0])
+    history.add("net:1", 13.0, {**model, "answered": 0, "shed": 0}, [])
+    history.add("net:1", 14.0, {**model, "answered": 4, "shed": 0}, [1_000_000] * 4)
+    assert [one["rate"] for one in history.points("net:1")] == [2.0, 4.0]
+    for second in range(2 * KEPT):
+        history.add("net:1", 15.0 + second, model, [])
+    assert len(history.points("net:1")) == KEPT
+    history.keep(["other:1"])
+    assert history.points("net:1") == []

@@ -40,7 +40,7 @@ def command(
     max_queue: Annotated[int, typer.Option("--max-queue", min=1, help="Runs of a model that may wait.")] = 64,
     max_wait: Annotated[
         float | None,
-        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait; default: 3/4 of an inference."),
+        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait; default: by load."),
     ] = None,
     window: Annotated[
         float, typer.Option("--batch-window", min=0, metavar="MS", help="How long a part of a batch waits for others.")

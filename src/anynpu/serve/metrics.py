@@ -12,6 +12,7 @@ from typing import Any
 
 from .. import _optional
 from ..session import Percentiles
+from .history import History
 from .limits import Limits
 from .repository import Repository
 
@@ -29,6 +30,7 @@ class Metrics:
         self._repository = repository
         self._limits = limits
         self._began = time.monotonic()
+        self._history = History()
         self._registry = client.CollectorRegistry()
         labels = ("model", "version", "protocol")
         self._requests = client.Counter("anynpu_requests", "Requests by outcome.", (*labels, "outcome"), registry=self._registry)
@@ -72,8 +74,16 @@ class Metrics:
         yield core.GaugeMetricFamily("anynpu_inflight_bytes", "Size of the requests in the house.", self._limits.bytes)
         yield core.GaugeMetricFamily("anynpu_connections", "HTTP connections.", self._limits.connections)
 
-    def status(self) -> dict[str, Any]:
-        """What the status page shows."""
+    def sample(self) -> None:
+        """A point more in the history of every model; to be called once a second."""
+        now = time.monotonic() - self._began
+        models = self._repository.models()
+        shown = self._models()
+        for model, figures in zip(models, shown, strict=True):
+            self._history.add(f"{model.name}:{model.version}", now, figures, list(model.counts.latencies))
+        self._history.keep([f"{model.name}:{model.version}" for model in models])
+
+    def _models(self) -> list[dict[str, Any]]:
         models = []
         for model in self._repository.models():
             statistics, counts = model.session.statistics, model.counts
@@ -96,6 +106,13 @@ class Metrics:
                     "cores": [{"jobs": lane.jobs, "busy_ms": lane.busy_ms} for lane in statistics.lanes],
                 }
             )
+        return models
+
+    def status(self) -> dict[str, Any]:
+        """What the status page shows."""
+        models = self._models()
+        for model in models:
+            model["history"] = self._history.points(f"{model['name']}:{model['version']}")
         absent = [entry for entry in self._repository.index() if entry.state != "READY"]
         return {
             "uptime_s": time.monotonic() - self._began,

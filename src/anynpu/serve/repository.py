@@ -1,7 +1,8 @@
 """The models of a server: which there are, which are loaded, and how one takes the place of another.
 
 What can be loaded comes from the command line: files, and folders that are looked through anew at every load. A folder holds model files,
-whose stems are their names, or folders ``NAME/VERSION/`` with one model file each.
+whose stems are their names, or folders ``NAME/VERSION/`` with one model file each. ``NAME=FOLDER`` is one model: the only model file of the
+folder, whatever it is called, or the folders ``VERSION/`` in it.
 
 Belongs to the event loop of the server: no lock but one for each name, so that two loads of a model follow each other. Sessions are opened
 and closed in other threads. A load opens everything new before anything old is taken away; what was replaced drains on its own.
@@ -42,7 +43,7 @@ class IndexEntry:
 
 
 def parse_model(text: str) -> tuple[str, str, Path]:
-    """Name, version and path of ``PATH``, ``NAME=PATH`` or ``NAME:VERSION=PATH``.
+    """Name, version and path of ``PATH``, ``NAME=PATH`` or ``NAME:VERSION=PATH``; the path may be a folder.
 
     >>> parse_model("yolo:2=models/new.rknn")[:2], parse_model("models/det.rknn")[:2]
     (('yolo', '2'), ('det', '1'))
@@ -69,7 +70,8 @@ def find_models(models: Sequence[str]) -> Sources:
                 sources.setdefault(name, {})[version] = path
         else:
             name, version, path = parse_model(text)
-            sources.setdefault(name, {})[version] = path
+            found = _of_folder(path, version) if path.is_dir() else {version: path}
+            sources.setdefault(name, {}).update(found)
     return sources
 
 
@@ -78,10 +80,30 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, str, Path]]:
         if entry.is_file() and entry.suffix in SUFFIXES and _NAME.fullmatch(entry.stem):
             yield entry.stem, "1", entry
         elif entry.is_dir() and _NAME.fullmatch(entry.name):
-            for inner in sorted(entry.iterdir()):
-                files = sorted(path for path in inner.iterdir() if path.suffix in SUFFIXES) if inner.is_dir() else []
-                if files and _VERSION.fullmatch(inner.name):
-                    yield entry.name, inner.name, files[0]
+            for version, path in _versions(entry):
+                yield entry.name, version, path
+
+
+def _versions(folder: Path) -> Iterator[tuple[str, Path]]:
+    for inner in sorted(folder.iterdir()):
+        if _VERSION.fullmatch(inner.name) and inner.is_dir():
+            files = sorted(path for path in inner.iterdir() if path.suffix in SUFFIXES)
+            if files:
+                yield inner.name, files[0]
+
+
+def _of_folder(folder: Path, version: str) -> dict[str, Path]:
+    """Versions of the one model in a folder."""
+    found = dict(_versions(folder))
+    if found:
+        return found
+    files = [path for path in folder.iterdir() if path.is_file() and path.suffix in SUFFIXES]
+    if len(files) != 1:
+        raise OptionError(
+            f"{folder} has {len(files)} model files, and one name is given for them",
+            hint="name one file, or give the folder without a name to serve all of them under their own",
+        )
+    return {version: files[0]}
 
 
 class Repository:

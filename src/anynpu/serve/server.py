@@ -131,6 +131,7 @@ class Server:
             for number in (signal.SIGINT, signal.SIGTERM):
                 self._loop.add_signal_handler(number, self._signalled, http)
         serving = asyncio.ensure_future(http.serve(sockets=[http_socket]))
+        sampling = asyncio.ensure_future(_sample(service))
         try:
             if rpc is not None:
                 await rpc.start()
@@ -139,6 +140,7 @@ class Server:
             self._started.set()
             await asyncio.wait({serving, asyncio.ensure_future(self._stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            sampling.cancel()
             await self._end(service, http, rpc, serving)
 
     async def _end(self, service: Service, http: Any, rpc: Any, serving: asyncio.Future[None]) -> None:
@@ -160,6 +162,13 @@ class Server:
         if self._stop.is_set():
             http.force_exit = True
         self._stop.set()
+
+
+async def _sample(service: Service) -> None:
+    """Keep the history of the models."""
+    while True:
+        service.metrics.sample()
+        await asyncio.sleep(1.0)
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,0 +1,274 @@
+"""Three boards behind each proxy: clients, balance, the loss of a board, and shedding."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import queue
+import select
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+import tritonclient.http as triton_http
+from tritonclient.utils import InferenceServerException
+
+from anynpu import InferenceSession
+
+from .board import MAX_QUEUE
+from .proxies import PROXIES, Proxy
+from .running import INFER, Board, Hold, ask, infer_body, wait_until
+
+RETRY = {
+    "methodConfig": [
+        {
+            "name": [{"service": "inference.GRPCInferenceService", "method": "ModelInfer"}],
+            "retryPolicy": {
+                "maxAttempts": 4,
+                "initialBackoff": "0.05s",
+                "maxBackoff": "1s",
+                "backoffMultiplier": 2,
+                "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED"],
+            },
+        }
+    ]
+}
+"""What docs/deploy.md tells a gRPC client to do."""
+
+
+@pytest.fixture(scope="module")
+def boards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Board]]:
+    found = [Board(tmp_path_factory.mktemp(f"board-{number}"), number) for number in (1, 2, 3)]
+    try:
+        for board in found:
+            board.start()
+        for board in found:
+            board.wait_ready()
+        yield found
+    finally:
+        for board in found:
+            if board.process is not None:
+                board.process.end()
+
+
+@pytest.fixture(scope="module", params=list(PROXIES))
+def proxy(request: pytest.FixtureRequest, boards: list[Board], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxy]:
+    running = PROXIES[request.param](boards, tmp_path_factory.mktemp(request.param))
+    yield running
+    running.process.end()
+
+
+@contextlib.contextmanager
+def held(*boards: Board) -> Iterator[None]:
+    """Boards that are full, so that they shed whatever else comes."""
+    holds = [Hold(board) for board in boards]
+    try:
+        for hold in holds:
+            hold.fill(1 + MAX_QUEUE)
+        yield
+    finally:
+        for hold in holds:
+            hold.release()
+
+
+def triton_input(module: Any, *values: float) -> Any:
+    array = np.array([[*values, 0, 0, 0, 0][:4]], np.float32)
+    tensor = module.InferInput("x", [1, 4], "FP32")
+    tensor.set_data_from_numpy(array)
+    return tensor
+
+
+def grpc_client(proxy: Proxy, *arguments: tuple[str, Any]) -> Any:
+    return triton_grpc.InferenceServerClient(f"127.0.0.1:{proxy.grpc_port}", channel_args=list(arguments) or None)
+
+
+def inside(boards: list[Board]) -> int:
+    """Requests that wait or run."""
+    return sum(status["waiting"] + status["running"] for status in (board.status() for board in boards))
+
+
+def counts(boards: list[Board]) -> list[int]:
+    return [board.inferences() for board in boards]
+
+
+def test_clients_work_and_the_load_is_spread(proxy: Proxy, boards: list[Board]) -> None:
+    before = counts(boards)
+    with triton_http.InferenceServerClient(f"127.0.0.1:{proxy.port}") as client:
+        assert client.is_server_ready()
+        assert client.is_model_ready("net")
+        assert client.get_model_metadata("net")["inputs"][0]["name"] == "x"
+        for number in range(30):
+            result = client.infer("net", [triton_input(triton_http, 0, number)])
+            assert result.as_numpy("y")[0, 1] == 2 * number
+    with grpc_client(proxy) as client:
+        assert client.is_server_ready()
+        assert client.get_model_metadata("net").inputs[0].name == "x"
+        for number in range(30):
+            result = client.infer("net", [triton_input(triton_grpc, 0, number)])
+            assert result.as_numpy("y")[0, 1] == 2 * number
+    spread = [after - first for after, first in zip(counts(boards), before, strict=True)]
+    assert sum(spread) == 60
+    assert min(spread) >= 3, spread
+
+
+def test_a_stream_keeps_its_order(proxy: Proxy) -> None:
+    results: queue.Queue[tuple[Any, Any]] = queue.Queue()
+    with grpc_client(proxy) as client:
+        client.start_stream(lambda result, error: results.put((result, error)))
+        for number in range(20 + MAX_QUEUE):  # no more at a time than its board lets wait
+            if number < 20:
+                client.async_stream_infer("net", [triton_input(triton_grpc, 0, number)])
+            if number >= MAX_QUEUE:
+                result, error = results.get(timeout=30)
+                assert error is None
+                assert result.as_numpy("y")[0, 1] == 2 * (number - MAX_QUEUE)
+        client.stop_stream()
+
+
+def test_a_session_works_through_the_proxy(proxy: Proxy) -> None:
+    with InferenceSession(f"grpc://127.0.0.1:{proxy.grpc_port}/net") as session:
+        frames = [np.array([[0, number, 0, 0]], np.float32) for number in range(12)]
+        for number, (doubled,) in enumerate(session.stream(frames)):
+            assert doubled[0, 1] == 2 * number
+
+
+def test_large_bodies_pass_and_larger_ones_are_refused(proxy: Proxy) -> None:
+    """16 MB reach a board, which says that they are no input of this model; 80 MB are refused as too large."""
+    large = np.zeros((1, 4 * 2**20), np.float32)
+    tensor = triton_http.InferInput("x", list(large.shape), "FP32")
+    tensor.set_data_from_numpy(large)
+    with (
+        triton_http.InferenceServerClient(f"127.0.0.1:{proxy.port}") as client,
+        pytest.raises(InferenceServerException, match=r"takes .*1, 4.*got .*4194304"),
+    ):
+        client.infer("net", [tensor])
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+    connection.putrequest("POST", INFER)
+    connection.putheader("Content-Length", str(80 * 2**20))
+    connection.endheaders()
+    with contextlib.suppress(ConnectionError):  # it need not read what it refuses
+        for _ in range(80):
+            if select.select([connection.sock], [], [], 0)[0]:
+                break
+            connection.send(b" " * 2**20)
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_what_belongs_to_one_board_is_not_there(proxy: Proxy) -> None:
+    assert ask(proxy.port, "POST", "/v2/repository/models/net/unload", b"{}").status == 403
+    assert ask(proxy.port, "GET", "/metrics").status == 404
+    assert ask(proxy.port, "GET", "/status").status == 404
+    assert ask(proxy.port, "POST", INFER, infer_body(), {"Origin": "http://pages.example", "Host": "pages.example"}).status == 403
+    with grpc_client(proxy) as client:
+        with pytest.raises(InferenceServerException, match="each board") as caught:
+            client.unload_model("net")
+        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+        assert client.is_model_ready("net")
+
+
+def test_deadlines_and_cancellation_reach_the_board(proxy: Proxy, boards: list[Board]) -> None:
+    failed, cancelled = (sum(board.status()[key] for board in boards) for key in ("failed", "cancelled"))
+    answer = ask(proxy.port, "POST", INFER, infer_body(50.0, timeout=100_000))
+    assert answer.status == 504
+    assert "error" in answer.json()
+    with grpc_client(proxy) as client, pytest.raises(InferenceServerException) as caught:
+        client.infer("net", [triton_input(triton_grpc, 50)], client_timeout=0.3)
+    assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+    wait_until(lambda: inside(boards) == 0, "late requests leave their boards")
+
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+    connection.request("POST", INFER, infer_body(50.0))
+    with grpc_client(proxy) as client:
+        call = client.async_infer("net", [triton_input(triton_grpc, 50)], lambda result, error: None)
+        wait_until(lambda: inside(boards) == 2, "both are there")
+        call.cancel()
+        connection.close()
+        wait_until(lambda: inside(boards) == 0, "cancelled requests leave their boards")
+    assert sum(board.status()["failed"] for board in boards) >= failed + 1
+    assert sum(board.status()["cancelled"] for board in boards) >= cancelled + 2
+
+
+def test_shedding_goes_to_another_board_first(proxy: Proxy, boards: list[Board]) -> None:
+    full = boards[0]
+    shed = full.status()["shed"]
+    body = infer_body(0.0, 3.0) + b" " * 300_000  # as a picture: more than a socket holds, and refused before it is read
+    with held(full):
+        for _ in range(9):
+            assert ask(proxy.port, "POST", INFER, body).status == 200
+        assert full.status()["shed"] > shed, "no request came to the full board: nothing was shown"
+        with held(*boards[1:]):
+            for _ in range(6):  # every time: boards that are busy do not count as broken
+                answer = ask(proxy.port, "POST", INFER, body)
+                assert answer.status == 429
+                assert int(answer.headers["retry-after"]) >= 1
+                assert int(answer.headers["retry-after-ms"]) >= 50
+                assert "full queue" in answer.json()["error"]
+            with grpc_client(proxy) as client, pytest.raises(InferenceServerException) as caught:
+                client.infer("net", [triton_input(triton_grpc, 0)])
+            assert caught.value.status() == "StatusCode.RESOURCE_EXHAUSTED"
+    for _ in range(6):
+        assert ask(proxy.port, "POST", INFER, body).status == 200
+
+
+def test_a_board_that_is_lost_or_updated_costs_no_answer_and_comes_back(proxy: Proxy, boards: list[Board]) -> None:
+    outcomes: Counter[Any] = Counter()
+    lock = threading.Lock()
+    stop = threading.Event()
+    stop_at = time.monotonic() + 60
+
+    def note(outcome: Any) -> None:
+        with lock:
+            outcomes[outcome] += 1
+
+    def http_client(number: int) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+        while not stop.is_set() and time.monotonic() < stop_at:
+            connection.request("POST", INFER, infer_body(0.03, number))
+            answer = connection.getresponse()
+            body = json.loads(answer.read())
+            note(("http", answer.status) if answer.status != 200 else ("http", body["outputs"][0]["data"][1] == 2 * number))
+        connection.close()
+
+    def rpc_client(number: int) -> None:
+        with grpc_client(proxy, ("grpc.service_config", json.dumps(RETRY)), ("grpc.client", number)) as client:
+            while not stop.is_set() and time.monotonic() < stop_at:
+                try:
+                    result = client.infer("net", [triton_input(triton_grpc, 0.03, number)])
+                    note(("grpc", bool(result.as_numpy("y")[0, 1] == 2 * number)))
+                except InferenceServerException as error:
+                    note(("grpc", error.status(), error.message()))
+
+    threads = [threading.Thread(target=http_client, args=(number,)) for number in range(4)]
+    threads += [threading.Thread(target=rpc_client, args=(number,)) for number in range(2)]
+    lost = boards[1]
+    assert lost.process is not None
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: sum(outcomes.values()) > 30, "answers come")
+        lost.process.kill()
+        answered = sum(outcomes.values())
+        wait_until(lambda: sum(outcomes.values()) > answered + 60, "answers come without the board")
+        lost.start()
+        lost.wait_ready()
+        wait_until(lambda: lost.inferences() > 10, "the board takes part again")
+        lost.process.popen.terminate()  # for an update
+        assert lost.process.popen.wait(60) == 0
+        lost.start()
+        lost.wait_ready()
+        wait_until(lambda: lost.inferences() > 10, "the board takes part once more")
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(60)
+        if lost.process.popen.poll() is not None:
+            lost.start()
+            lost.wait_ready()
+    assert set(outcomes) == {("http", True), ("grpc", True)}, outcomes
