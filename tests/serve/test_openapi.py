@@ -169,5 +169,5 @@ def test_the_description_is_openapi() -> None:
         schemathesis.openapi.from_dict(rest_face.description(keyed=keyed)).validate()
     broken = rest_face.description()
     del broken["paths"]["/v2"]["get"]["responses"]["200"]["description"]
-    with pytest.raises(Exception, match="'description' is a required property|\"description\" is a required property"):
+    with pytest.raises(Exception, match=r"description.* is a required property"):
         schemathesis.openapi.from_dict(broken).validate()
