@@ -25,7 +25,7 @@ from ..inference_protocol import ModelDetails, datatype_of
 from ..session import InferenceSession, RunTimes, make_provider_options
 from ..session.nodes import output_types
 from ..tensor import TensorSpec
-from .admission import Admission
+from .admission import Admission, Announcement
 from .batching import Batcher
 from .options import ServeOptions
 from .regions import SharedPlace, SharedTensor
@@ -237,9 +237,9 @@ class ServedModel:
         outputs = dict(zip(names, results, strict=True))
         return InferAnswer(self.name, self.version, request.id, outputs, request.shared_outputs)
 
-    def check_room(self) -> None:
-        """Raise if the model has no room for a request now: before its body is read."""
-        self.admission.check(self.name)
+    def announce(self) -> Announcement:
+        """Take note of a request before its body is read; raise if there is no room for it. To be withdrawn before :meth:`infer`."""
+        return self.admission.announce(self.name)
 
     def _size(self, inputs: dict[str, Array]) -> tuple[int, float]:
         """Samples of a request that is no single run of the model (0 for one that is), and the runs that it counts for."""

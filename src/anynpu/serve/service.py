@@ -84,8 +84,11 @@ class Service:
             model = self.model(name, version)
             model.hold()
             try:
-                model.check_room()
-                request = await read(model)
+                announcement = model.announce()
+                try:
+                    request = await read(model)
+                finally:
+                    announcement.withdraw()
                 if trace is not None:
                     trace.read(request, model.version)
                 answer = await self._infer(model, request)
