@@ -56,6 +56,9 @@ METHODS = {
     "ModelStreamInfer": ("ModelInferRequest", "ModelStreamInferResponse"),
     "ModelConfig": ("ModelConfigRequest", "ModelConfigResponse"),
     "ModelStatistics": ("ModelStatisticsRequest", "ModelStatisticsResponse"),
+    "SystemSharedMemoryStatus": ("SystemSharedMemoryStatusRequest", "SystemSharedMemoryStatusResponse"),
+    "SystemSharedMemoryRegister": ("SystemSharedMemoryRegisterRequest", "SystemSharedMemoryRegisterResponse"),
+    "SystemSharedMemoryUnregister": ("SystemSharedMemoryUnregisterRequest", "SystemSharedMemoryUnregisterResponse"),
     "RepositoryIndex": ("RepositoryIndexRequest", "RepositoryIndexResponse"),
     "RepositoryModelLoad": ("RepositoryModelLoadRequest", "RepositoryModelLoadResponse"),
     "RepositoryModelUnload": ("RepositoryModelUnloadRequest", "RepositoryModelUnloadResponse"),
@@ -175,6 +178,13 @@ ModelConfig: string 1 name, string 2 platform, int32 4 max_batch_size, *ModelInp
  *ModelInstanceGroup 7 instance_group, string 8 default_model_filename, ModelDynamicBatching 11 dynamic_batching, string 17 backend
 ModelConfigRequest: string 1 name, string 2 version
 ModelConfigResponse: ModelConfig 1 config
+SystemSharedMemoryStatusRequest: string 1 name
+SystemSharedMemoryStatusResponse.RegionStatus: string 1 name, string 2 key, uint64 3 offset, uint64 4 byte_size
+SystemSharedMemoryStatusResponse: <>SystemSharedMemoryStatusResponse.RegionStatus 1 regions
+SystemSharedMemoryRegisterRequest: string 1 name, string 2 key, uint64 3 offset, uint64 4 byte_size
+SystemSharedMemoryRegisterResponse
+SystemSharedMemoryUnregisterRequest: string 1 name
+SystemSharedMemoryUnregisterResponse
 ModelRepositoryParameter: |bool 1 bool_param, |int64 2 int64_param, |string 3 string_param, |bytes 4 bytes_param
 RepositoryIndexRequest: string 1 repository_name, bool 2 ready
 RepositoryIndexResponse.ModelIndex: string 1 name, string 2 version, string 3 state, string 4 reason

@@ -130,6 +130,22 @@ def test_a_large_request_is_accepted_when_it_can_begin_at_once() -> None:
     assert admission.waiting == 0
 
 
+def test_what_is_on_its_way_counts_unless_it_is_slow() -> None:
+    clock = Clock()
+    admission = Admission(lanes=2, max_queue=100, max_wait=None, clock=clock)
+    admission.learn(0.1)
+    first = [admission.announce("net") for _ in range(8)]  # all within one turn of the event loop
+    with pytest.raises(OverloadedError, match=r"would begin in about 0\.400 s"):
+        admission.announce("net")
+    clock.now += 2.0
+    second = [admission.announce("net") for _ in range(2)]  # the first ones are slow: others may overtake
+    for announcement in (*first, *second):
+        announcement.withdraw()
+        admission.enter("net", 0.5)  # the sum is less than what was promised
+        announcement.withdraw()
+    assert admission.waiting == 3
+
+
 def test_parts_of_a_batch_share_a_core() -> None:
     clock = Clock()
     admission = Admission(lanes=2, max_queue=100, max_wait=None, clock=clock)
@@ -267,6 +283,35 @@ def test_a_client_that_goes_away_is_dropped_from_the_queue(serve: Serve, kind: s
         if kind == "grpc":
             client.close()
     assert len(device.writes) == 1
+
+
+def test_a_crowd_with_large_bodies_is_refused_before_these_are_read(serve: Serve) -> None:
+    size = 500_000
+    device = FakeDevice(1, run_time=0.8, inputs=(TensorSpec("x", (1, size), DType.UINT8),))
+    server = serve(device, max_queue=2, max_wait_ms=60_000)
+    tensor = {"name": "x", "datatype": "UINT8", "shape": [1, size], "parameters": {"binary_data_size": size}}
+    text = json.dumps({"inputs": [tensor]}).encode()
+    lines = (
+        f"POST {INFER} HTTP/1.1",
+        "Host: x",
+        f"Content-Length: {len(text) + size}",
+        f"Inference-Header-Content-Length: {len(text)}",
+    )
+    head = "\r\n".join((*lines, "", "")).replace("Host: x", "Host: 127.0.0.1").encode()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as first:
+        first.sendall(head + text + bytes(size))  # so that the server knows how long an inference takes
+        assert first.recv(65536).startswith(b"HTTP/1.1 200")
+    crowd = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(30)]
+    for one in crowd:  # heads alone: nobody has been accepted yet
+        one.sendall(head + text)
+    wait_until(lambda: one_model(server)["shed"] == 27)
+    assert status_of(server)["inflight_bytes"] == 3 * (size + len(text))
+    statuses: Counter[bytes] = Counter()
+    for one in crowd:
+        one.sendall(bytes(size))
+        statuses[one.recv(65536).split()[1]] += 1
+        one.close()
+    assert statuses == {b"200": 3, b"429": 27}
 
 
 def test_reloading_under_load_loses_nothing(serve: Serve) -> None:

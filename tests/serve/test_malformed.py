@@ -38,7 +38,7 @@ CLIENT_ERRORS = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}
 
 
 def check_unharmed(server: Server) -> None:
-    """Nothing is held, nobody is connected but the one who asks, and a right request is answered."""
+    """Nothing is held, nobody is connected but the one who asks, a right request is answered, and nothing counts as failed."""
     for _ in range(200):  # closed connections are noticed a moment later
         status = json.loads(exchange(server, "GET", "/status/data")[2])
         held = status["inflight_bytes"], status["connections"], status["models"][0]["running"], status["models"][0]["waiting"]
@@ -47,6 +47,7 @@ def check_unharmed(server: Server) -> None:
         time.sleep(0.05)
     assert held == (0, 1, 0, 0)
     assert exchange(server, "POST", INFER, infer_body())[0] == 200
+    assert b'outcome="failed"' not in exchange(server, "GET", "/metrics")[2]
 
 
 def test_reading_any_body_gives_a_request_or_says_what_is_wrong() -> None:

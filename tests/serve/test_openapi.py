@@ -69,7 +69,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("models")
     for name in ("net", "spare"):
         (folder / f"{name}.rknn").write_bytes(b"model")
-    options = ServeOptions(port=0, grpc_port=None, device=FakeDevice(), max_wait_ms=10_000, max_queue=10_000)
+    options = ServeOptions(
+        port=0, grpc_port=None, device=FakeDevice(), max_wait_ms=10_000, max_queue=10_000, shared_memory="anynpu-test-"
+    )
     with Server([folder], options) as running:
         yield running
         # after all requests of all tests the server is as it was
@@ -160,3 +162,12 @@ def test_any_other_method_is_refused_with_what_the_path_takes(server: Server) ->
     status, headers, answer = exchange(server, "HEAD", "/v2")
     assert (status, answer) == (200, b"")
     assert int(headers["content-length"]) > 0
+
+
+def test_the_description_is_openapi() -> None:
+    for keyed in (False, True):
+        schemathesis.openapi.from_dict(rest_face.description(keyed=keyed)).validate()
+    broken = rest_face.description()
+    del broken["paths"]["/v2"]["get"]["responses"]["200"]["description"]
+    with pytest.raises(Exception, match=r"description.* is a required property"):
+        schemathesis.openapi.from_dict(broken).validate()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -30,7 +31,7 @@ from anynpu.session import InferenceSession
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
-from .malformed import inference_message
+from .malformed import inference_message, wrong_body
 
 INFER = "/v2/models/net/infer"
 TRACE = "0af7651916cd43dd8448eb211c80319c"
@@ -148,6 +149,22 @@ def test_what_goes_wrong(serve: Serve, spans: Spans) -> None:
     events = [request.events[-1].attributes or {} for request, _ in found]
     assert [event["status"] for event in events] == [400, 404, 500]
     assert "the fake device failed" in str(events[2]["message"])
+
+
+def test_wrong_requests_have_spans_that_can_be_sent(serve: Serve, spans: Spans) -> None:
+    server = serve(FakeDevice(), max_wait_ms=10_000)
+    rng = random.Random(30)
+    for _ in range(400):
+        body, headers = wrong_body(rng)
+        status, _, answer = exchange(
+            server, "POST", INFER, body, {**headers, "traceparent": rng.choice(["", PARENT["traceparent"], "é"])}
+        )
+        assert status < 500 or status == 504, answer
+    found = spans.take()
+    assert len(found) == 400
+    for request, _ in found:
+        for attributes in (request.attributes, *(event.attributes for event in request.events)):
+            json.dumps(dict(attributes or {}), ensure_ascii=False).encode()
 
 
 def test_requests_that_share_a_run_have_its_stages_each(serve: Serve, spans: Spans) -> None:

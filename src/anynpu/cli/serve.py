@@ -63,6 +63,10 @@ def command(
     load_root: Annotated[
         Path | None, typer.Option("--load-root", metavar="FOLDER", help="Let clients load model files below this folder.")
     ] = None,
+    shared_memory: Annotated[
+        str | None,
+        typer.Option("--shared-memory", metavar="PREFIX", help="Let clients share memory objects whose names begin so."),
+    ] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
     json_log: Annotated[bool, typer.Option("--json-log", help="Log JSON, one object a line.")] = False,
     trace: Annotated[
@@ -109,6 +113,7 @@ def command(
         insecure=insecure,
         control=control,
         load_root=load_root,
+        shared_memory=shared_memory,
         access_log=access_log,
         trace=wanted_by_environment() if trace is None else trace,
     )

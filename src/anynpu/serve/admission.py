@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from ..errors import OverloadedError
 
-__all__ = ["Admission", "Ticket"]
+__all__ = ["Admission", "Announcement", "Ticket"]
 
 _FLOOR = 0.020
 """Seconds of predicted wait that are always accepted: bursts of a quick model."""
@@ -46,6 +46,21 @@ class Ticket:
 
     runs: float
     begun: float | None = None
+
+
+@dataclass(eq=False)
+class Announcement:
+    """A request whose body is on its way.
+
+    :ivar came: when its head was there
+    """
+
+    came: float
+    _list: dict[Announcement, None]
+
+    def withdraw(self) -> None:
+        """Its body is there, or will never be. May be called twice."""
+        self._list.pop(self, None)
 
 
 class Admission:
@@ -78,6 +93,7 @@ class Admission:
         self._running: dict[Ticket, None] = {}  # dictionaries, for the order in which they came and a quick end
         self._waiting: dict[Ticket, None] = {}
         self._busy = 0.0
+        self._announced: dict[Announcement, None] = {}  # the oldest first
         self._refused = -math.inf
         self._queued = math.inf  # since when something has been waiting
 
@@ -86,29 +102,44 @@ class Admission:
         """Runs that no core works on yet."""
         return max(0, self.inside - self.lanes)
 
-    def predicted_wait(self, runs: float = 1) -> float:
-        """Seconds until a core takes up the last of the runs of a request that comes now."""
-        turn = math.ceil(self.waiting + runs) - 1  # cores that become free before the one which takes that run
+    def predicted_wait(self, runs: float = 1, before: int = 0) -> float:
+        """Seconds until a core takes up the last of the runs of a request that comes now.
+
+        :param before: requests that will be there before it
+        """
+        turn = math.ceil(self.waiting + before + runs) - 1  # cores that become free before the one which takes that run
         lanes = self._lanes_left()
         return lanes[turn % self.lanes] + turn // self.lanes * self.service
 
-    def check(self, name: str, runs: float = 1, limit: float | None = None) -> None:
-        """Raise if a request could not be accepted now.
+    def announce(self, name: str) -> Announcement:
+        """Take note of a request whose body is on its way, or raise if it could not be accepted anyhow.
 
-        :param limit: seconds that the client gives it
+        Whoever announces withdraws. Those whose body takes longer than an inference do not count: they are slow, and others may overtake.
         """
-        if self.inside and self.inside + runs - self.lanes > self._max_queue:
+        now = self._clock()
+        patience = max(_FLOOR, self.service)
+        coming = sum(1 for one in self._announced if now - one.came < patience)
+        self._check(name, 1, None, coming)
+        announcement = Announcement(now, self._announced)
+        self._announced[announcement] = None
+        return announcement
+
+    def _check(self, name: str, runs: float, limit: float | None, coming: int = 0) -> None:
+        if (self.inside or coming) and self.inside + coming + runs - self.lanes > self._max_queue:
             raise self._refusal(f"model '{name}' has a full queue: {self.waiting:.0f} waiting")
-        begin = self.predicted_wait(min(runs, 1))
+        begin = self.predicted_wait(min(runs, 1), coming)
         if begin > self._longest():
             raise self._refusal(f"model '{name}' would begin in about {begin:.3f} s")
-        end = self.predicted_wait(runs) + self.service
+        end = self.predicted_wait(runs, coming) + self.service
         if limit is not None and self.inside and end > limit:
             raise self._refusal(f"model '{name}' would need about {end:.3f} s, and the request has {limit:.3f} s")
 
     def enter(self, name: str, runs: float, limit: float | None = None) -> Ticket:
-        """Accept a request, or raise. Whoever enters leaves."""
-        self.check(name, runs, limit)
+        """Accept a request, or raise. Whoever enters leaves.
+
+        :param limit: seconds that the client gives it
+        """
+        self._check(name, runs, limit)
         ticket = Ticket(runs)
         self.inside += runs
         self._waiting[ticket] = None

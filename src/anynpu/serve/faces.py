@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..inference_protocol import ModelDetails
+from .admission import Announcement
 from .model import InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 
 __all__ = ["IndexEntry", "Model", "Models"]
@@ -65,8 +66,8 @@ class Model(Protocol):
     def let_go(self) -> None:
         """The end of :meth:`hold`."""
 
-    def check_room(self) -> None:
-        """Raise if the model has no room for a request now: before its body is read."""
+    def announce(self) -> Announcement:
+        """Take note of a request before its body is read; raise if there is no room for it. To be withdrawn before :meth:`infer`."""
 
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Run *request*. Cancelling the task takes it back."""

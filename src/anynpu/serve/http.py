@@ -25,7 +25,7 @@ from .model import InferRequest
 from .openapi import describe
 from .options import is_loopback
 from .rest import HEADER_LENGTH, OutputForms, decompress, encode_answer, header_length, parse_infer, parse_json
-from .service import EXTENSIONS, NAME, Service
+from .service import NAME, Service
 from .status import page
 
 __all__ = ["application", "description"]
@@ -227,7 +227,7 @@ async def _ready(exchange: Exchange) -> None:
 
 
 async def _server(exchange: Exchange) -> None:
-    await exchange.answer_json({"name": NAME, "version": exchange.service.version(), "extensions": list(EXTENSIONS)})
+    await exchange.answer_json({"name": NAME, "version": exchange.service.version(), "extensions": exchange.service.extensions()})
 
 
 def _model(exchange: Exchange) -> Model:
@@ -318,6 +318,26 @@ async def _unload(exchange: Exchange) -> None:
     await exchange.answer_json({})
 
 
+async def _region_status(exchange: Exchange) -> None:
+    found = exchange.service.regions.status(exchange.parameters.get("region", ""))
+    await exchange.answer_json(
+        [{"name": one.name, "key": one.key, "offset": one.offset, "byte_size": one.nbytes} for one in found]
+    )
+
+
+async def _register(exchange: Exchange) -> None:
+    given = parse_json(await exchange.body())
+    regions = exchange.service.regions
+    regions.register(exchange.parameters["region"], given.get("key"), given.get("offset", 0), given.get("byte_size"))
+    await exchange.answer_json({})
+
+
+async def _unregister(exchange: Exchange) -> None:
+    parse_json(await exchange.body())
+    exchange.service.regions.unregister(exchange.parameters.get("region", ""))
+    await exchange.answer_json({})
+
+
 async def _metrics(exchange: Exchange) -> None:
     await exchange.service.repository.refresh()
     await exchange.answer(200, [exchange.service.metrics.text()], b"text/plain; version=0.0.4; charset=utf-8")
@@ -355,6 +375,11 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this orde
     ("POST", "/v2/repository/index", _index),
     ("POST", "/v2/repository/models/{model}/load", _load),
     ("POST", "/v2/repository/models/{model}/unload", _unload),
+    ("GET", "/v2/systemsharedmemory/status", _region_status),
+    ("GET", "/v2/systemsharedmemory/region/{region}/status", _region_status),
+    ("POST", "/v2/systemsharedmemory/region/{region}/register", _register),
+    ("POST", "/v2/systemsharedmemory/region/{region}/unregister", _unregister),
+    ("POST", "/v2/systemsharedmemory/unregister", _unregister),
     ("GET", "/metrics", _metrics),
     ("GET", "/", _status_page),
     ("GET", "/status", _status_page),

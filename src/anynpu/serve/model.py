@@ -25,9 +25,10 @@ from ..inference_protocol import ModelDetails, datatype_of
 from ..session import InferenceSession, RunTimes, make_provider_options
 from ..session.nodes import output_types
 from ..tensor import TensorSpec
-from .admission import Admission
+from .admission import Admission, Announcement
 from .batching import Batcher
 from .options import ServeOptions
+from .regions import SharedPlace, SharedTensor
 from .traces import note_run
 
 __all__ = [
@@ -66,6 +67,8 @@ class InferRequest:
     :ivar outputs: names; empty for all
     :ivar priority: 1 is the most urgent; 0 for none
     :ivar timeout: seconds
+    :ivar shared_inputs: further inputs, which lie in memory that the client shares
+    :ivar shared_outputs: where outputs go that the client wants there
     """
 
     model: str
@@ -75,16 +78,22 @@ class InferRequest:
     outputs: list[str]
     priority: int = 0
     timeout: float | None = None
+    shared_inputs: dict[str, SharedTensor] = field(default_factory=dict)
+    shared_outputs: dict[str, SharedPlace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class InferAnswer:
-    """Outputs by name, in the order in which they were asked for."""
+    """Outputs by name, in the order in which they were asked for.
+
+    :ivar shared: those that were put into memory of the client, and where
+    """
 
     model: str
     version: str
     id: str
     outputs: dict[str, Array]
+    shared: dict[str, SharedPlace] = field(default_factory=dict)
 
 
 @dataclass
@@ -273,11 +282,12 @@ class ServedModel:
         finally:
             self.admission.leave(ticket)
         self.counts.answered(samples or 1, time.perf_counter_ns() - began)
-        return InferAnswer(self.name, self.version, request.id, dict(zip(names, results, strict=True)))
+        outputs = dict(zip(names, results, strict=True))
+        return InferAnswer(self.name, self.version, request.id, outputs, request.shared_outputs)
 
-    def check_room(self) -> None:
-        """Raise if the model has no room for a request now: before its body is read."""
-        self.admission.check(self.name)
+    def announce(self) -> Announcement:
+        """Take note of a request before its body is read; raise if there is no room for it. To be withdrawn before :meth:`infer`."""
+        return self.admission.announce(self.name)
 
     def _size(self, inputs: dict[str, Array]) -> tuple[int, float]:
         """Samples of a request that is no single run of the model (0 for one that is), and the runs that it counts for."""

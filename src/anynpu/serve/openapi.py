@@ -5,6 +5,7 @@ The paths come from the table of routes; what is said about each stands here. Ev
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -43,6 +44,12 @@ _NATURAL: Schema = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _SHAPE = _list({"type": "integer", "minimum": 0, "maximum": LARGEST_EXTENT}, maxItems=MOST_AXES)
 _SIZE: Schema = {**_NATURAL, "description": "Bytes of the tensor behind the JSON, which then has no data"}
+
+_SHARED: dict[str, Schema] = {
+    "shared_memory_region": {**_TEXT, "description": "The tensor lies in this region instead, which must be registered"},
+    "shared_memory_byte_size": _NATURAL,
+    "shared_memory_offset": _NATURAL,
+}
 
 _SCHEMAS: dict[str, Schema] = {
     "Error": _object({"error": {**_TEXT, "minLength": 1, "description": "What is wrong, and after 'hint:' what to do"}}),
@@ -93,7 +100,7 @@ _SCHEMAS: dict[str, Schema] = {
             "datatype": _ref("Datatype"),
             "shape": _SHAPE,
             "data": _ref("TensorData"),
-            "parameters": _object({"binary_data_size": _SIZE}, ["binary_data_size"]),
+            "parameters": _object({"binary_data_size": _SIZE, **_SHARED}, ["binary_data_size", *_SHARED]),
         },
         ["data", "parameters"],
     ),
@@ -101,8 +108,8 @@ _SCHEMAS: dict[str, Schema] = {
         {
             "name": _TEXT,
             "parameters": _object(
-                {"binary_data": {**_FLAG, "description": "As bytes behind the JSON; default: binary_data_output"}},
-                ["binary_data"],
+                {"binary_data": {**_FLAG, "description": "As bytes behind the JSON; default: binary_data_output"}, **_SHARED},
+                ["binary_data", *_SHARED],
             ),
         },
         ["parameters"],
@@ -129,7 +136,7 @@ _SCHEMAS: dict[str, Schema] = {
             "datatype": _ref("Datatype"),
             "shape": _SHAPE,
             "data": _list({"anyOf": [_NUMBER, _FLAG]}),
-            "parameters": _object({"binary_data_size": _SIZE}, ["binary_data_size"]),
+            "parameters": _object({"binary_data_size": _SIZE, **_SHARED}, ["binary_data_size", *_SHARED]),
         },
         ["data", "parameters"],
     ),
@@ -166,6 +173,15 @@ _SCHEMAS: dict[str, Schema] = {
     ),
     "UnloadRequest": {"type": "object"},
     "Done": {"type": "object", "maxProperties": 0},
+    "Regions": _list(_object({"name": _TEXT, "key": _TEXT, "offset": _COUNT, "byte_size": _COUNT})),
+    "RegisterRequest": _object(
+        {
+            "key": {**_TEXT, "description": "The name of the POSIX shared memory object"},
+            "offset": {**_NATURAL, "description": "Where in it the region begins"},
+            "byte_size": {**_NATURAL, "minimum": 1},
+        },
+        ["offset"],
+    ),
     "Status": _object(
         {
             "uptime_s": _NUMBER,
@@ -247,7 +263,8 @@ def _page(kind: str) -> dict[str, Any]:
     return {"200": {"description": "A text", "content": {kind: {"schema": _TEXT}}}}
 
 
-_CONTROL = (400, 404, 413, 429, 503)
+_BODY_ERRORS = (400, 413, 429)
+_CONTROL = (*_BODY_ERRORS, 404, 503)
 
 _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("POST", "/v2/models/{model}/infer"): _inference(),
@@ -270,13 +287,32 @@ _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
         "configuration", "The configuration of a model", _answer("The model", "ModelConfiguration"), (404, 503)
     ),
     ("POST", "/v2/repository/index"): _operation(
-        "index", "All models, loaded or not", _answer("The models", "Index"), (400, 413, 429), "IndexRequest"
+        "index", "All models, loaded or not", _answer("The models", "Index"), _BODY_ERRORS, "IndexRequest"
     ),
     ("POST", "/v2/repository/models/{model}/load"): _operation(
         "load", "Load a model, or load it anew", _answer("It is loaded", "Done"), (*_CONTROL, 500), "LoadRequest"
     ),
     ("POST", "/v2/repository/models/{model}/unload"): _operation(
         "unload", "Take a model away", _answer("It is unloaded", "Done"), _CONTROL, "UnloadRequest"
+    ),
+    ("GET", "/v2/systemsharedmemory/status"): _operation(
+        "all_regions", "Regions of shared memory", _answer("All of them", "Regions")
+    ),
+    ("GET", "/v2/systemsharedmemory/region/{region}/status"): _operation(
+        "region", "A region of shared memory", _answer("It alone", "Regions"), (400,)
+    ),
+    ("POST", "/v2/systemsharedmemory/region/{region}/register"): _operation(
+        "register",
+        "Share memory of this machine with the server",
+        _answer("It can be used", "Done"),
+        _BODY_ERRORS,
+        "RegisterRequest",
+    ),
+    ("POST", "/v2/systemsharedmemory/region/{region}/unregister"): _operation(
+        "unregister", "Share a region no longer", _answer("It is forgotten", "Done"), _BODY_ERRORS, "UnloadRequest"
+    ),
+    ("POST", "/v2/systemsharedmemory/unregister"): _operation(
+        "unregister_all", "Share no region any longer", _answer("All are forgotten", "Done"), _BODY_ERRORS, "UnloadRequest"
     ),
     ("GET", "/metrics"): _operation("metrics", "Figures for Prometheus", _page("text/plain")),
     ("GET", "/"): _operation("home", "The status page", _page("text/html")),
@@ -288,6 +324,7 @@ _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
 _PARAMETERS = {
     "model": "The name of a model",
     "version": "Its version, a whole number",
+    "region": "The name of a region of shared memory",
 }
 
 _SECURITY: dict[str, Schema] = {
@@ -310,7 +347,7 @@ def describe(
     """
     paths: dict[str, dict[str, Any]] = {}
     for method, path in routes:
-        operation = dict(_OPERATIONS[method, path.replace(VERSION_PART, "")])
+        operation = copy.deepcopy(_OPERATIONS[method, path.replace(VERSION_PART, "")])
         if VERSION_PART in path:
             operation["operationId"] += "_of_version"
         named = [
@@ -332,6 +369,6 @@ def describe(
             "model repository. Any other method of a path gets 405.",
         },
         "paths": paths,
-        "components": {"schemas": _SCHEMAS, "securitySchemes": _SECURITY},
+        "components": copy.deepcopy({"schemas": _SCHEMAS, "securitySchemes": _SECURITY}),
         **({"security": [{name: []} for name in _SECURITY]} if keyed else {}),
     }

@@ -47,6 +47,7 @@ class ServeOptions:
     :ivar insecure: allow other addresses than loopback without TLS or keys
     :ivar control: whether clients may load and unload models
     :ivar load_root: folder below which a client may name a model file to load; None: clients cannot name files
+    :ivar shared_memory: how the names of shared memory objects begin that clients of this machine may let the server use; None: none
     :ivar access_log: log every request
     :ivar trace: send OpenTelemetry traces to the collector that the ``OTEL_`` variables name; a program that has set OpenTelemetry up
         itself gets them without it
@@ -77,6 +78,7 @@ class ServeOptions:
     insecure: bool = False
     control: bool = True
     load_root: Path | None = None
+    shared_memory: str | None = None
     access_log: bool = False
     trace: bool = False
 
@@ -98,6 +100,11 @@ class ServeOptions:
                     f"{self.host} can be reached from other machines, and the server has no {' and no '.join(missing)}",
                     hint="give --certificate, --private-key and --api-keys, listen on 127.0.0.1 behind a proxy, or say --insecure",
                 )
+        if self.shared_memory is not None and (not self.shared_memory or "/" in self.shared_memory):
+            raise OptionError(
+                f"{self.shared_memory!r} is no beginning of names of shared memory objects",
+                hint="give some letters that the objects of the clients begin with, without a slash",
+            )
         for name in (
             "max_queue",
             "max_batch",

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..errors import RequestError, RequestTooLargeError
 from ..inference_protocol import DATATYPES, array_from_bytes, bytes_of, datatype_of, element_size
 from .model import InferAnswer, InferRequest
+from .regions import SharedPlace, SharedTensor, read_place
 
 __all__ = [
     "HEADER_LENGTH",
@@ -95,16 +96,16 @@ def parse_infer(model: str, version: str, body: bytes | memoryview, header: str 
     document = parse_json(body[:length] if header is not None else body)
     parameters = _object(document, "parameters")
     priority, timeout = read_parameters(parameters)
-    inputs, end = _inputs(document, body, length)
+    inputs, shared_inputs, end = _inputs(document, body, length)
     if end != len(body):
         raise RequestError(
             f"{len(body) - end} bytes are left behind the tensors", hint="let binary_data_size of the inputs add up to all bytes"
         )
-    names, forms = _outputs(document, _flag(parameters, "binary_data_output"))
+    names, forms, shared_outputs = _outputs(document, _flag(parameters, "binary_data_output"))
     identity = document.get("id", "")
     if not isinstance(identity, str):
         raise RequestError(f"the id is {_shown(identity)}", hint="ids are texts")
-    return InferRequest(model, version, identity, inputs, names, priority, timeout), forms
+    return InferRequest(model, version, identity, inputs, names, priority, timeout, shared_inputs, shared_outputs), forms
 
 
 def read_parameters(parameters: Mapping[str, Any]) -> tuple[int, float | None]:
@@ -134,15 +135,23 @@ def header_length(header: str, most: int) -> int:
     return int(header)
 
 
-def _inputs(document: Mapping[str, Any], body: bytes | memoryview, offset: int) -> tuple[dict[str, Array], int]:
+def _inputs(
+    document: Mapping[str, Any], body: bytes | memoryview, offset: int
+) -> tuple[dict[str, Array], dict[str, SharedTensor], int]:
     inputs: dict[str, Array] = {}
+    shared: dict[str, SharedTensor] = {}
     for entry in _list(document, "inputs"):
         name, datatype, shape = _text(entry, "name", "an input"), entry.get("datatype"), _shape(entry)
         if not isinstance(datatype, str):
             raise RequestError(f"input '{name}' has no datatype", hint=f"give one of: {', '.join(DATATYPES)}")
-        if name in inputs:
+        if name in inputs or name in shared:
             raise RequestError(f"input '{name}' comes twice", hint="give each input once")
-        size = _object(entry, "parameters").get("binary_data_size")
+        parameters = _object(entry, "parameters")
+        place = read_place(parameters, name)
+        if place is not None:
+            shared[name] = SharedTensor(place, datatype, shape)
+            continue
+        size = parameters.get("binary_data_size")
         try:
             if size is None:
                 inputs[name] = _from_json(entry.get("data"), datatype, shape, name)
@@ -160,11 +169,12 @@ def _inputs(document: Mapping[str, Any], body: bytes | memoryview, offset: int) 
             raise RequestError(
                 f"input '{name}' is no tensor of shape {list(shape)}: {error}", hint="look at shape and data"
             ) from None
-    return inputs, offset
+    return inputs, shared, offset
 
 
-def _outputs(document: Mapping[str, Any], default: bool) -> tuple[list[str], OutputForms]:
+def _outputs(document: Mapping[str, Any], default: bool) -> tuple[list[str], OutputForms, dict[str, SharedPlace]]:
     forms: dict[str, bool] = {}
+    shared: dict[str, SharedPlace] = {}
     for entry in _list(document, "outputs") if "outputs" in document else ():
         name = _text(entry, "name", "an output")
         if name in forms:
@@ -173,7 +183,10 @@ def _outputs(document: Mapping[str, Any], default: bool) -> tuple[list[str], Out
         if parameters.get("classification"):
             raise RequestError("classification of outputs is not supported", hint="ask for the output itself and sort it")
         forms[name] = _flag(parameters, "binary_data") if "binary_data" in parameters else default
-    return list(forms), OutputForms(forms, default)
+        place = read_place(parameters, name)
+        if place is not None:
+            shared[name] = place
+    return list(forms), OutputForms(forms, default), shared
 
 
 def _list(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
@@ -286,7 +299,10 @@ def encode_answer(answer: InferAnswer, forms: OutputForms) -> tuple[list[bytes],
     raw: list[bytes] = []
     for name, array in answer.outputs.items():
         entry: dict[str, Any] = {"name": name, "datatype": datatype_of(array.dtype), "shape": list(array.shape)}
-        if forms.binary(name):
+        place = answer.shared.get(name)
+        if place is not None:
+            entry["parameters"] = place.parameters(array.nbytes)
+        elif forms.binary(name):
             raw.append(bytes_of(array))
             entry["parameters"] = {"binary_data_size": len(raw[-1])}
         else:

@@ -34,8 +34,9 @@ from .configuration import configuration_message
 from .faces import Model
 from .failures import failure_of, message_of
 from .model import InferAnswer, InferRequest
+from .regions import SharedTensor, read_place
 from .rest import LARGEST_EXTENT, MOST_AXES, MOST_TENSORS, read_parameters
-from .service import EXTENSIONS, NAME, Service
+from .service import NAME, Service
 
 __all__ = ["rpc_server"]
 
@@ -224,7 +225,9 @@ class Calls:
         return messages().ModelReadyResponse(ready=True)
 
     async def _ServerMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
-        return messages().ServerMetadataResponse(name=NAME, version=self._service.version(), extensions=EXTENSIONS)
+        return messages().ServerMetadataResponse(
+            name=NAME, version=self._service.version(), extensions=self._service.extensions()
+        )
 
     async def _ModelMetadata(self, request: Any, context: Any) -> Any:  # noqa: N802
         model = self._service.model(request.name, request.version)
@@ -253,13 +256,27 @@ class Calls:
         return answer
 
     async def _RepositoryModelLoad(self, request: Any, context: Any) -> Any:  # noqa: N802
-        parameters = {key: _parameter(value) for key, value in request.parameters.items()}
-        await self._service.load(request.model_name, parameters)
+        await self._service.load(request.model_name, _parameters(request))
         return messages().RepositoryModelLoadResponse()
 
     async def _RepositoryModelUnload(self, request: Any, context: Any) -> Any:  # noqa: N802
         await self._service.unload(request.model_name)
         return messages().RepositoryModelUnloadResponse()
+
+    async def _SystemSharedMemoryStatus(self, request: Any, context: Any) -> Any:  # noqa: N802
+        answer = messages().SystemSharedMemoryStatusResponse()
+        for region in self._service.regions.status(request.name):
+            told = answer.regions[region.name]
+            told.name, told.key, told.offset, told.byte_size = region.name, region.key, region.offset, region.nbytes
+        return answer
+
+    async def _SystemSharedMemoryRegister(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._service.regions.register(request.name, request.key, request.offset, request.byte_size)
+        return messages().SystemSharedMemoryRegisterResponse()
+
+    async def _SystemSharedMemoryUnregister(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._service.regions.unregister(request.name)
+        return messages().SystemSharedMemoryUnregisterResponse()
 
     async def _infer(self, request: WireRequest, remaining: float | None, carrier: Mapping[str, str]) -> bytes:
         async def read(model: Model) -> InferRequest:
@@ -279,32 +296,47 @@ class Calls:
         return _answer(answer)
 
 
+_NOTHING = np.empty(0, np.uint8)
+
+
 def _headers(context: Any) -> dict[str, str]:
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 def _request(request: WireRequest) -> InferRequest:
     message = request.message
-    priority, timeout = read_parameters({key: _parameter(value) for key, value in message.parameters.items()})
+    priority, timeout = read_parameters(_parameters(message))
     outputs = [output.name for output in message.outputs]
     if len(set(outputs)) != len(outputs):
         raise RequestError("an output comes twice", hint="ask for each output once")
-    inputs = _inputs(message, request.raw)
-    return InferRequest(message.model_name, message.model_version, message.id, inputs, outputs, priority, timeout)
+    places = {output.name: read_place(_parameters(output), output.name) for output in message.outputs if output.parameters}
+    shared_outputs = {name: place for name, place in places.items() if place is not None}
+    inputs, shared = _inputs(message, request.raw)
+    return InferRequest(
+        message.model_name, message.model_version, message.id, inputs, outputs, priority, timeout, shared, shared_outputs
+    )
 
 
-def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> dict[str, Array]:
-    if len(request.inputs) > MOST_TENSORS or (raw and len(raw) != len(request.inputs)):
-        raise RequestError(
-            f"{len(request.inputs)} inputs and {len(raw)} raw contents", hint="send raw contents for all inputs or for none"
-        )
+def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> tuple[dict[str, Array], dict[str, SharedTensor]]:
     inputs: dict[str, Array] = {}
-    for index, tensor in enumerate(request.inputs):
-        shape = tuple(tensor.shape)
-        if tensor.name in inputs:
+    shared: dict[str, SharedTensor] = {}
+    own = []
+    for tensor in request.inputs:
+        if any(not 0 <= extent <= LARGEST_EXTENT for extent in tensor.shape) or len(tensor.shape) > MOST_AXES:
+            raise RequestError(f"the shape of '{tensor.name}' is {list(tensor.shape)[:20]}", hint="send whole numbers from 0")
+        place = read_place(_parameters(tensor), tensor.name) if tensor.parameters else None
+        if place is None:
+            own.append(tensor)
+        elif tensor.name in shared:
             raise RequestError(f"input '{tensor.name}' comes twice", hint="give each input once")
-        if len(shape) > MOST_AXES or any(not 0 <= extent <= LARGEST_EXTENT for extent in shape):
-            raise RequestError(f"the shape of '{tensor.name}' is {list(shape)[:20]}", hint="send whole numbers from 0")
+        else:
+            shared[tensor.name] = SharedTensor(place, tensor.datatype, tuple(tensor.shape))
+    if len(request.inputs) > MOST_TENSORS or (raw and len(raw) != len(own)):
+        raise RequestError(f"{len(own)} inputs and {len(raw)} raw contents", hint="send raw contents for all inputs or for none")
+    for index, tensor in enumerate(own):
+        shape = tuple(tensor.shape)
+        if tensor.name in inputs or tensor.name in shared:
+            raise RequestError(f"input '{tensor.name}' comes twice", hint="give each input once")
         if raw and tensor.HasField("contents"):
             raise RequestError(f"input '{tensor.name}' has contents besides the raw ones", hint="send raw or typed contents")
         try:
@@ -319,7 +351,7 @@ def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> dict[str, Array]
             raise RequestError(
                 f"input '{tensor.name}' is no tensor of shape {list(shape)}: {error}", hint="look at both"
             ) from None
-    return inputs
+    return inputs, shared
 
 
 def _typed(tensor: Any, shape: tuple[int, ...]) -> Array:
@@ -340,6 +372,11 @@ def _typed(tensor: Any, shape: tuple[int, ...]) -> Array:
     return values.astype(target).reshape(shape)
 
 
+def _parameters(holder: Any) -> dict[str, Any]:
+    """The parameters of a message or of a part of it."""
+    return {key: _parameter(value) for key, value in holder.parameters.items()}
+
+
 def _parameter(value: Any) -> Any:
     kind = value.WhichOneof("parameter_choice")
     return None if kind is None else getattr(value, kind)
@@ -347,6 +384,12 @@ def _parameter(value: Any) -> Any:
 
 def _answer(answer: InferAnswer) -> bytes:
     message = messages().ModelInferResponse(model_name=answer.model, model_version=answer.version, id=answer.id)
+    contents = []
     for name, array in answer.outputs.items():
-        message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
-    return join_contents(message.SerializeToString(), RAW_OUTPUTS, answer.outputs.values())
+        output = message.outputs.add(name=name, datatype=datatype_of(array.dtype), shape=array.shape)
+        place = answer.shared.get(name)
+        contents.append(array if place is None else _NOTHING)  # clients find the contents of an output by its number
+        if place is not None:
+            for key, value in place.parameters(array.nbytes).items():
+                setattr(output.parameters[key], "string_param" if isinstance(value, str) else "int64_param", value)
+    return join_contents(message.SerializeToString(), RAW_OUTPUTS, contents)

@@ -157,6 +157,7 @@ class Server:
             ends.append(asyncio.ensure_future(rpc.stop(self.options.drain_timeout)))
         await asyncio.gather(*ends, return_exceptions=True)
         await service.repository.close()
+        service.regions.close()
         if service.traces is not None:
             await asyncio.to_thread(service.traces.close)
         log.info("ended")

@@ -19,6 +19,7 @@ from .limits import Keys, Limits
 from .metrics import Metrics
 from .model import InferAnswer, InferRequest
 from .options import ServeOptions
+from .regions import Regions
 from .repository import Repository
 from .traces import open_traces
 
@@ -43,6 +44,7 @@ class Service:
         self.repository: Models = Repository(models, options) if repository is None else repository
         self.metrics = Metrics(self.repository, self.limits)
         self.traces = open_traces(options.trace, self.version())
+        self.regions = Regions(options.shared_memory)
         self.ready = False
         self.ending = False
 
@@ -86,11 +88,14 @@ class Service:
             model = self.model(name, version)
             model.hold()
             try:
-                model.check_room()
-                request = await read(model)
+                announcement = model.announce()
+                try:
+                    request = await read(model)
+                finally:
+                    announcement.withdraw()
                 if trace is not None:
                     trace.read(request, model.version)
-                answer = await model.infer(request)
+                answer = await self._infer(model, request)
                 if trace is not None:
                     trace.answered(answer)
                 return answer
@@ -116,6 +121,25 @@ class Service:
             if self.options.access_log:
                 fields: dict[str, Any] = {"model": name, "version": labels[1], "protocol": protocol, "outcome": outcome}
                 log.info("%s %s in %.2f ms", name, outcome, seconds * 1e3, extra={**fields, "ms": round(seconds * 1e3, 3)})
+
+    async def _infer(self, model: Model, request: InferRequest) -> InferAnswer:
+        """Run a request, with what it shares with the client."""
+        if not request.shared_inputs and not request.shared_outputs:
+            return await model.infer(request)
+        size = sum(tensor.place.nbytes for tensor in request.shared_inputs.values())
+        self.limits.take(size)
+        try:
+            self.regions.check(request.shared_outputs)
+            request.inputs.update(self.regions.read(request.shared_inputs))
+            answer = await model.infer(request)
+            self.regions.write(request.shared_outputs, answer.outputs)
+            return answer
+        finally:
+            self.limits.give(size)
+
+    def extensions(self) -> list[str]:
+        """Of the protocol that there are."""
+        return [*EXTENSIONS, "system_shared_memory"] if self.regions.allowed else list(EXTENSIONS)
 
     def check_control(self) -> None:
         """Raise unless clients may load and unload models."""

@@ -154,7 +154,7 @@ def test_counts_outlive_a_board_and_service_goes_on(tmp_path: Path) -> None:
         assert models.get("net") is model
         assert models.problems()
         with pytest.raises(BoardLostError):
-            model.check_room()
+            model.announce()
         await lost.close()
 
     scenario(test)
@@ -212,13 +212,17 @@ def test_more_than_all_boards_may_have_waiting_is_refused_before_it_is_read(tmp_
         tasks = [asyncio.ensure_future(model.infer(ask())) for _ in range(2)]
         await asyncio.sleep(0.05)
         with pytest.raises(OverloadedError) as caught:
-            model.check_room()
+            model.announce()
         assert caught.value.retry_after > 0
         assert model.figures().shed == 1
         assert device.gate is not None
         device.gate.set()
         await asyncio.gather(*tasks)
-        model.check_room()
+        announced = [model.announce() for _ in range(2)]
+        with pytest.raises(OverloadedError):
+            model.announce()
+        announced[0].withdraw()
+        model.announce()
 
     scenario(test)
 

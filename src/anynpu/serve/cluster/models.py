@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from ...errors import AnynpuError, DeviceTimeout, ModelUnavailableError, OverloadedError, UnknownModelError
 from ...inference_protocol import ModelDetails
+from ..admission import Announcement
 from ..faces import IndexEntry, Model
 from ..model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 from ..options import ServeOptions
@@ -50,6 +51,7 @@ class RemoteModel:
         self._own = ModelCounts()
         self._gone = ModelCounts()
         self._inside = 0
+        self._announced: dict[Announcement, None] = {}
         self._shed = 0
 
     @property
@@ -126,18 +128,22 @@ class RemoteModel:
     def let_go(self) -> None:
         """The end of :meth:`hold`."""
 
-    def check_room(self) -> None:
-        """Raise if there is no board, or if more requests are on their way than all boards may have waiting."""
+    def announce(self) -> Announcement:
+        """Take note of a request; raise if there is no board, or if more are on their way than all boards may have waiting."""
         if not any(pool.reports for pool in self.pools):
             raise no_board(self.name)
         lanes = sum(report.details.cores + self._options.max_queue for _, report in self.reports.values())
-        if self._inside >= max(1, lanes):
+        inside = self._inside + len(self._announced)
+        if inside >= max(1, lanes):
             self._shed += 1
             raise OverloadedError(
-                f"model '{self.name}' has {self._inside} requests on {len(self.reports)} boards",
+                f"model '{self.name}' has {inside} requests on {len(self.reports)} boards",
                 hint="come again in 0.1 s, or send less at a time",
                 retry_after=0.1,
             )
+        announcement = Announcement(time.perf_counter(), self._announced)
+        self._announced[announcement] = None
+        return announcement
 
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Run *request* on a board. Cancelling the task takes it back from there."""
