@@ -15,6 +15,9 @@ import signal
 import threading
 from collections.abc import Sequence
 
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+
 from ...errors import AnynpuError
 from ..options import ServeOptions
 from ..server import Server
@@ -29,6 +32,9 @@ __all__ = ["ClusterServer"]
 log = logging.getLogger("anynpu.serve")
 
 _FIT_EVERY = 5.0
+
+_TROUBLE = (AnynpuError, RayError, RayServeException, RuntimeError, OSError)
+"""What Ray's head may answer with while it has trouble of its own; the front goes on with the boards that it knows."""
 
 
 class ClusterServer(Server):
@@ -98,7 +104,7 @@ class _EngineModels(ClusterModels):
         log.info("replacing what runs on the boards")
         try:
             self._engine.update()
-        except AnynpuError as error:
+        except _TROUBLE as error:
             log.error("the boards were not all replaced: %s", error)
         else:
             log.info("all boards are replaced")
@@ -108,5 +114,5 @@ class _EngineModels(ClusterModels):
             await asyncio.sleep(_FIT_EVERY)
             try:
                 await asyncio.to_thread(self._engine.fit)
-            except AnynpuError as error:
+            except _TROUBLE as error:
                 log.warning("the number of boards cannot be changed: %s", error)
