@@ -32,6 +32,7 @@ from tritonclient.utils import InferenceServerException
 
 import anynpu
 from anynpu.errors import OptionError, ServeError
+from anynpu.npu.board import runtime_folder
 from anynpu.serve import ServeOptions
 from anynpu.serve.cluster import PoolPlan
 
@@ -203,6 +204,7 @@ def test_three_boards(tmp_path: Path) -> None:
             each_pool_serves_its_own_models(server)
             more_than_a_pool_can_do_is_shed(server)
     assert not Path(boards.folder).exists()
+    assert not list(runtime_folder().glob(f"board-{boards.board_name(0)}"))
 
 
 def a_pool_without_boards_is_told(boards: Any, net: Path) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import ray
 
 from ...errors import OptionError
+from ...npu.board import runtime_folder
 from .engine import quieten
 from .plan import BOARD_RESOURCE
 
@@ -141,6 +142,8 @@ class VirtualBoards:
                 else:
                     os.environ[name] = value
             shutil.rmtree(self.folder, ignore_errors=True)
+            for number in range(len(self._kinds)):
+                shutil.rmtree(runtime_folder() / f"board-{self.board_name(number)}", ignore_errors=True)
 
     def __enter__(self) -> VirtualBoards:
         self.start()
