@@ -87,7 +87,7 @@ class Admission:
         self.inside = 0.0
         self.shed = 0
         self.service = 0.0
-        self._max_queue = max_queue
+        self.max_queue = max_queue
         self._max_wait = max_wait
         self._clock = clock
         self._running: dict[Ticket, None] = {}  # dictionaries, for the order in which they came and a quick end
@@ -125,7 +125,7 @@ class Admission:
         return announcement
 
     def _check(self, name: str, runs: float, limit: float | None, coming: int = 0) -> None:
-        if (self.inside or coming) and self.inside + coming + runs - self.lanes > self._max_queue:
+        if (self.inside or coming) and self.inside + coming + runs - self.lanes > self.max_queue:
             raise self._refusal(f"model '{name}' has a full queue: {self.waiting:.0f} waiting")
         begin = self.predicted_wait(min(runs, 1), coming)
         if begin > self._longest():

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from ...errors import AnynpuError, DeviceTimeout, ModelUnavailableError, OverloadedError, UnknownModelError
 from ...inference_protocol import ModelDetails
-from ..admission import Announcement
+from ..admission import Admission, Announcement
 from ..faces import IndexEntry, Model
 from ..model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 from ..options import ServeOptions
@@ -50,9 +50,9 @@ class RemoteModel:
         self._options = options
         self._own = ModelCounts()
         self._gone = ModelCounts()
-        self._inside = 0
-        self._announced: dict[Announcement, None] = {}
-        self._shed = 0
+        longest = None if options.max_wait_ms is None else options.max_wait_ms / 1000
+        self._admission = Admission(1, options.max_queue, longest)
+        self._shed = 0  # by the boards
 
     @property
     def platform(self) -> str:
@@ -107,7 +107,7 @@ class RemoteModel:
             self.details.description,
             sum(figures.waiting for _, figures in parts),
             sum(figures.running for _, figures in parts),
-            self._shed,
+            self._shed + self._admission.shed,
             run_ms[len(run_ms) // 2] if run_ms else 0.0,
             cores,
         )
@@ -119,8 +119,13 @@ class RemoteModel:
                 for name in _RUN_COUNTS:
                     setattr(self._gone, name, getattr(self._gone, name) + getattr(report.counts, name))
         self.reports = reports
-        if reports:
-            self.described = next(iter(reports.values()))[1]
+        if not reports:
+            return
+        models = [report for _, report in reports.values()]
+        self.described = models[0]
+        self._admission.lanes = max(1, sum(report.details.cores for report in models))
+        self._admission.max_queue = self._options.max_queue * len(models)
+        self._admission.service = sorted(report.figures.run_ms for report in models)[len(models) // 2] / 1000
 
     def hold(self) -> None:
         """Nothing: the boards see to it that a model that is replaced answers what it was given."""
@@ -129,28 +134,20 @@ class RemoteModel:
         """The end of :meth:`hold`."""
 
     def announce(self) -> Announcement:
-        """Take note of a request; raise if there is no board, or if more are on their way than all boards may have waiting."""
+        """Take note of a request; raise if there is no board, or if none would take it up soon.
+
+        Every board decides for itself as well, but what is refused here is refused before its body is read and travels.
+        """
         if not any(pool.reports for pool in self.pools):
             raise no_board(self.name)
-        lanes = sum(report.details.cores + self._options.max_queue for _, report in self.reports.values())
-        inside = self._inside + len(self._announced)
-        if inside >= max(1, lanes):
-            self._shed += 1
-            raise OverloadedError(
-                f"model '{self.name}' has {inside} requests on {len(self.reports)} boards",
-                hint="come again in 0.1 s, or send less at a time",
-                retry_after=0.1,
-            )
-        announcement = Announcement(time.perf_counter(), self._announced)
-        self._announced[announcement] = None
-        return announcement
+        return self._admission.announce(self.name)
 
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Run *request* on a board. Cancelling the task takes it back from there."""
         began = time.perf_counter_ns()
         limit = self._options.timeout
         counts = self._own
-        self._inside += 1
+        ticket = self._admission.enter(self.name, 1)
         try:
             answer = await route(self.pools, request, limit if request.timeout is None else min(request.timeout, limit))
         except asyncio.CancelledError:
@@ -162,7 +159,7 @@ class RemoteModel:
             counts.fail_ns += time.perf_counter_ns() - began
             raise
         finally:
-            self._inside -= 1
+            self._admission.leave(ticket)
         counts.answered(0, time.perf_counter_ns() - began)
         return answer
 
