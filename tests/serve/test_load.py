@@ -68,20 +68,21 @@ def test_a_burst_may_wait_and_a_lasting_overload_may_not() -> None:
     admission.learn(0.1)
     tickets = [admission.enter("net", 1) for _ in range(2)]
     clock.now += 0.05
-    tickets += [admission.enter("net", 1) for _ in range(6)]  # the last one begins after 0.25 s
-    assert admission.predicted_wait() == pytest.approx(0.35)
-    with pytest.raises(OverloadedError, match=r"would begin in about 0\.350 s") as caught:
+    tickets += [admission.enter("net", 1) for _ in range(7)]  # the last one begins after 0.35 s
+    clock.now -= 0.01
+    assert admission.predicted_wait() == pytest.approx(0.36)
+    with pytest.raises(OverloadedError, match=r"would begin in about 0\.360 s") as caught:
         admission.enter("net", 1)
-    assert caught.value.retry_after == pytest.approx(0.35)
-    for ticket in tickets[:6]:
+    assert caught.value.retry_after == pytest.approx(0.36)
+    for ticket in tickets[:7]:
         admission.leave(ticket)
     assert admission.waiting == 0
     with pytest.raises(OverloadedError, match=r"about 0\.100 s"):
         admission.enter("net", 1)  # under pressure now: the cores have only just begun
-    clock.now += 0.03
+    clock.now += 0.05
     last = admission.enter("net", 1)
     clock.now += 1.1
-    for ticket in (*tickets[6:], last):
+    for ticket in (*tickets[7:], last):
         admission.leave(ticket)
     assert admission.inside == 0
     for _ in range(8):
@@ -89,21 +90,16 @@ def test_a_burst_may_wait_and_a_lasting_overload_may_not() -> None:
     assert admission.shed == 2
 
 
-def test_a_queue_that_never_empties_is_pressure() -> None:
+def test_a_few_clients_who_wait_for_their_answers_are_never_refused() -> None:
     clock = Clock()
     admission = Admission(lanes=1, max_queue=100, max_wait=None, clock=clock)
     admission.learn(0.1)
-    tickets = [admission.enter("net", 1) for _ in range(3)]
-    for _ in range(12):
+    tickets = [admission.enter("net", 1) for _ in range(4)]
+    for _ in range(100):
         clock.now += 0.1
         admission.leave(tickets.pop(0))
-        if not admission.shed:
-            try:
-                tickets.append(admission.enter("net", 1))
-            except OverloadedError:
-                pass
-    assert admission.shed == 1
-    assert clock.now == pytest.approx(101.1, abs=0.15)
+        tickets.append(admission.enter("net", 1))
+    assert admission.shed == 0
 
 
 def test_a_request_that_would_be_late_is_refused_at_once() -> None:

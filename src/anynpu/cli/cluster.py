@@ -46,7 +46,7 @@ def command(
     max_queue: Annotated[int, typer.Option("--max-queue", min=1, help="Runs of a model that may wait on a board.")] = 64,
     max_wait: Annotated[
         float | None,
-        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait on a board; default: 3/4 of an inference."),
+        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait on a board; default: by load."),
     ] = None,
     timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Most seconds for one request.")] = 60.0,
     watchdog: Annotated[

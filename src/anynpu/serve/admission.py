@@ -1,9 +1,9 @@
 """Admission: a request is accepted only if it will be done in time, and refused at once otherwise.
 
 The wait of a new request is predicted from what is in the house, from when the cores took up what they work on, and from how long one
-inference has taken of late. A burst may wait for a few inferences. Once something had to be refused, or something has been waiting for a
-while without a break, what comes must begin within three quarters of an inference: so under a lasting overload the latency of what is
-accepted stays close to that of an idle server, however much is offered. A second without a refusal ends that.
+inference has taken of late. A burst, or a few clients who wait for their answers, may wait for a few inferences. Once something had to be
+refused, what comes must begin within 0.6 inferences: so under a lasting overload the latency of what is accepted stays close to that of an
+idle server, however much is offered. A second without a refusal ends that.
 
 Belongs to the event loop of the server: no lock.
 """
@@ -22,15 +22,15 @@ __all__ = ["Admission", "Announcement", "Ticket"]
 _FLOOR = 0.020
 """Seconds of predicted wait that are always accepted: bursts of a quick model."""
 
-_SHARE = 0.75
+_SHARE = 0.6
 """Of one inference that a request may wait for its core under pressure: so that the slowest answer takes less than twice that of an idle
 server."""
 
-_BURST = 3.0
-"""Inferences that a request may wait for its core without pressure: cameras that send at the same moment."""
+_BURST = 3.5
+"""Inferences that a request may wait for its core without pressure: cameras that send at the same moment, four clients of one core."""
 
 _CALM = 1.0
-"""Seconds without a refusal that end the pressure, and with something waiting that begin it; ten inferences, if these take longer."""
+"""Seconds without a refusal that end the pressure; ten inferences, if these take longer."""
 
 _WEIGHT = 0.1
 """Of the newest inference in the average."""
@@ -68,7 +68,7 @@ class Admission:
 
     :param lanes: inferences that run at a time
     :param max_queue: runs that may wait
-    :param max_wait: the longest predicted wait in seconds; None: three inferences, under pressure three quarters of one, at least 20 ms
+    :param max_wait: the longest predicted wait in seconds; None: 3.5 inferences, under pressure 0.6 of one, at least 20 ms
     :param clock: tells the time
 
     >>> admission = Admission(lanes=2, max_queue=1, max_wait=None)
@@ -95,7 +95,6 @@ class Admission:
         self._busy = 0.0
         self._announced: dict[Announcement, None] = {}  # the oldest first
         self._refused = -math.inf
-        self._queued = math.inf  # since when something has been waiting
 
     @property
     def waiting(self) -> float:
@@ -144,8 +143,6 @@ class Admission:
         self.inside += runs
         self._waiting[ticket] = None
         self._begin()
-        if self._waiting:
-            self._queued = min(self._queued, self._clock())
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
@@ -157,8 +154,6 @@ class Admission:
             self._begin()
         else:
             del self._waiting[ticket]
-        if not self._waiting:
-            self._queued = math.inf
         if not self._running:
             self.inside = self._busy = 0.0  # parts of a run do not add up to exactly one
 
@@ -200,8 +195,7 @@ class Admission:
 
     def _pressed(self) -> bool:
         """Whether there has been more to do of late than can be done."""
-        now, calm = self._clock(), max(_CALM, 10 * self.service)
-        return now - self._refused < calm or now - self._queued > calm
+        return self._clock() - self._refused < max(_CALM, 10 * self.service)
 
     def _refusal(self, message: str) -> OverloadedError:
         self.shed += 1

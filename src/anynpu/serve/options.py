@@ -27,8 +27,8 @@ class ServeOptions:
     :ivar device: where models run, as for a session
     :ivar layout: order of the axes of images: ``nchw``, ``nhwc`` or ``any``
     :ivar max_queue: samples of one model that may wait
-    :ivar max_wait_ms: the longest predicted wait that a request is accepted with; None: three inferences for a burst, three
-        quarters of one under a lasting overload, at least 20 ms
+    :ivar max_wait_ms: the longest predicted wait that a request is accepted with; None: 3.5 inferences for a burst,
+        0.6 under a lasting overload, at least 20 ms
     :ivar batch_window_ms: how long a request for a part of the model's batch waits for others to fill it
     :ivar max_batch: samples of one request
     :ivar max_request_bytes: size of one request
