@@ -26,7 +26,7 @@ from anynpu import _optional
 from anynpu.errors import MissingDependencyError, OverloadedError, ServeError
 from anynpu.inference_protocol import messages
 from anynpu.serve import Server
-from anynpu.serve.admission import Admission
+from anynpu.serve.admission import Admission, Ticket
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
@@ -62,32 +62,64 @@ class Clock:
         return self.now
 
 
+def offer(admission: Admission, clock: Clock, every: float, seconds: float) -> tuple[int, int, float]:
+    """Requests at even intervals to cores that take as long as the admission thinks: accepted, refused, and the longest wait."""
+    accepted, refused, longest = 0, 0, 0.0
+    free = [clock.now] * admission.lanes
+    ends: list[tuple[float, Ticket]] = []
+    end = clock.now + seconds
+    while clock.now < end:
+        clock.now += every
+        for when, ticket in [one for one in ends if one[0] <= clock.now]:
+            ends.remove((when, ticket))
+            admission.leave(ticket)
+        try:
+            admission.announce("net").withdraw()
+            ticket = admission.enter("net", 1)
+        except OverloadedError:
+            refused += 1
+            continue
+        begin = max(clock.now, min(free))
+        free[free.index(min(free))] = begin + admission.service
+        ends.append((begin + admission.service, ticket))
+        longest = max(longest, begin - clock.now)
+        accepted += 1
+    for _, ticket in ends:
+        admission.leave(ticket)
+    return accepted, refused, longest
+
+
 def test_a_burst_may_wait_and_a_lasting_overload_may_not() -> None:
     clock = Clock()
     admission = Admission(lanes=2, max_queue=100, max_wait=None, clock=clock)
     admission.learn(0.1)
-    tickets = [admission.enter("net", 1) for _ in range(2)]
-    clock.now += 0.05
-    tickets += [admission.enter("net", 1) for _ in range(7)]  # the last one begins after 0.35 s
-    clock.now -= 0.01
-    assert admission.predicted_wait() == pytest.approx(0.36)
-    with pytest.raises(OverloadedError, match=r"would begin in about 0\.360 s") as caught:
+    tickets = [admission.enter("net", 1) for _ in range(8)]  # the last two begin after 0.3 s
+    clock.now += 0.02
+    with pytest.raises(OverloadedError, match=r"would begin in about 0\.380 s") as caught:
         admission.enter("net", 1)
-    assert caught.value.retry_after == pytest.approx(0.36)
-    for ticket in tickets[:7]:
+    assert caught.value.retry_after == pytest.approx(0.38)
+    for ticket in tickets:
         admission.leave(ticket)
-    assert admission.waiting == 0
-    with pytest.raises(OverloadedError, match=r"about 0\.100 s"):
-        admission.enter("net", 1)  # under pressure now: the cores have only just begun
-    clock.now += 0.05
-    last = admission.enter("net", 1)
+    assert offer(admission, clock, 0.006, 0.5)[1] > 10  # the overload is noticed
+    accepted, refused, longest = offer(admission, clock, 0.006, 20.0)
+    assert longest < 0.065
+    assert (accepted, accepted + refused) == (pytest.approx(400, abs=10), pytest.approx(3333, abs=2))  # the cores are never idle
     clock.now += 1.1
-    for ticket in (*tickets[7:], last):
-        admission.leave(ticket)
-    assert admission.inside == 0
     for _ in range(8):
-        admission.enter("net", 1)  # a second has passed: bursts may wait again
-    assert admission.shed == 2
+        admission.enter("net", 1)  # a burst may wait again
+
+
+def test_a_refusal_at_a_load_that_can_be_done_does_not_lead_to_others() -> None:
+    clock = Clock()
+    admission = Admission(lanes=2, max_queue=100, max_wait=None, clock=clock)
+    admission.learn(0.1)
+    assert offer(admission, clock, 0.066, 5.0)[1:] == (0, 0.0)  # three quarters of what can be done
+    tickets = [admission.enter("net", 1) for _ in range(8)]
+    with pytest.raises(OverloadedError):
+        admission.announce("net")
+    for ticket in tickets:
+        admission.leave(ticket)
+    assert offer(admission, clock, 0.066, 5.0)[1:] == (0, 0.0)
 
 
 def test_a_few_clients_who_wait_for_their_answers_are_never_refused() -> None:

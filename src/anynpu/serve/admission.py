@@ -1,9 +1,9 @@
 """Admission: a request is accepted only if it will be done in time, and refused at once otherwise.
 
 The wait of a new request is predicted from what is in the house, from when the cores took up what they work on, and from how long one
-inference has taken of late. A burst, or a few clients who wait for their answers, may wait for a few inferences. Once something had to be
-refused, what comes must begin within 0.6 inferences: so under a lasting overload the latency of what is accepted stays close to that of an
-idle server, however much is offered. A second without a refusal ends that.
+inference has taken of late. A burst, or a few clients who wait for their answers, may wait for a few inferences. When something had to be
+refused and clearly more is offered than can be done, what comes must begin within 0.6 inferences: so under a lasting overload the latency
+of what is accepted stays close to that of an idle server, however much is offered.
 
 Belongs to the event loop of the server: no lock.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,14 +24,22 @@ _FLOOR = 0.020
 """Seconds of predicted wait that are always accepted: bursts of a quick model."""
 
 _SHARE = 0.6
-"""Of one inference that a request may wait for its core under pressure: so that the slowest answer takes less than twice that of an idle
+"""Of one inference that a request may wait for its core in an overload: so that the slowest answer takes less than twice that of an idle
 server."""
 
 _BURST = 3.5
-"""Inferences that a request may wait for its core without pressure: cameras that send at the same moment, four clients of one core."""
+"""Inferences that a request may wait for its core otherwise: cameras that send at the same moment, four clients of one core."""
+
+_EXCESS = 1.2
+"""Of what the cores can do: more is an overload, if something had to be refused as well."""
 
 _CALM = 1.0
-"""Seconds without a refusal that end the pressure; ten inferences, if these take longer."""
+"""Seconds after a refusal in which there may be an overload; ten inferences, if these take longer."""
+
+_OFFERS = 64
+"""Requests from whose times the load is measured: enough that chance does not make one, few enough to notice soon."""
+
+_FEWEST_OFFERS = 8
 
 _WEIGHT = 0.1
 """Of the newest inference in the average."""
@@ -68,7 +77,7 @@ class Admission:
 
     :param lanes: inferences that run at a time
     :param max_queue: runs that may wait
-    :param max_wait: the longest predicted wait in seconds; None: 3.5 inferences, under pressure 0.6 of one, at least 20 ms
+    :param max_wait: the longest predicted wait in seconds; None: 3.5 inferences, in an overload 0.6, at least 20 ms
     :param clock: tells the time
 
     >>> admission = Admission(lanes=2, max_queue=1, max_wait=None)
@@ -94,6 +103,7 @@ class Admission:
         self._waiting: dict[Ticket, None] = {}
         self._busy = 0.0
         self._announced: dict[Announcement, None] = {}  # the oldest first
+        self._offers: deque[float] = deque(maxlen=_OFFERS)
         self._refused = -math.inf
 
     @property
@@ -116,6 +126,7 @@ class Admission:
         Whoever announces withdraws. Those whose body takes longer than an inference do not count: they are slow, and others may overtake.
         """
         now = self._clock()
+        self._offers.append(now)
         patience = max(_FLOOR, self.service)
         coming = sum(1 for one in self._announced if now - one.came < patience)
         self._check(name, 1, None, coming)
@@ -191,11 +202,14 @@ class Admission:
     def _longest(self) -> float:
         if self._max_wait is not None:
             return self._max_wait
-        return max(_FLOOR, self.service * (_SHARE if self._pressed() else _BURST))
+        return max(_FLOOR, self.service * (_SHARE if self._overloaded() else _BURST))
 
-    def _pressed(self) -> bool:
-        """Whether there has been more to do of late than can be done."""
-        return self._clock() - self._refused < max(_CALM, 10 * self.service)
+    def _overloaded(self) -> bool:
+        """Whether clearly more has been offered of late than can be done, and had to be refused."""
+        now, offers = self._clock(), self._offers
+        if now - self._refused >= max(_CALM, 10 * self.service) or len(offers) < _FEWEST_OFFERS:
+            return False
+        return len(offers) * self.service > _EXCESS * self.lanes * (now - offers[0])
 
     def _refusal(self, message: str) -> OverloadedError:
         self.shed += 1
