@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ..errors import OptionError
-from .serve import KEY_VARIABLE, start_log
+from .serving import (
+    AccessLogOption,
+    ApiKeysOption,
+    CertificateOption,
+    ControlOption,
+    DeviceOption,
+    DrainOption,
+    GrpcPortOption,
+    HostOption,
+    InsecureOption,
+    JsonLogOption,
+    LayoutOption,
+    MaxBatchOption,
+    MaxQueueOption,
+    MaxRequestOption,
+    MaxWaitOption,
+    PortOption,
+    PrivateKeyOption,
+    TimeoutOption,
+    WatchdogOption,
+    WindowOption,
+    given_keys,
+    start_log,
+)
 
 __all__ = ["command"]
 
@@ -36,33 +58,26 @@ def command(
         str | None, typer.Option("--address", metavar="auto|HOST:PORT", help="Ray cluster that this machine is the head of.")
     ] = None,
     attach: Annotated[bool, typer.Option("--attach", help="Be a front for what 'serve deploy' has deployed.")] = False,
-    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of HTTP; 0: a free one.")] = 8000,
-    grpc_port: Annotated[
-        int, typer.Option("--grpc-port", min=-1, max=65535, help="Port of gRPC; 0: a free one, -1: no gRPC.")
-    ] = 8001,
-    device: Annotated[str | None, typer.Option("--device", help="Where models run on a board: sim:rk3588, rknn, vip ...")] = None,
-    layout: Annotated[str, typer.Option("--layout", help="Order of the axes of images: nchw, nhwc or any.")] = "nchw",
-    max_queue: Annotated[int, typer.Option("--max-queue", min=1, help="Runs of a model that may wait on a board.")] = 64,
-    max_wait: Annotated[
-        float | None,
-        typer.Option("--max-wait", min=0, metavar="MS", help="Longest predicted wait on a board; default: by load."),
-    ] = None,
-    timeout: Annotated[float, typer.Option("--timeout", min=0.001, help="Most seconds for one request.")] = 60.0,
-    watchdog: Annotated[
-        int | None,
-        typer.Option("--watchdog", min=1, metavar="MS", help="Give a core up whose run takes longer; default: as --timeout."),
-    ] = None,
-    drain: Annotated[float, typer.Option("--drain", min=0, help="Seconds to finish accepted requests at the end.")] = 30.0,
-    certificate: Annotated[Path | None, typer.Option("--certificate", metavar="PEM", help="TLS certificate.")] = None,
-    private_key: Annotated[Path | None, typer.Option("--private-key", metavar="PEM", help="Its private key.")] = None,
-    api_keys: Annotated[
-        Path | None, typer.Option("--api-keys", metavar="FILE", help=f"Keys of clients, one a line; or in {KEY_VARIABLE}.")
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Allow other machines without TLS and keys.")] = False,
-    control: Annotated[bool, typer.Option("--control/--no-control", help="Let clients load and unload models.")] = True,
-    access_log: Annotated[bool, typer.Option("--access-log", help="Log every request.")] = False,
-    json_log: Annotated[bool, typer.Option("--json-log", help="Log JSON, one object a line.")] = False,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8000,
+    grpc_port: GrpcPortOption = 8001,
+    device: DeviceOption = None,
+    layout: LayoutOption = "nchw",
+    max_queue: MaxQueueOption = 64,
+    max_wait: MaxWaitOption = None,
+    window: WindowOption = 2.0,
+    max_batch: MaxBatchOption = 64,
+    max_request: MaxRequestOption = 64.0,
+    timeout: TimeoutOption = 60.0,
+    watchdog: WatchdogOption = None,
+    drain: DrainOption = 30.0,
+    certificate: CertificateOption = None,
+    private_key: PrivateKeyOption = None,
+    api_keys: ApiKeysOption = None,
+    insecure: InsecureOption = False,
+    control: ControlOption = True,
+    access_log: AccessLogOption = False,
+    json_log: JsonLogOption = False,
 ) -> None:
     """Serve models on many boards as one, with Ray; Ctrl-C ends what was started.
 
@@ -74,7 +89,6 @@ def command(
     """
     from ..serve import ServeOptions
     from ..serve.cluster.plan import PoolPlan, parse_pools
-    from ..serve.options import read_keys
 
     if (virtual is None) == (address is None):
         raise OptionError(
@@ -95,14 +109,15 @@ def command(
         layout=layout,
         max_queue=max_queue,
         max_wait_ms=max_wait,
+        batch_window_ms=window,
+        max_batch=max_batch,
+        max_request_bytes=round(max_request * 2**20),
         timeout=timeout,
         drain_timeout=drain,
         watchdog_ms=watchdog,
         certificate=certificate,
         private_key=private_key,
-        api_keys=read_keys(api_keys)
-        if api_keys is not None
-        else tuple(filter(None, os.environ.get(KEY_VARIABLE, "").split(","))),
+        api_keys=given_keys(api_keys),
         insecure=insecure,
         control=control,
         access_log=access_log,
