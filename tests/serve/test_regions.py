@@ -227,11 +227,11 @@ def test_a_region_that_is_unregistered_during_an_inference(serve: Serve, make: M
     assert first.read_bytes() == second.read_bytes() == bytes(64)
 
 
-def descriptors(folder: Path) -> int:
+def descriptors(file: Path) -> int:
     found = 0
     for entry in Path("/proc/self/fd").iterdir():
         try:
-            found += str(entry.readlink()).startswith(str(folder / PREFIX))
+            found += entry.readlink() == file
         except FileNotFoundError:
             pass
     return found
@@ -239,18 +239,19 @@ def descriptors(folder: Path) -> int:
 
 def test_files_are_closed(serve: Serve, make: Make) -> None:
     server = serve(FakeDevice(), shared_memory=PREFIX)
-    key = make("x", 64).name
+    file = make("closed", 64)
+    key = file.name
     for number in range(MOST_REGIONS):
         assert register(server, f"r{number}", key, 64)[0] == 200
     status, answer = register(server, "more", key, 64)
     assert (status, f"{MOST_REGIONS} regions" in answer) == (400, True)
-    assert descriptors(FOLDER) == MOST_REGIONS
+    assert descriptors(file) == MOST_REGIONS
     exchange(server, "POST", "/v2/systemsharedmemory/region/r7/unregister")
     exchange(server, "POST", "/v2/systemsharedmemory/region/r7/unregister")
-    assert descriptors(FOLDER) == MOST_REGIONS - 1
+    assert descriptors(file) == MOST_REGIONS - 1
     server.stop(30)
-    assert descriptors(FOLDER) == 0
-    assert stat.S_ISREG((FOLDER / key).stat().st_mode)
+    assert descriptors(file) == 0
+    assert stat.S_ISREG(file.stat().st_mode)
 
 
 def test_any_parameters(serve: Serve, make: Make) -> None:
