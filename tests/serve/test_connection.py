@@ -135,6 +135,24 @@ def test_a_refused_body_is_thrown_away_and_the_connection_goes_on(serve: Serve) 
         assert read_answer(third)[0] == 200
 
 
+def test_a_refusal_reaches_a_client_that_wants_its_connection_closed(serve: Serve) -> None:
+    server = serve(Large(), max_request_bytes=DIRECT * 4)
+    body, length = large_body()
+    for pieces in (1, 20):
+        with connect(server) as connection:
+            connection.sendall(head_of(body, length, "Connection: close"))
+            for start in range(0, len(body), len(body) // pieces + 1):  # many clients read only when they have sent everything
+                connection.sendall(body[start : start + len(body) // pieces + 1])
+                time.sleep(0.01)
+            status, _, rest = read_answer(connection)
+            assert (status, rest, connection.recv(100)) == (413, b"", b"")
+    wait_until(lambda: status_of(server)["connections"] == 1)
+    with connect(server) as connection:  # one that never sends it is not waited for
+        connection.sendall(head_of(body, length, "Connection: close"))
+        assert read_answer(connection)[0] == 413
+    wait_until(lambda: status_of(server)["connections"] == 1)
+
+
 def test_a_client_that_goes_away_in_the_middle_of_its_body(serve: Serve) -> None:
     device = Large()
     server = serve(device)

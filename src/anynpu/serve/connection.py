@@ -124,10 +124,17 @@ class OneWrite:
     """A transport that sends the pieces of an answer together: a head and a small body would else wake the client twice.
 
     What it has collected goes out with :meth:`flush`, which the connection calls at the end of an answer, or when there is much of it.
+
+    A connection that is closed while a body is on its way would take the answer with it: clients who send first and read then would find
+    it broken. Such a one is closed when the body has come, or its time is over.
+
+    :param awaiting: whether a body is on its way
     """
 
-    def __init__(self, transport: Any) -> None:
+    def __init__(self, transport: Any, awaiting: Callable[[], bool]) -> None:
         self._transport = transport
+        self._awaiting = awaiting
+        self._ending = False
         self._pieces: list[bytes] = []
         self._size = 0
 
@@ -152,10 +159,21 @@ class OneWrite:
             self._pieces, self._size = [], 0
             self._transport.write(data)
 
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self._ending or bool(self._transport.is_closing())
+
     def close(self) -> None:
-        """Send what was collected, and close."""
+        """Send what was collected, and close, though perhaps not at once."""
         self.flush()
-        self._transport.close()
+        self._ending = self._awaiting()
+        if not self._ending:
+            self._transport.close()
+
+    def body_came(self) -> None:
+        """Nothing is on its way any more."""
+        if self._ending:
+            self._transport.close()
 
 
 def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
@@ -183,8 +201,8 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             self._unread_timer: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
-            corked: Any = OneWrite(transport)
-            super().connection_made(corked)
+            wrapped: Any = OneWrite(transport, self._awaits_body)
+            super().connection_made(wrapped)
             limits.connections += 1
             if limits.connections > 2 * options.max_connections:
                 transport.abort()
@@ -217,6 +235,7 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
                 self._direct = False
                 self.on_message_complete()
                 self._expect(self._stage)
+                self.transport.body_came()
 
         def data_received(self, data: bytes) -> None:
             """Heads, and bodies that are small or of unknown length."""
@@ -271,6 +290,8 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             """All of the answer is written."""
             self.transport.flush()
             super().on_response_complete()
+            if self._direct:
+                self.flow.resume_reading()  # what nobody asked for is thrown away
 
         def send_400_response(self, msg: str) -> None:
             """What cannot be parsed."""
@@ -288,6 +309,9 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
                 self._unread_timer.cancel()
                 self._unread_timer = None
             super().resume_writing()
+
+        def _awaits_body(self) -> bool:
+            return self._direct
 
         def _make_room(self) -> bool:
             """Cut off the client that has owed something for longest, if it had time enough: it must not keep others out."""
