@@ -51,7 +51,6 @@ class Exchange:
         self.service = service
         self.parameters: dict[str, str] = scope.get("path_params", {})
         self.headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
-        self.gone = False
         self.crowded = CROWDED in scope
         self._incoming: IncomingBody | None = scope.get(BODY)
         self._when_gone: set[Callable[[], None]] = scope.get(GONE, set())
@@ -78,11 +77,8 @@ class Exchange:
             raise ClientGone from None
 
     async def _small_body(self) -> bytes:
-        limits = self.service.limits
         length = self.headers.get("content-length", "0")
-        announced = int(length) if length.isascii() and length.isdigit() else 0
-        limits.check_size(announced)
-        self._hold(announced)
+        self._hold(int(length) if length.isascii() and length.isdigit() else 0)
         chunks: list[bytes] = []
         size = 0
         while True:
@@ -92,7 +88,7 @@ class Exchange:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > self._held:
-                limits.check_size(size)
+                self.service.limits.check_size(size)
                 self._hold(size - self._held)
             chunks.append(chunk)
             if not message.get("more_body", False):
@@ -113,16 +109,18 @@ class Exchange:
         """While this lasts, the calling task is cancelled when the client has gone."""
         task = asyncio.current_task()
         assert task is not None
+        gone = False
 
         def cancel() -> None:
-            self.gone = True
+            nonlocal gone
+            gone = True
             task.cancel()
 
         self._when_gone.add(cancel)
         try:
             yield
         except asyncio.CancelledError:
-            if not self.gone:
+            if not gone:
                 raise
             raise ClientGone from None
         finally:
