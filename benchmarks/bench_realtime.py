@@ -7,7 +7,7 @@ import time
 
 from anynpu import chips
 from anynpu.npu import Device
-from anynpu.npu.timing import predict
+from anynpu.timing import predict
 
 from . import print_table
 from .networks import tiny_model

@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from anynpu import chips
 from anynpu.dropin.environment import library_folder, remember_python
-from anynpu.npu.timing import predict
+from anynpu.timing import predict
 
 from . import print_table
 from .networks import tiny_model

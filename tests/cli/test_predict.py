@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from anynpu import chips
 from anynpu.chips.timing import TimingProfile, timing_profile
-from anynpu.npu.timing_board import write_board
+from anynpu.timing.board import write_board
 
 Invoke = Callable[..., Any]
 

@@ -24,9 +24,9 @@ from anynpu.compiler.study import Study, open_study
 from anynpu.compiler.workbench import GROUP_BUDGET, Score, Workbench, within_budget
 from anynpu.errors import CompileError
 from anynpu.npu.engines.native import NativeEngine
-from anynpu.npu.timing import predict
 from anynpu.program import Conv, Float, Model
 from anynpu.tensor import Affine
+from anynpu.timing import predict
 
 from .running import run_fp32, run_model
 

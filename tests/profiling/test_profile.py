@@ -13,9 +13,9 @@ from silu_network import silu_network
 
 import anynpu
 from anynpu import chips
-from anynpu.npu.timing import Bound
 from anynpu.profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
 from anynpu.program import Model
+from anynpu.timing import Bound
 
 
 @pytest.fixture(scope="module")

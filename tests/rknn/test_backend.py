@@ -27,11 +27,11 @@ from anynpu.errors import (
     SessionError,
     SessionModelError,
 )
-from anynpu.npu.timing import predict
 from anynpu.program import Layer, MemoryPlan, Model, Program, Transpose
 from anynpu.rknn import SoftwareLibrary
 from anynpu.session import InferenceSession, OrtValue
 from anynpu.tensor import DType, TensorSpec
+from anynpu.timing import predict
 
 IMAGE = np.random.default_rng(3).integers(0, 256, (1, 3, 4, 6), np.uint8)
 

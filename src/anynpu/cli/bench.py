@@ -15,8 +15,8 @@ import typer
 
 from .. import chips, modelfile
 from ..errors import AnynpuError
-from ..npu.timing import Prediction, fps, predict
 from ..session import InferenceSession, make_provider_options
+from ..timing import Prediction, fps, predict
 from .console import plain_table, print_json, results
 from .options import JsonOption
 

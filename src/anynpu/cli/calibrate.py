@@ -10,9 +10,9 @@ import typer
 from .. import chips
 from ..chips.timing import TimingProfile, derived_parameters, timing_profile
 from ..errors import CalibrationError
-from ..npu.timing_board import write_board
-from ..npu.timing_fit import Fit, Measurement, fit
-from ..npu.timing_work import ProgramWork, work_of
+from ..timing.board import write_board
+from ..timing.fit import Fit, Measurement, fit
+from ..timing.work import ProgramWork, work_of
 from .console import ProgressFunction, plain_table, print_json, progress_bar, results
 from .measured import Row, read_rows
 from .models import TimedModel

@@ -10,9 +10,9 @@ import typer
 
 from .. import _optional, chips
 from ..demo.pages import Grain
-from ..npu.timing import fps
 from ..profiling import Profile, profile_page, profile_program
 from ..reports import report
+from ..timing import fps
 from .console import progress_bar, results
 from .options import TargetOption
 from .summary import summary_line

@@ -14,8 +14,8 @@ from .. import chips
 from ..chips import Chip
 from ..chips.timing import TimingProfile
 from ..errors import AnynpuError, CompileError
-from ..npu.timing import Bound, Confidence, Prediction, fps, predict
-from ..npu.timing_board import read_board
+from ..timing import Bound, Confidence, Prediction, fps, predict
+from ..timing.board import read_board
 from .console import numbers, plain_table, print_json, results, size_text
 from .models import TimedModel
 from .options import ALL_CHIPS, BatchOption, BoardOption, JsonOption, LayersOption, ShapeOption, chip_or_all, parse_shapes

@@ -12,10 +12,10 @@ import typer
 
 from .. import chips
 from ..npu import Device, LoadedModel
-from ..npu.timing_board import read_board
 from ..profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
 from ..program import Model
 from ..rknn import Context, Flag
+from ..timing.board import read_board
 from .console import plain_table, print_json, results
 from .models import TimedModel
 from .options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes

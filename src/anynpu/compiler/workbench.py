@@ -233,7 +233,7 @@ class Workbench:
 
     def time_us(self, trial: Trial) -> float:
         """What the chip is predicted to take, with one core."""
-        from ..npu.timing import predict
+        from ..timing import predict
 
         program = lower(self.graph, trial.steps, self.chip, trial.quantization, self.kind, outline=True)
         return predict(program, self.chip).latency_us

@@ -26,6 +26,7 @@ from .. import chips, modelfile
 from ..errors import AnynpuError, DeviceClosed, DeviceError, JobCancelled, ModelError
 from ..program import Model, Program
 from ..tensor import Layout
+from ..timing import Prediction, predict
 from .context import Context, Inputs
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
@@ -34,7 +35,6 @@ from .engines.choice import choose_engine
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
 from .realtime import RealTimeClock, speed_of
-from .timing import Prediction, predict
 from .workers import Workers
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from ..npu.timing import Bound
+from ..timing import Bound
 from .profile import LayerProfile, Profile
 from .svg import LEFT, RIGHT, WIDTH, grid_rows, svg
 

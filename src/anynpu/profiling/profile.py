@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from ..chips import Chip
 from ..chips.timing import TimingProfile
-from ..npu.timing import Bound, Prediction, predict
 from ..program import Float, Layer, Placement, Program
+from ..timing import Bound, Prediction, predict
 
 __all__ = ["LayerProfile", "Profile", "profile_program"]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from ..._rknn import ffi
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.loaded import internal_size
-from ...npu.timing import Prediction
 from ...program import Model
+from ...timing import Prediction
 from ..constants import Code, Flag
 from .frames import Frames
 from .memory import TensorMemory

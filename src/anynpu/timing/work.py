@@ -2,7 +2,7 @@
 
 A layer is one or more *tasks*: most are one; a table that is more than one activation needs a second pass over the result, and a tensor
 that leaves the NPU's channel blocks needs a change of layout. A task has padded multiply-accumulates, table look-ups, bytes of memory
-traffic, and elements that a slow operator or the CPU handles. :mod:`anynpu.npu.timing` turns these into time.
+traffic, and elements that a slow operator or the CPU handles. :mod:`anynpu.timing.model` turns these into time.
 
 Nothing here is calibrated: the numbers follow from shapes and from the catalogue (MAC array, buffer size). All functions are pure.
 """

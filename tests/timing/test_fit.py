@@ -9,11 +9,11 @@ import pytest
 from anynpu import chips
 from anynpu.chips.timing import TimingParameters, derived_parameters, timing_profile
 from anynpu.errors import CalibrationError
-from anynpu.npu.timing import predict_work
-from anynpu.npu.timing_fit import FULL_FORM, Measurement, fit
-from anynpu.npu.timing_work import ProgramWork, work_of
+from anynpu.timing import predict_work
+from anynpu.timing.fit import FULL_FORM, Measurement, fit
+from anynpu.timing.work import ProgramWork, work_of
 
-from .timed_nets import Chain
+from .nets import Chain
 
 CHIP = chips.get("rk3588")
 TRUTH = TimingParameters(600.0, 5.0, 30.0, 40_000.0, 1.5, 3.0)

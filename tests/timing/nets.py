@@ -11,8 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu import chips
 from anynpu.compiler import ModelOutline
-from anynpu.npu.timing import Prediction, predict
 from anynpu.program import Program
+from anynpu.timing import Prediction, predict
 
 
 class Chain:

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from ..chips import Chip
 from ..chips.timing import TimingParameters, timing_profile
 from ..errors import CalibrationError
-from .timing import TaskTable, predict_work
-from .timing_work import ProgramWork, relative_rate
+from .model import TaskTable, predict_work
+from .work import ProgramWork, relative_rate
 
 __all__ = ["FULL_FORM", "Fit", "Measurement", "cross_validate", "fit"]
 

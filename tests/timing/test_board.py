@@ -11,7 +11,7 @@ import pytest
 from anynpu import chips
 from anynpu.chips.timing import TimingParameters, TimingProfile, timing_profile
 from anynpu.errors import ModelFormatError, UnknownChipError
-from anynpu.npu.timing_board import read_board, write_board
+from anynpu.timing.board import read_board, write_board
 
 PROFILE = TimingProfile(
     "rk3566", TimingParameters(400.0, 3.0, 40.0, 5e4, 0.5, 2.0, 1.58, 2.9e6), True, "5 models of desk.csv", "2.3.0", 5, 0.02, 0.11

@@ -10,7 +10,7 @@ import pytest
 from anynpu import chips
 from anynpu.chips.timing import timing_profile
 
-from .timed_nets import Chain
+from .nets import Chain
 
 PAGE = Path(__file__).parents[2] / "docs" / "timing.md"
 

@@ -9,10 +9,10 @@ import anynpu
 from anynpu import chips
 from anynpu.chips.timing import TimingParameters, TimingProfile, timing_profile
 from anynpu.errors import DeviceError
-from anynpu.npu.timing import Bound, fps, predict, predict_matmul
 from anynpu.program import Placement
+from anynpu.timing import Bound, fps, predict, predict_matmul
 
-from .timed_nets import Chain, one_conv
+from .nets import Chain, one_conv
 
 RK3588 = chips.get("rk3588")
 
@@ -279,3 +279,11 @@ def test_cpu_layers_of_the_program_are_those_of_the_prediction() -> None:
     on_cpu = {layer.name for layer in program.layers_on(Placement.CPU)}
     predicted = {layer.name for layer in predict(program, RK3588).layers if layer.bound is Bound.CPU}
     assert on_cpu == predicted != set()
+
+
+def test_the_old_place_of_the_timing_model_works_and_says_the_new_one() -> None:
+    with pytest.warns(DeprecationWarning, match=r"now anynpu\.timing"):
+        from anynpu.npu.timing import fps as old
+    assert old is fps
+    with pytest.raises(ImportError):
+        from anynpu.npu.timing import nothing_of_that_name  # noqa: F401
