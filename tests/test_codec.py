@@ -8,7 +8,7 @@ import typing
 import numpy as np
 import numpy.typing as npt
 
-from anynpu._codec import _origin
+from anynpu.modelfile.codec import _origin
 
 
 def test_arrays_are_known_by_every_spelling() -> None:

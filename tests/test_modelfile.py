@@ -17,9 +17,9 @@ from builders import every_operator, every_operator_model, wide_model
 from vendor_files import rknn_file
 
 from anynpu import modelfile
-from anynpu._container import HEADER, ISLANDS, WEIGHTS, Section, pack, unpack
 from anynpu.errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from anynpu.modelfile import FileKind, WeightlessModel
+from anynpu.modelfile.container import HEADER, ISLANDS, WEIGHTS, Section, pack, unpack
 from anynpu.program import Conv, Model
 
 

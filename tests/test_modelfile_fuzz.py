@@ -21,12 +21,13 @@ import pytest
 from builders import every_operator_model
 from vendor_files import nb_file, rknn_description, rknn_file
 
-from anynpu import modelfile, vendorfile
-from anynpu._container import HEADER, ISLANDS, WEIGHTS, Section, pack, unpack
+from anynpu import modelfile
 from anynpu.errors import AnynpuError
+from anynpu.modelfile import vendorfile
+from anynpu.modelfile.container import HEADER, ISLANDS, WEIGHTS, Section, pack, unpack
+from anynpu.modelfile.recognise import FileKind, identify
 from anynpu.npu.engines.reference import execute_layer
 from anynpu.program import Custom, Float, Program
-from anynpu.recognise import FileKind, identify
 
 HARMLESS = "accepted"
 SLACK = 4 << 20

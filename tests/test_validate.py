@@ -8,9 +8,9 @@ import pytest
 from builders import CLASSES, ProgramBuilder, epilogue, every_operator, every_operator_model, nearest, wide_model
 
 from anynpu.errors import ModelFormatError
+from anynpu.modelfile.validate import validate_model, validate_program
 from anynpu.program import Conv, CustomConstant, Float, Pool, Program, Table
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
-from anynpu.validate import validate_model, validate_program
 
 PROGRAM = every_operator(8)
 

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from . import _optional
-from ._codec import Mismatch, from_json, to_json
 from .errors import RequestError, TensorTypeError
+from .modelfile.codec import Mismatch, from_json, to_json
 from .tensor import TensorSpec
 
 __all__ = [

@@ -110,8 +110,8 @@ def test_a_wrong_device_name(tmp_path: Path) -> None:
 
 
 def test_a_model_newer_than_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anynpu import vendorfile
     from anynpu.cli import diagnosis
+    from anynpu.modelfile import vendorfile
 
     library(board(tmp_path) / "usr/lib/librknnrt.so", "1.6.0")
     model = tmp_path / "yolo.rknn"

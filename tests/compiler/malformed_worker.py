@@ -20,7 +20,7 @@ import onnx
 import anynpu
 from anynpu import modelfile
 from anynpu.errors import AnynpuError
-from anynpu.validate import validate_model
+from anynpu.modelfile.validate import validate_model
 
 from .malformed import malformed
 

@@ -12,8 +12,8 @@ import onnx
 
 import anynpu
 from anynpu import _optional, modelfile
+from anynpu.modelfile.validate import validate_model
 from anynpu.program import Float, Layer, Model, Program
-from anynpu.validate import validate_model
 
 from .onnx_builders import feeds
 

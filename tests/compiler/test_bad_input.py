@@ -21,7 +21,7 @@ from anynpu.errors import (
     UnknownChipError,
     UnsupportedOperatorError,
 )
-from anynpu.validate import validate_model
+from anynpu.modelfile.validate import validate_model
 
 from .onnx_builders import Net
 

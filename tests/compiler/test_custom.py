@@ -17,10 +17,10 @@ import anynpu
 from anynpu import modelfile
 from anynpu.compiler import CustomOperator
 from anynpu.errors import CalibrationError, CompileError, UnsupportedOperatorError
+from anynpu.modelfile.validate import validate_model
 from anynpu.npu import CustomCall
 from anynpu.program import Custom, Model, Placement
 from anynpu.tensor import DType
-from anynpu.validate import validate_model
 
 from .onnx_builders import Net, feeds
 from .running import run_fp32

@@ -15,10 +15,10 @@ import pytest
 
 import anynpu
 from anynpu import convert, modelfile
-from anynpu._container import unpack
 from anynpu.arithmetic import WeightScales, quantize_weights
 from anynpu.compiler.formats import DTYPES, format_of
 from anynpu.errors import AnynpuError, CompileError, ModelFormatError, TensorNameError
+from anynpu.modelfile.container import unpack
 from anynpu.npu.custom import CustomCall
 from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, Model, Pool, Preprocess
 from anynpu.tensor import Affine, DType, DynamicFixedPoint

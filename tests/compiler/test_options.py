@@ -13,9 +13,9 @@ import pytest
 import anynpu
 from anynpu import modelfile
 from anynpu.compiler.ranges import ALGORITHMS
+from anynpu.modelfile.validate import validate_model
 from anynpu.program import Conv, Dense, Float, Model
 from anynpu.tensor import Affine, DType, DynamicFixedPoint
-from anynpu.validate import validate_model
 
 from .onnx_builders import Net, feeds
 from .running import assert_close_in_steps, execute, run_fp32, run_model

@@ -13,10 +13,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
-from .. import chips, vendorfile
+from .. import chips
 from ..devices import DeviceChoice, board_chip, choose_device, find_npu
 from ..errors import AnynpuError
-from ..modelfile import FileKind, identify, read
+from ..modelfile import FileKind, identify, read, vendorfile
 from ..rknn.vendor import FOLDERS, NAMES, OLDEST, read_version
 from ..vip.preflight import target_words
 from ..vip.vendor import FOLDERS as VIP_FOLDERS

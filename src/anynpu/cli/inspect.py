@@ -11,15 +11,15 @@ from rich.console import Console
 
 import anynpu
 
-from .. import chips, vendorfile
+from .. import chips
 from ..chips import Chip
 from ..compiler.formats import format_words
 from ..errors import ModelError, ModelFormatError
-from ..modelfile import FileKind, identify
+from ..modelfile import FileKind, identify, vendorfile
+from ..modelfile.vendorfile import VendorModelInfo, VendorTensor
 from ..program import Model
 from ..reports import report
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
-from ..vendorfile import VendorModelInfo, VendorTensor
 from ..vip.preflight import check_target, model_target
 from .console import plain_table, print_json, results, size_text
 from .onnxfile import OnnxInfo, describe

@@ -20,8 +20,8 @@ from .. import chips, modelfile
 from ..devices import board_chip
 from ..errors import OptionError, UnsupportedCall
 from ..lending import Lender, session_errors
+from ..modelfile.recognise import FileKind, identify
 from ..npu.memory import Buffer
-from ..recognise import FileKind, identify
 from ..session import SessionOptions
 from ..tensor import Layout, TensorSpec
 from .attributes import DTYPE_OF

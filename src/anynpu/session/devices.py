@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .. import chips
 from ..devices import choose_device
 from ..errors import ModelError
-from ..recognise import RKNN_MAGIC, VIP_MAGIC, open_source
+from ..modelfile.recognise import RKNN_MAGIC, VIP_MAGIC, open_source
 from .options import SessionOptions
 
 if TYPE_CHECKING:

@@ -38,9 +38,9 @@ from ..errors import (
     UnsupportedCall,
 )
 from ..lending import Lender, session_errors
+from ..modelfile.recognise import FileKind, identify
 from ..npu import Buffer as HostBuffer
 from ..program import Model, Preprocess
-from ..recognise import FileKind, identify
 from ..session import Bound, Feed, Marks, Memory, SessionOptions
 from ..tensor import DType, Layout, TensorSpec
 from .buffer import ALIGNMENT, Buffer, create_params

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from .. import chips, modelfile, vendorfile
+from .. import chips, modelfile
 from ..errors import ModelError
-from ..recognise import FileKind, identify
+from ..modelfile import vendorfile
+from ..modelfile.recognise import FileKind, identify
 
 __all__ = ["check_target", "model_target", "target_words"]
 

@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ... import chips, modelfile, vendorfile
+from ... import chips, modelfile
 from ..._vip import ffi
 from ...chips import Chip
+from ...modelfile import vendorfile
+from ...modelfile.recognise import FileKind, identify
 from ...npu import Buffer, Device, LoadedModel
 from ...program import Model
-from ...recognise import FileKind, identify
 from ..constants import vip_create_network_type_e
 from ..generations import Generation
 from ..preflight import target_words

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .program import (
+from ..program import (
     RESIZE_BITS,
     Binary,
     Concat,
@@ -32,7 +32,7 @@ from .program import (
     Transpose,
     limits_of,
 )
-from .tensor import DType, Layout, TensorSpec
+from ..tensor import DType, Layout, TensorSpec
 
 __all__ = ["MOST_DIMENSIONS", "Operands", "Refusal", "Seen", "check_operator", "require"]
 

@@ -21,7 +21,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from .errors import ModelFormatError, ModelVersionError
+from ..errors import ModelFormatError, ModelVersionError
 from .recognise import MARKER
 
 __all__ = ["ALIGNMENT", "Buffer", "HEADER", "ISLANDS", "Section", "VERSION", "WEIGHTS", "pack", "unpack"]

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from .tensor import TensorSpec
+from ..tensor import TensorSpec
 
 __all__ = ["Loader", "Mismatch", "Store", "from_json", "map_arrays", "to_json"]
 

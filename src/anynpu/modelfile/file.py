@@ -26,12 +26,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from . import chips
-from ._codec import Mismatch, from_json, map_arrays, to_json
-from ._container import ALIGNMENT, HEADER, ISLANDS, VERSION, WEIGHTS, Buffer, Section, pack, unpack
-from ._validate_ops import MOST_DIMENSIONS
-from .errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
-from .program import Model
+from .. import chips
+from ..errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
+from ..program import Model
+from .codec import Mismatch, from_json, map_arrays, to_json
+from .container import ALIGNMENT, HEADER, ISLANDS, VERSION, WEIGHTS, Buffer, Section, pack, unpack
+from .operator_rules import MOST_DIMENSIONS
 from .recognise import RKNN_MAGIC, VIP_MAGIC, Contents, FileKind, Source, identify, kind_of, open_source
 from .validate import validate_model
 from .vendorfile import refuse_vendor_model

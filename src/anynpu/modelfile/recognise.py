@@ -9,7 +9,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ModelError, ModelFormatError
+from ..errors import ModelError, ModelFormatError
 
 __all__ = ["Contents", "FileKind", "MARKER", "RKNN_MAGIC", "Source", "VIP_MAGIC", "identify", "open_source"]
 

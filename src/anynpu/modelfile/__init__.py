@@ -1,0 +1,47 @@
+"""Model files: write, read and map our own, check what they claim, and tell what the vendors' own files hold.
+
+The room, from the outside in:
+
+``file``            write and read a model; weights in memory of the caller
+``container``       the prefix, the table and the sections
+``codec``           dataclasses to JSON and back, by their annotations
+``validate``        whether a program is sound; ``operator_rules`` has the rules of each operator
+``recognise``       what kind of file this is
+``vendorfile``      what a genuine ``.rknn`` or ``.nb`` says about itself
+"""
+
+from .file import (
+    VERSION,
+    Encoded,
+    FileKind,
+    WeightlessModel,
+    aligned_memory,
+    attach_weights,
+    decode,
+    encode,
+    identify,
+    place_weights,
+    read,
+    read_or_twin,
+    to_bytes,
+    weight_size,
+    write,
+)
+
+__all__ = [
+    "Encoded",
+    "FileKind",
+    "VERSION",
+    "WeightlessModel",
+    "aligned_memory",
+    "attach_weights",
+    "decode",
+    "encode",
+    "identify",
+    "place_weights",
+    "read",
+    "read_or_twin",
+    "to_bytes",
+    "weight_size",
+    "write",
+]

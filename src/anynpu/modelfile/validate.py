@@ -1,0 +1,264 @@
+"""Whether a program is sound: a file may claim anything, and engines trust what passes here.
+
+Checked are the tensors, the order of the layers, every operator against its tensors, and the plan of the internal memory: nothing lies
+outside it, and no two tensors that are needed at the same time share a byte (a layer never works in place). Whatever is wrong raises
+:class:`~anynpu.errors.ModelFormatError`.
+
+What is inside a float island's ONNX model is not looked at; the engine that runs it does.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterable, Mapping
+
+from ..errors import ModelFormatError
+from ..program import Float, Island, Layer, Model, Program
+from ..tensor import DType, DynamicFixedPoint, Layout, TensorSpec
+from .operator_rules import MOST_DIMENSIONS, Operands, Refusal, Seen, check_operator, require
+
+__all__ = ["validate_model", "validate_program"]
+
+LARGEST_TENSOR = 1 << 32
+"""Bytes of a tensor, and of the internal memory of a program."""
+LONGEST_NAME = 4096
+MOST_PROGRAMS = 1024
+MOST_LAYERS = 20_000
+MOST_TENSORS = 100_000
+MOST_PORTS = 4096
+"""Inputs or outputs of a layer or a program."""
+MOST_ISLANDS = 10_000
+
+_HINT = "the model is damaged or was not written by anynpu; compile it again"
+
+
+def validate_model(model: Model, *, contents: bool = True) -> None:
+    """Check all programs of a model and what they share.
+
+    :param contents: look at the values of arrays too; False for a model whose weights were left out
+    """
+    try:
+        require(0 < len(model.programs) <= MOST_PROGRAMS, f"a model of {len(model.programs)} programs")
+        require(0 < len(model.chip) <= 64, "a model without a chip")
+        require(len(model.dtype) <= 64, "a type of more than 64 characters")
+    except Refusal as refusal:
+        raise ModelFormatError(f"{refusal}", hint=_HINT) from None
+    seen: Seen = set()
+    for program in model.programs:
+        _validate(program, contents, seen)
+    try:
+        _same_ports(model)
+        _preprocess(model)
+    except Refusal as refusal:
+        raise ModelFormatError(f"{refusal}", hint=_HINT) from None
+
+
+def validate_program(program: Program, *, contents: bool = True) -> None:
+    """Check one program; returns silently or raises :class:`~anynpu.errors.ModelFormatError`."""
+    _validate(program, contents, set())
+
+
+def _validate(program: Program, contents: bool, seen: Seen) -> None:
+    try:
+        _sizes(program)
+        for name, spec in program.tensors.items():
+            require(name == spec.name, f"tensor '{spec.name}' is listed as '{name}'")
+            _tensor(spec)
+        _views(program)
+        _islands(program.islands, program)
+        for layer in program.layers:
+            _layer(layer, program, contents, seen)
+        lives = _lives(program)
+        _memory(program, lives)
+    except Refusal as refusal:
+        raise ModelFormatError(f"{refusal}", hint=_HINT) from None
+
+
+def _sizes(program: Program) -> None:
+    for what, count, most in (
+        ("layers", len(program.layers), MOST_LAYERS),
+        ("tensors", len(program.tensors), MOST_TENSORS),
+        ("islands", len(program.islands), MOST_ISLANDS),
+        ("inputs", len(program.inputs), MOST_PORTS),
+        ("outputs", len(program.outputs), MOST_PORTS),
+    ):
+        require(count <= most, f"a program of {count} {what}; at most {most} are possible")
+    require(program.outputs, "a program without outputs")
+    ports = (*program.inputs, *program.outputs)
+    require(len(set(ports)) == len(ports), "a tensor is input or output of the program twice")
+    for name in ports:
+        require(name in program.tensors, f"the program's input or output '{name}' is not among its tensors")
+
+
+def _tensor(spec: TensorSpec) -> None:
+    name = f"tensor '{spec.name[:64]}'"
+    require(0 < len(spec.name) <= LONGEST_NAME, f"{name} has a name of {len(spec.name)} characters")
+    rank = len(spec.shape)
+    require(rank <= MOST_DIMENSIONS, f"{name} has {rank} axes; at most {MOST_DIMENSIONS} are possible")
+    require(all(extent >= 1 for extent in spec.shape), f"{name} has the shape {list(spec.shape)}")
+    paddings = (spec.c1, spec.c2, spec.w_stride, spec.h_stride)
+    require(all(0 <= value <= LARGEST_TENSOR for value in paddings), f"{name} has a negative or absurd block or stride")
+    if spec.layout in (Layout.NHWC, Layout.NC1HWC2):
+        require(rank >= 2, f"{name} of rank {rank} cannot be in layout {spec.layout.value}")
+    if spec.layout is Layout.NC1HWC2:
+        enough = spec.c2 >= 1 and (spec.c1 == 0 or spec.c1 * spec.c2 >= spec.shape[1])
+        require(enough, f"{name} has {spec.shape[1]} channels in {spec.c1} blocks of {spec.c2}")
+    require(spec.nbytes <= LARGEST_TENSOR, f"{name} takes {spec.nbytes} bytes; at most {LARGEST_TENSOR} are possible")
+    _quantization(spec, name)
+
+
+def _quantization(spec: TensorSpec, name: str) -> None:
+    quantization = spec.quantization
+    if quantization is None:
+        return
+    if isinstance(quantization, DynamicFixedPoint):
+        require(-126 <= quantization.fraction_bits <= 126, f"{name} has {quantization.fraction_bits} fraction bits")
+        return
+    sizes = quantization.group_sizes
+    require(not sizes or sum(sizes) == spec.channels, f"{name} is quantised for {sum(sizes)} channels and has {spec.channels}")
+    integer = not spec.dtype.is_float and spec.dtype is not DType.BOOL
+    low, high = spec.dtype.limits if integer and spec.dtype.bits <= 16 else (-(1 << 31), (1 << 31) - 1)
+    require(all(low <= zero <= high for zero in quantization.zero_points), f"{name} has a zero point outside its type")
+    require(all(scale < 1e30 for scale in quantization.scales), f"{name} has an absurd scale")
+
+
+def _views(program: Program) -> None:
+    ports = {*program.inputs, *program.outputs}
+    for name, owner in program.views.items():
+        for tensor in (name, owner):
+            require(tensor in program.tensors, f"a view refers to the unknown tensor '{tensor[:64]}'")
+        require(owner not in program.views, f"'{owner}' owns the memory of '{name}', but is a view itself")
+        require(name not in ports, f"'{name}' is input or output of the program and cannot be a view: it has a buffer of its own")
+        view, memory = program.tensors[name], program.tensors[owner]
+        same = view.dtype is memory.dtype and view.nbytes == memory.nbytes
+        require(same, f"'{name}' is a view of '{owner}', but of another type or size")
+
+
+def _islands(islands: Iterable[Island], program: Program) -> None:
+    for index, island in enumerate(islands):
+        require(
+            max(len(island.inputs), len(island.outputs)) <= MOST_PORTS, f"float island {index} has too many inputs or outputs"
+        )
+        require(island.outputs, f"float island {index} has no output")
+        for name in (*island.inputs, *island.outputs):
+            require(name in program.tensors, f"float island {index} refers to the unknown tensor '{name[:64]}'")
+
+
+def _layer(layer: Layer, program: Program, contents: bool, seen: Seen) -> None:
+    title = f"layer '{layer.name[:64]}' ({type(layer.op).__name__})"
+    require(max(len(layer.inputs), len(layer.outputs)) <= MOST_PORTS, f"{title}: too many inputs or outputs")
+    require(layer.macs >= 0 and layer.weight_bytes >= 0, f"{title}: negative costs")
+    for name in (*layer.inputs, *layer.outputs):
+        require(name in program.tensors, f"{title}: the tensor '{name[:64]}' is unknown")
+    if isinstance(layer.op, Float):
+        require(0 <= layer.op.island < len(program.islands), f"{title}: there is no float island {layer.op.island}")
+        return
+    inputs = tuple(program.tensors[name] for name in layer.inputs)
+    outputs = tuple(program.tensors[name] for name in layer.outputs)
+    try:
+        check_operator(layer.op, Operands(inputs, outputs, contents, seen))
+    except Refusal as refusal:
+        raise Refusal(f"{title}: {refusal}") from None
+
+
+def _lives(program: Program) -> dict[str, tuple[int, int]]:
+    """From which layer to which layer the memory of each owner is needed; checks that everything is made once and before it is read.
+
+    All layers of a float island count where its first one stands, because that is where they run.
+    """
+    owner = program.views
+    lives = dict.fromkeys(program.inputs, (-1, -1))
+    inner: dict[int, set[str]] = {}
+
+    def read(name: str, step: int, reader: str) -> None:
+        key = owner.get(name, name)
+        require(key in lives, f"{reader} reads '{name[:64]}' before anything has made it")
+        lives[key] = (lives[key][0], step)
+
+    def write(name: str, step: int, writer: str) -> None:
+        key = owner.get(name, name)
+        require(key not in lives, f"{writer} makes '{name[:64]}', which exists already")
+        lives[key] = (step, step)
+
+    for step, layer in enumerate(program.layers):
+        title = f"layer '{layer.name[:64]}'"
+        if not isinstance(layer.op, Float):
+            for name in layer.inputs:
+                read(name, step, title)
+            for name in layer.outputs:
+                write(name, step, title)
+            continue
+        island = program.islands[layer.op.island]
+        if layer.op.island not in inner:
+            inner[layer.op.island] = set(island.outputs)
+            for name in island.inputs:
+                read(name, step, f"float island {layer.op.island}")
+            for name in island.outputs:
+                write(name, step, f"float island {layer.op.island}")
+        for name in layer.inputs:
+            known = name in inner[layer.op.island] or owner.get(name, name) in lives
+            require(known, f"{title} reads '{name[:64]}' before anything has made it")
+        inner[layer.op.island].update(layer.outputs)
+    for name in program.outputs:
+        require(name in lives, f"nothing makes the program's output '{name[:64]}'")
+    return lives
+
+
+def _memory(program: Program, lives: Mapping[str, tuple[int, int]]) -> None:
+    plan = program.memory
+    require(0 <= plan.size <= LARGEST_TENSOR, f"{plan.size} bytes of internal memory; at most {LARGEST_TENSOR} are possible")
+    ports = {*program.inputs, *program.outputs}
+    for name, offset in plan.offsets.items():
+        require(name in program.tensors, f"the memory plan has the unknown tensor '{name[:64]}'")
+        require(name not in ports, f"'{name}' is input or output of the program and has no place in internal memory")
+        require(name not in program.views, f"'{name}' is a view and has no memory of its own")
+        spec = program.tensors[name]
+        inside = offset >= 0 and offset + spec.nbytes <= plan.size
+        require(inside, f"'{name}' at {offset} with {spec.nbytes} bytes leaves the internal memory of {plan.size}")
+        require(offset % spec.dtype.storage.itemsize == 0, f"'{name}' at {offset} is not aligned to its type")
+    for name in lives:
+        require(name in ports or name in plan.offsets, f"'{name}' has no place in memory")
+    _overlaps(program, {name: life for name, life in lives.items() if name in plan.offsets})
+
+
+def _overlaps(program: Program, lives: Mapping[str, tuple[int, int]]) -> None:
+    """Walk through the layers with a list of what is in memory, sorted by address: only neighbours can collide."""
+    offsets, tensors = program.memory.offsets, program.tensors
+    placed: list[tuple[int, str]] = []
+    born: dict[int, list[str]] = {}
+    dying: dict[int, list[str]] = {}
+    for name, (first, last) in lives.items():
+        born.setdefault(first, []).append(name)
+        dying.setdefault(last, []).append(name)
+    for step in range(len(program.layers)):
+        for name in born.get(step, ()):
+            entry = (offsets[name], name)
+            index = bisect.bisect(placed, entry)
+            end = offsets[name] + tensors[name].nbytes
+            for _, other in placed[max(0, index - 1) : index + 1]:
+                apart = offsets[other] + tensors[other].nbytes <= offsets[name] or end <= offsets[other]
+                require(apart, f"'{name[:64]}' overwrites '{other[:64]}' in internal memory while it is needed")
+            placed.insert(index, entry)
+        for name in dying.get(step, ()):
+            placed.pop(bisect.bisect_left(placed, (offsets[name], name)))
+
+
+def _same_ports(model: Model) -> None:
+    first = model.programs[0]
+    for program in model.programs[1:]:
+        same = program.inputs == first.inputs and program.outputs == first.outputs
+        require(same, "programs of one model differ in the names of their inputs or outputs")
+
+
+def _preprocess(model: Model) -> None:
+    for name, preprocess in model.preprocess.items():
+        require(name in model.programs[0].inputs, f"there is a preprocessing for '{name[:64]}', which is not an input")
+        channels = model.programs[0].tensors[name].channels
+        for what, values in (("mean", preprocess.mean), ("std", preprocess.std)):
+            require(len(values) in (1, channels), f"{what} of '{name[:64]}' has {len(values)} values for {channels} channels")
+            require(all(map(math.isfinite, values)), f"{what} of '{name[:64]}' is not finite")
+        require(all(preprocess.std), f"std of '{name[:64]}' is zero")
+        shape = model.programs[0].tensors[name].shape
+        is_picture = len(shape) == 4 and shape[1] == 3
+        require(is_picture or not preprocess.picture, f"'{name[:64]}' has a pre-process node, but is no picture")
