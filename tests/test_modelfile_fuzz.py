@@ -295,7 +295,7 @@ def test_the_memory_that_damaged_files_take() -> None:
                 before, _ = tracemalloc.get_traced_memory()
                 outcome(data)
                 _, peak = tracemalloc.get_traced_memory()
-                assert peak - before <= modelfile.MOST_GROWTH * len(data) + SLACK, (make.__name__, number)
+                assert peak - before <= modelfile.file.MAX_GROWTH * len(data) + SLACK, (make.__name__, number)
     finally:
         tracemalloc.stop()
 
@@ -323,4 +323,4 @@ def test_the_memory_that_hostile_headers_take(header: bytes) -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak <= modelfile.MOST_GROWTH * len(data) + SLACK
+    assert peak <= modelfile.file.MAX_GROWTH * len(data) + SLACK

@@ -5,7 +5,7 @@ One container for both families, of three sections: the header (JSON: the whole 
 weights lacks the last section, but still says how large they are and what they must hash to.
 
 A file is never trusted: whatever it claims is checked before memory is taken or an address is formed. Reading allocates at most
-``MOST_GROWTH`` times the size of header and islands, and no copy of the weights where a path is given.
+``MAX_GROWTH`` times the size of header and islands, and no copy of the weights where a path is given.
 
 >>> model = modelfile.read("det.rknn")                            # doctest: +SKIP
 >>> modelfile.write(model, "second.rknn", remove_weight=True)     # doctest: +SKIP
@@ -59,7 +59,7 @@ Array = npt.NDArray[Any]
 TWIN_SUFFIX = ".anynpu"
 """What the software NPU runs in place of a vendor's file ends in this."""
 
-MOST_GROWTH = 64
+MAX_GROWTH = 64
 """How many times the size of header and islands reading may take, for the objects that they become."""
 
 _LARGEST_HEADER = 16 << 20
