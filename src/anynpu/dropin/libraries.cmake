@@ -15,7 +15,7 @@ function(add_dropin name header version special)
     DEPENDS ${GENERATE}/build_exports.py ${GENERATE}/declarations.py ${header} ${special}
     VERBATIM)
   set(core ${DROPIN}/native)
-  add_library(${name} SHARED ${source} ${core}/gate.c ${core}/python.c ${core}/settings.c ${core}/stack.c)
+  add_library(${name} SHARED ${source} ${core}/gate.c ${core}/python.c ${core}/secure.c ${core}/settings.c ${core}/stack.c)
   get_filename_component(folder ${header} DIRECTORY)
   target_include_directories(${name} PRIVATE ${folder} ${core})
   target_compile_options(${name} PRIVATE ${DROPIN_FLAGS})

@@ -37,14 +37,14 @@ static const char *const served[] = {
 
 static const char *root(void)
 {
-    const char *folder = getenv("ANYNPU_BOARD_ROOT");
+    const char *folder = secure_getenv("ANYNPU_BOARD_ROOT");
     return folder != NULL && folder[0] == '/' ? folder : NULL;
 }
 
 /* On a board that programs share, the load of each core as it is now: the table of who has it names a process that lives. */
 static void renew_load(const char *path)
 {
-    const char *table = getenv("ANYNPU_BOARD_CORES");
+    const char *table = secure_getenv("ANYNPU_BOARD_CORES");
     char text[512] = "NPU load: ", fresh[PATH_MAX];
     int32_t holders[16];
     if (table == NULL)
@@ -183,7 +183,7 @@ static const char *moved_library(const char *path)
     static const char *const names[] = {"librknnrt.so", "librknnmrt.so", "libVIPlite.so", "libVIPuser.so",
                                         "libNBGlinker.so", "libVIPhal.so", "libawnn.so"};
     static __thread char buffer[PATH_MAX];
-    const char *folder = getenv("ANYNPU_LIBRARIES");
+    const char *folder = secure_getenv("ANYNPU_LIBRARIES");
     if (path == NULL || folder == NULL)
         return path;
     const char *slash = strrchr(path, '/');

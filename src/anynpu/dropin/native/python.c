@@ -11,12 +11,18 @@
 #include <string.h>
 #include <wchar.h>
 
+#include "secure.h"
 #include "shim.h"
 
 /* What runs in Python. Errors become one line; nothing is left behind in __main__ of a program that is Python itself. */
 static const char bootstrap[] =
     "exec('''\n"
     "import sys\n"
+    "if %d:\n" /* only Python's view of the environment: the program keeps its own */
+    "    import os\n"
+    "    for name in list(os.environ._data):\n"
+    "        if %d or name.startswith(b'ANYNPU_'):\n"
+    "            del os.environ._data[name]\n"
     "def start(library, folders, version, address):\n"
     "    here = '.'.join(map(str, sys.version_info[:2]))\n"
     "    def fill():\n"
@@ -103,7 +109,8 @@ static int fill_table(anynpu_start *start, const struct anynpu_settings *setting
     static char library[256], site[2 * sizeof settings->site + 1];
     to_hex(start->library, library);
     to_hex(settings->site, site);
-    snprintf(code, sizeof code, bootstrap, library, site, settings->version, (unsigned long long)(uintptr_t)start);
+    snprintf(code, sizeof code, bootstrap, anynpu_is_secure(), started_here, library, site, settings->version,
+             (unsigned long long)(uintptr_t)start);
     const char *threads = getenv("OPENBLAS_NUM_THREADS");
     if (threads == NULL)
         setenv("OPENBLAS_NUM_THREADS", "1", 0); /* numpy's own threads would only be in the way; read once, when numpy is loaded */
@@ -144,6 +151,19 @@ static int load_library(const struct anynpu_settings *settings)
     return 1;
 }
 
+/* As `python -I` does: no variables, no folder of the user, no folder of the program. 0 if this Python has no such flags. */
+static int isolate(void)
+{
+    static const char *const flags[] = {"Py_IsolatedFlag", "Py_IgnoreEnvironmentFlag", "Py_NoUserSiteDirectory"};
+    int missing = 0;
+    for (size_t index = 0; index < sizeof flags / sizeof *flags; index++) {
+        int *flag = look_up(RTLD_DEFAULT, flags[index], &missing);
+        if (flag != NULL)
+            *flag = 1;
+    }
+    return !missing;
+}
+
 static int start_new(anynpu_start *start, const struct anynpu_settings *settings)
 {
     if (python.set_program_name == NULL) {
@@ -164,12 +184,16 @@ static int start_new(anynpu_start *start, const struct anynpu_settings *settings
     const char *now = setlocale(LC_CTYPE, NULL);
     if (now != NULL)
         snprintf(locale, sizeof locale, "%s", now);
+    if (anynpu_is_secure() && !isolate()) {
+        anynpu_complain("this Python cannot be kept from the environment, which this program must not trust");
+        return 0;
+    }
     python.set_program_name(python.decode_locale(settings->python, NULL));
     python.initialize(0);
     if (locale[0] != '\0')
         setlocale(LC_CTYPE, locale);
-    int ready = fill_table(start, settings);
     started_here = 1;
+    int ready = fill_table(start, settings);
     python.save_thread();
     return ready;
 }
@@ -178,6 +202,11 @@ int anynpu_start_python(anynpu_start *start)
 {
     static struct anynpu_settings settings;
     anynpu_find_settings(&settings);
+    const char *untrusted = anynpu_untrusted_setting(&settings);
+    if (untrusted != NULL) {
+        anynpu_complain("this program has more rights than its caller, and others than root can change %s", untrusted);
+        return 0;
+    }
     int bound = bind(RTLD_DEFAULT);
     if (bound && python.is_initialized())
         return use_running(start, &settings);

@@ -3,23 +3,34 @@
  * 1. the environment: ANYNPU_PYTHON (an interpreter), ANYNPU_LIBPYTHON, ANYNPU_SITE (folders of packages);
  * 2. the file anynpu-python.cfg beside the library, which `anynpu lib` and `anynpu exec` write: lines such as "python = /usr/bin/python3";
  * 3. the place of the library itself: PREFIX/lib/python3.11/site-packages/anynpu/dropin/lib belongs to PREFIX/bin/python3.11.
+ *
+ * In a program with more rights than its caller (see secure.h) the environment is not asked, and what the other two say is only taken if
+ * nobody but root can change it.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "secure.h"
 #include "shim.h"
 
 enum { SIZE = 4096 };
 
+/* By the rights that the program has, not by those of its caller. */
 static int exists(const char *path)
 {
-    return access(path, F_OK) == 0;
+    return faccessat(AT_FDCWD, path, F_OK, AT_EACCESS) == 0;
+}
+
+static int is_executable(const char *path)
+{
+    return faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0;
 }
 
 /* Cuts the last component off; 0 if there is none. */
@@ -101,12 +112,12 @@ static int base_prefix(const char *python, char *prefix)
 
 static void search_path(const char *name, char *found, size_t size)
 {
-    const char *path = getenv("PATH");
+    const char *path = anynpu_getenv("PATH");
     while (path != NULL && *path != '\0' && found[0] == '\0') {
         size_t length = strcspn(path, ":");
         char candidate[SIZE];
         snprintf(candidate, sizeof candidate, "%.*s/%s", (int)length, path, name);
-        if (length > 0 && access(candidate, X_OK) == 0)
+        if (length > 0 && is_executable(candidate))
             copy(found, size, candidate);
         path += length + (path[length] == ':');
     }
@@ -127,7 +138,7 @@ static void derive_python(struct anynpu_settings *settings)
         const char *names[] = {name, "python3", "python"};
         for (size_t index = 0; index < 3 && settings->python[0] == '\0'; index++) {
             snprintf(candidate, sizeof candidate, "%s/bin/%s", folder, names[index]);
-            if (access(candidate, X_OK) == 0)
+            if (is_executable(candidate))
                 copy(settings->python, sizeof settings->python, candidate);
         }
     }
@@ -169,6 +180,8 @@ void anynpu_find_settings(struct anynpu_settings *settings)
     if (dladdr((void *)(uintptr_t)anynpu_find_settings, &info) && realpath(info.dli_fname, path) != NULL && go_up(path)) {
         char file[SIZE + 32];
         snprintf(file, sizeof file, "%s/anynpu-python.cfg", path);
+        if (anynpu_is_secure() && !anynpu_is_trusted(file))
+            file[0] = '\0';
         if (read_key(file, "python", settings->python, sizeof settings->python) && !exists(settings->python))
             settings->python[0] = '\0'; /* the environment has moved */
         if (settings->python[0] != '\0') {
@@ -178,7 +191,8 @@ void anynpu_find_settings(struct anynpu_settings *settings)
         if (!read_key(file, "site", settings->site, sizeof settings->site) && go_up(path) && go_up(path) && go_up(path))
             copy(settings->site, sizeof settings->site, path);
     }
-    const char *python = getenv("ANYNPU_PYTHON"), *libpython = getenv("ANYNPU_LIBPYTHON"), *site = getenv("ANYNPU_SITE");
+    const char *python = anynpu_getenv("ANYNPU_PYTHON"), *libpython = anynpu_getenv("ANYNPU_LIBPYTHON");
+    const char *site = anynpu_getenv("ANYNPU_SITE");
     if (python != NULL && python[0] != '\0') {
         copy(settings->python, sizeof settings->python, python);
         settings->libpython[0] = settings->version[0] = '\0';
@@ -195,11 +209,25 @@ void anynpu_find_settings(struct anynpu_settings *settings)
         find_libpython(settings);
 }
 
+/* What of the settings others can change; NULL if all of them may be used. */
+const char *anynpu_untrusted_setting(const struct anynpu_settings *settings)
+{
+    char prefix[SIZE];
+    if (!anynpu_is_secure())
+        return NULL;
+    if (settings->python[0] != '\0' &&
+        !(anynpu_is_trusted(settings->python) && base_prefix(settings->python, prefix) && anynpu_is_trusted(prefix)))
+        return settings->python;
+    if (settings->libpython[0] != '\0' && !anynpu_is_trusted(settings->libpython))
+        return settings->libpython;
+    return anynpu_are_trusted(settings->site) ? NULL : settings->site;
+}
+
 /* Python ends the process if it finds no standard library when it starts, so this looks first. */
 int anynpu_has_standard_library(const struct anynpu_settings *settings)
 {
     char prefix[SIZE], candidate[2 * SIZE];
-    const char *home = getenv("PYTHONHOME");
+    const char *home = anynpu_getenv("PYTHONHOME");
     const char *patterns[] = {"%s/lib/python%s/encodings/__init__.py", "%s/lib64/python%s/encodings/__init__.py"};
     if (home != NULL && home[0] != '\0') {
         copy(prefix, sizeof prefix, home);

@@ -57,6 +57,7 @@ struct anynpu_settings {
 };
 
 void anynpu_find_settings(struct anynpu_settings *settings);
+const char *anynpu_untrusted_setting(const struct anynpu_settings *settings);
 int anynpu_has_standard_library(const struct anynpu_settings *settings);
 
 /* One line on stderr: "librknnrt (anynpu): ..." */

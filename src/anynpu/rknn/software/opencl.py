@@ -7,6 +7,7 @@ Concurrency: used by calls that hold the lock of their context.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import warnings
 from typing import Any
@@ -21,6 +22,16 @@ __all__ = ["Kernels", "OpenCl"]
 log = logging.getLogger("anynpu.rknn")
 
 _INSTALL = "pip install 'anynpu[opencl]'; where PyPI has no PoCL for the machine, install that of the system (pocl-opencl-icd)"
+
+
+_AT_SECURE = 23
+
+
+def has_more_rights() -> bool:
+    """Whether this process runs with rights that its caller does not have: set-user-ID, set-group-ID, or file capabilities."""
+    getauxval = ctypes.CDLL(None).getauxval
+    getauxval.restype, getauxval.argtypes = ctypes.c_ulong, (ctypes.c_ulong,)
+    return bool(getauxval(_AT_SECURE))
 
 
 class Kernels:
@@ -48,6 +59,12 @@ class OpenCl:
     """
 
     def __init__(self) -> None:
+        if has_more_rights():
+            raise Refusal(
+                Code.RKNN_ERR_DEVICE_UNAVAILABLE,
+                "custom operators on the GPU: the environment chooses the OpenCL driver, which a set-user-ID program must not trust",
+                "run the operator on the CPU",
+            )
         try:
             self.cl = pyopencl()
         except MissingDependencyError as error:
