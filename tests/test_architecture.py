@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "anynpu"
 LEAF = "leaf"
 """The room of every module that lies directly in the package, of the catalogue and of the C sources."""
 
-LEAF_PACKAGES = {"chips", "convert", "modelfile", "native"}
+LEAF_PACKAGES = {"arithmetic", "chips", "convert", "modelfile", "native"}
 EXTENSION_MODULES = {"_native", "_rknn", "_vip"}
 
 MAY_IMPORT: dict[str, set[str]] = {

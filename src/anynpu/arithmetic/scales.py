@@ -1,21 +1,18 @@
-"""The arithmetic of the NPU, written down once.
+"""Scales, zero points and codes: from ranges to quantisation, from numbers to codes and back.
 
-Rounding is half to even, scales and multipliers are float32, accumulators are exact integers. The compiler builds tables and constants
-with these functions, and the reference engine executes with them; the C kernels follow them to the byte. What a real chip does may
-still correct this page, and nothing else would have to change.
+Rounding is half to even; scales are float32. The compiler builds constants with these functions, and the reference engine executes with
+them; the C kernels follow them to the byte.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .program import RESIZE_BITS, Epilogue, limits_of
-from .tensor import Affine, DType, DynamicFixedPoint, Quantization
+from ..tensor import Affine, DType, DynamicFixedPoint, Quantization
 
 __all__ = [
     "WeightScales",
@@ -23,15 +20,9 @@ __all__ = [
     "code_values",
     "dequantize",
     "fixed_point_from_range",
-    "function_table",
-    "apply_epilogue",
-    "apply_table",
-    "finish",
     "quantize",
     "quantize_bias",
     "quantize_weights",
-    "requantize_table",
-    "resize_shift",
 ]
 
 Array = npt.NDArray[Any]
@@ -161,69 +152,3 @@ def code_values(dtype: DType) -> Array:
     count = 1 << dtype.bits
     unsigned = np.arange(count, dtype=np.uint8 if dtype.bits == 8 else np.uint16)
     return unsigned.view(dtype.storage)
-
-
-def function_table(
-    function: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
-    source: Quantization,
-    target: Quantization,
-    dtype: DType,
-) -> Array:
-    """One row [1, 256] (or 65536) that maps each code of *source* to the code of function(value) in *target*."""
-    codes = code_values(dtype).astype(np.float64)
-    values = (codes - source.zero_point) * float(np.float32(source.scale))
-    first, last = dtype.limits
-    with np.errstate(all="ignore"):
-        results = np.asarray(function(values), np.float64) / float(np.float32(target.scale))
-    results = np.nan_to_num(results, nan=0.0, posinf=1e30, neginf=-1e30)
-    table: Array = np.clip(np.rint(results) + target.zero_point, first, last).astype(dtype.storage)[None]
-    return table
-
-
-def requantize_table(source: Quantization, target: Quantization, dtype: DType) -> Array:
-    """One row that only changes scale and zero point."""
-    return function_table(lambda values: values, source, target, dtype)
-
-
-def finish(scaled: Floats, epilogue: Epilogue, dtype: np.dtype[Any]) -> Array:
-    """The second half of an epilogue: slope, rounding, zero point, clamp, table. Channels are the last axis of *scaled* (float32)."""
-    if epilogue.slope is not None:
-        scaled = np.where(scaled < 0, scaled * epilogue.slope.astype(np.float32), scaled)
-    first, last = limits_of(dtype)
-    low, high = (first, last) if epilogue.clamp is None else (epilogue.clamp[0], epilogue.clamp[1])
-    # Rounding and clamping happen in float64 so that no zero point of 16 bits is lost; both steps are exact there.
-    codes = np.clip(np.rint(scaled).astype(np.float64) + epilogue.zero_point, low, high).astype(dtype)
-    if epilogue.table is None:
-        return codes
-    return apply_table(codes, epilogue.table, epilogue.table_groups)
-
-
-def apply_epilogue(
-    accumulator: Array, epilogue: Epilogue, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
-) -> Array:
-    """Codes from an exact integer *accumulator* whose last axis is the channel; see :class:`anynpu.program.Epilogue`."""
-    scaled = accumulator.astype(np.float32) * epilogue.multiplier.astype(np.float32)
-    if residual is not None and epilogue.residual_multiplier is not None:
-        difference = (residual.astype(np.int32) - residual_zero).astype(np.float32)
-        scaled = scaled + difference * epilogue.residual_multiplier.astype(np.float32)
-    return finish(scaled, epilogue, dtype)
-
-
-def apply_table(codes: Array, table: Array, groups: tuple[int, ...] = ()) -> Array:
-    """table[code], with a row by group of channels where *groups* says so; channels are the last axis."""
-    index = codes.view(np.uint8 if codes.dtype.itemsize == 1 else np.uint16)
-    if not groups:
-        return np.take(table[0], index)
-    rows = np.repeat(np.arange(len(groups)), groups)
-    result: Array = table[rows, index]
-    return result
-
-
-def resize_shift(accumulator: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """accumulator / 2**22, rounded half to even: the last step of a linear resize."""
-    bits = 2 * RESIZE_BITS
-    quotient = accumulator >> bits
-    rest = accumulator & ((1 << bits) - 1)
-    half = 1 << (bits - 1)
-    rounded: npt.NDArray[np.int64] = quotient + ((rest > half) | ((rest == half) & ((quotient & 1) == 1)))
-    return rounded
