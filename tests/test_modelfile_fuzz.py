@@ -284,7 +284,7 @@ def test_damaged_files(make: Callable[[random.Random], bytes]) -> None:
 
 
 def test_the_memory_that_damaged_files_take() -> None:
-    """Reading takes at most MOST_GROWTH times the size of the file, and a constant."""
+    """Reading takes at most MAX_GROWTH times the size of the file, and a constant."""
     outcome(ours())  # what is imported or cached on first use does not count
     tracemalloc.start()
     try:

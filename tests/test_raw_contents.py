@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anynpu.inference_protocol import RAW_INPUTS, RAW_OUTPUTS, STREAMED_ANSWER, messages
-from anynpu.raw_contents import MOST_FIELDS, field_of, join_contents, split_contents
+from anynpu.raw_contents import MAX_FIELDS, field_of, join_contents, split_contents
 
 
 def a_request(contents: list[bytes]) -> bytes:
@@ -63,7 +63,7 @@ def test_broken_messages_come_back_whole_or_as_protobuf_reads_them(data: st.Data
 
 
 def test_many_fields_are_left_to_protobuf() -> None:
-    data = field_of(7, b"a") * (MOST_FIELDS + 1)
+    data = field_of(7, b"a") * (MAX_FIELDS + 1)
     assert split_contents(data, RAW_INPUTS) == (data, [])
 
 

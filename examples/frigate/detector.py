@@ -33,7 +33,7 @@ from anynpu.errors import AnynpuError
 
 log = logging.getLogger("frigate-detector")
 
-LARGEST_MESSAGE = 64 * 2**20
+MAX_MESSAGE = 64 * 2**20
 
 
 class Detector:
@@ -96,7 +96,7 @@ async def serve(detector: Detector, endpoint: str, stop: asyncio.Event) -> None:
     context = zmq.asyncio.Context()
     socket = context.socket(zmq.ROUTER)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, LARGEST_MESSAGE)
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_MESSAGE)
     socket.bind(endpoint)
     log.info("answering at %s", endpoint)
     tasks: set[asyncio.Task[None]] = set()

@@ -19,7 +19,7 @@ import numpy.typing as npt
 ROWS = 20
 COLUMNS = 6
 DTYPES = ("uint8", "float32")
-MOST_AXES = 4
+MAX_AXES = 4
 
 Detections = npt.NDArray[np.float32]
 
@@ -67,7 +67,7 @@ def read_request(frames: Sequence[bytes]) -> ModelQuestion | ModelFile | Picture
 
 
 def _tensor(shape: object, dtype: object, frames: Sequence[bytes]) -> npt.NDArray[Any]:
-    if not isinstance(shape, list) or not 1 <= len(shape) <= MOST_AXES or any(type(one) is not int or one < 1 for one in shape):
+    if not isinstance(shape, list) or not 1 <= len(shape) <= MAX_AXES or any(type(one) is not int or one < 1 for one in shape):
         raise BadRequest(f"the shape is {shape!r:.60}")
     if dtype not in DTYPES:
         raise BadRequest(f"the dtype is {dtype!r:.60}, not one of {', '.join(DTYPES)}")

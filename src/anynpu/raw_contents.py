@@ -16,7 +16,7 @@ __all__ = ["field_of", "join_contents", "split_contents"]
 
 Array = npt.NDArray[Any]
 
-MOST_FIELDS = 4096
+MAX_FIELDS = 4096
 """Fields that are looked at here; protobuf is quicker for messages with more."""
 
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
@@ -36,7 +36,7 @@ def split_contents(message: bytes, field: int) -> tuple[bytes, list[memoryview]]
     rest: list[memoryview] = []
     at = kept = 0
     try:
-        for _ in range(MOST_FIELDS):
+        for _ in range(MAX_FIELDS):
             if at == len(message):
                 break
             start = at

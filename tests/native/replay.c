@@ -44,8 +44,8 @@ enum {
     ALIGNMENT = 64,
     GUARD = 64,    /* bytes before and after what may be written */
     OVERREAD = 64, /* bytes that a kernel may read, but not use, after a tensor */
-    MOST_NAMES = 16,
-    MOST_REPORTS = 20,
+    MAX_NAMES = 16,
+    MAX_REPORTS = 20,
 };
 
 static const size_t DESCRIPTOR_SIZES[KINDS] = {
@@ -275,19 +275,19 @@ struct level {
     int number;
     const char *name;
     size_t passed, failed;
-    const char *kernels[MOST_NAMES];
-    size_t uses[MOST_NAMES];
+    const char *kernels[MAX_NAMES];
+    size_t uses[MAX_NAMES];
 };
 
 static void count_kernel(struct level *level, const char *kernel)
 {
-    for (size_t i = 0; i < MOST_NAMES; i++)
+    for (size_t i = 0; i < MAX_NAMES; i++)
         if (level->kernels[i] == NULL || strcmp(level->kernels[i], kernel) == 0) {
             level->kernels[i] = kernel;
             level->uses[i]++;
             return;
         }
-    give_up("more than %d kernels at level %s", MOST_NAMES, level->name);
+    give_up("more than %d kernels at level %s", MAX_NAMES, level->name);
 }
 
 /* A case that runs, and what is wrong with it. */
@@ -302,7 +302,7 @@ __attribute__((format(printf, 2, 3))) static void report(struct run *run, const 
     static int reports;
     va_list arguments;
     run->wrong = 1;
-    if (reports++ >= MOST_REPORTS)
+    if (reports++ >= MAX_REPORTS)
         return;
     va_start(arguments, format);
     printf("case '%.*s' at level %s, kernel %s: ", (int)run->made->name.size, (const char *)run->made->name.start, run->level,
@@ -435,7 +435,7 @@ static void check_layout(struct reader *reader)
 static void print_level(const struct level *level)
 {
     printf("%s: %zu passed, %zu failed; layers by kernel:", level->name, level->passed, level->failed);
-    for (size_t i = 0; i < MOST_NAMES && level->kernels[i] != NULL; i++)
+    for (size_t i = 0; i < MAX_NAMES && level->kernels[i] != NULL; i++)
         printf(" %s=%zu", level->kernels[i], level->uses[i]);
     putchar('\n');
 }

@@ -7,7 +7,7 @@
 
 #include "workers.h"
 
-enum { MOST_ROWS = 40, TASKS = 3000, POOLS = 60 };
+enum { MAX_ROWS = 40, TASKS = 3000, POOLS = 60 };
 
 struct layer {
     const int *from;
@@ -21,7 +21,7 @@ static void add_up(const void *job, size_t thread, size_t first_row, size_t last
     const struct layer *layer = job;
     for (size_t row = first_row; row < last_row; row++) {
         int sum = 0;
-        for (size_t i = 0; i < MOST_ROWS; i++)
+        for (size_t i = 0; i < MAX_ROWS; i++)
             sum += layer->from[i];
         layer->to[row] = thread < layer->most_thread ? sum % 1000 + (int)row : -1;
     }
@@ -30,13 +30,13 @@ static void add_up(const void *job, size_t thread, size_t first_row, size_t last
 static int check_pool(size_t threads)
 {
     struct anynpu_workers *pool = anynpu_workers_open(threads);
-    int rows[2][MOST_ROWS], alone[2][MOST_ROWS];
+    int rows[2][MAX_ROWS], alone[2][MAX_ROWS];
     if (pool == NULL)
         return 0;
     memset(rows, 1, sizeof rows);
     memset(alone, 1, sizeof alone);
     for (size_t task = 0; task < TASKS; task++) {
-        size_t count = 1 + task % MOST_ROWS;
+        size_t count = 1 + task % MAX_ROWS;
         struct layer layer = {rows[task % 2], rows[(task + 1) % 2], anynpu_workers_threads(pool)};
         struct layer same = {alone[task % 2], alone[(task + 1) % 2], 1};
         anynpu_share_rows(pool, add_up, &layer, count);

@@ -11,7 +11,7 @@ import pytest
 
 from anynpu.errors import AnynpuError, DeviceError, ShapeError, TensorTypeError
 from anynpu.npu.engines.native_levels import available
-from anynpu.npu.matmul import MOST_STEPS, PackedMatrix, multiply
+from anynpu.npu.matmul import MAX_STEPS, PackedMatrix, multiply
 from anynpu.tensor import DType
 
 Array = npt.NDArray[Any]
@@ -94,7 +94,7 @@ def test_random_shapes(isa: str) -> None:
 
 
 @pytest.mark.parametrize(("left", "right"), [(-128, -128), (-128, 127), (127, -128), (127, 127)])
-@pytest.mark.parametrize("k", [10240, MOST_STEPS])
+@pytest.mark.parametrize("k", [10240, MAX_STEPS])
 def test_the_largest_sums_fit(isa: str, left: int, right: int, k: int) -> None:
     a, b = np.full((2, k), left, np.int8), np.full((k, 3), right, np.int8)
     assert (multiply(a, PackedMatrix(b, isa=isa)) == left * right * k).all()
@@ -227,7 +227,7 @@ HALVES = np.ones((4, 3), np.float16)
         (ONES[0], {}, ShapeError),
         (ONES[:0], {}, ShapeError),
         (ONES[:, :0], {}, ShapeError),
-        (np.ones((MOST_STEPS + 1, 1), np.int8), {}, ShapeError),
+        (np.ones((MAX_STEPS + 1, 1), np.int8), {}, ShapeError),
         (ONES, {"isa": "abacus"}, DeviceError),
     ],
 )

@@ -31,9 +31,9 @@ from .misuse_state import (
     INPUT,
     INTERNAL_OUTSIDE,
     MALLOC,
+    MAX_CONTEXTS,
+    MAX_MEMORIES,
     MODEL,
-    MOST_CONTEXTS,
-    MOST_MEMORIES,
     OK,
     OTHER_FLAGS,
     OUTPUT,
@@ -51,7 +51,7 @@ from .misuse_state import (
 from .robustness import Footprint, Sample, Surprises, assert_empty, init, samples
 
 ANSWERS = {int(command): f"RKNN_QUERY_{command.name.removeprefix('RKNN_QUERY_')}" for command in rknn_query_cmd}
-LARGEST_ANSWER = ffi.sizeof("rknn_input_range") + 64
+MAX_ANSWER = ffi.sizeof("rknn_input_range") + 64
 
 
 class Machine(MemoryCalls):
@@ -79,7 +79,7 @@ class Machine(MemoryCalls):
         self.memories: list[Memory] = []
         self.stale_handles: list[int] = [0, 1, 0xFFFF_FFFF]
         self.stale_memories: list[int] = [0, 8, int(ffi.cast("uintptr_t", self.foreign_memory))]
-        self.answer = ffi.new("char[]", LARGEST_ANSWER)
+        self.answer = ffi.new("char[]", MAX_ANSWER)
         self.trace: deque[str] = deque(maxlen=60)
         self.steps = 0
         self.products = Products(self)
@@ -129,7 +129,7 @@ class Machine(MemoryCalls):
     def _memory(self, random: Random, context: Context | None = None, wanted: int = 0) -> tuple[Any, Memory | None]:
         """A pointer, and the memory behind it if there is some; often of *wanted* bytes, made with *context*."""
         alive = self.memories
-        if context is not None and len(alive) < MOST_MEMORIES and random.random() < 0.4:
+        if context is not None and len(alive) < MAX_MEMORIES and random.random() < 0.4:
             address = self.make("rknn_create_mem", (context.handle, max(wanted, 1)), True)
             alive.append(Memory(address, max(wanted, 1), context.handle))
             return ffi.cast("rknn_tensor_mem *", address), alive[-1]
@@ -179,7 +179,7 @@ class Machine(MemoryCalls):
 
     def init(self, random: Random) -> None:
         """Make a context, in every way."""
-        while len(self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MAX_CONTEXTS:
             self.destroy(random)
         sample = random.choice([entry for entry in self.samples.values() if self._fits(entry) or random.random() < 0.1])
         problems: set[int] = set()
@@ -283,7 +283,7 @@ class Machine(MemoryCalls):
 
     def dup(self, random: Random) -> None:
         """Duplicate a context."""
-        while len(self.contexts) >= MOST_CONTEXTS:
+        while len(self.contexts) >= MAX_CONTEXTS:
             self.destroy(random)
         handle, context = self._context(random)
         source, target = ffi.new("rknn_context *", handle), ffi.new("rknn_context *")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anynpu import modelfile
 from anynpu._rknn import ffi
 
-from .misuse_state import CONTEXT, INTERNAL_OUTSIDE, MALLOC, MODEL, MOST_MEMORIES, OK, OUTSIDE, PARAM, Memory
+from .misuse_state import CONTEXT, INTERNAL_OUTSIDE, MALLOC, MAX_MEMORIES, MODEL, OK, OUTSIDE, PARAM, Memory
 
 if TYPE_CHECKING:
     from .misuse_machine import Machine
@@ -20,7 +20,7 @@ class MemoryCalls:
 
     def create(self: Machine, random: Random) -> None:
         """Make memory, in every way."""
-        while len(self.memories) >= MOST_MEMORIES:
+        while len(self.memories) >= MAX_MEMORIES:
             self.destroy_memory(random)
         handle, context = self._context(random)
         sizes = [1, 64, 100, 4096, 5000]

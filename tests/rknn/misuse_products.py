@@ -13,7 +13,7 @@ from .misuse_state import CONTEXT, DOCUMENTED, INPUT, MALLOC, OK, OUTPUT, PARAM,
 if TYPE_CHECKING:
     from .misuse_machine import Machine
 
-MOST_PRODUCTS = 4
+MAX_PRODUCTS = 4
 GOOD_TYPES = (1, 2, 4)
 CALLBACK = "int(rknn_custom_op_context *, rknn_custom_op_tensor *, uint32_t, rknn_custom_op_tensor *, uint32_t)"
 
@@ -57,7 +57,7 @@ class Products:
 
     def create(self, random: Random) -> None:
         """Make a context, of one shape or of several."""
-        if len(self.entries) >= MOST_PRODUCTS:
+        if len(self.entries) >= MAX_PRODUCTS:
             self._destroy(self.entries[0])
         info = ffi.new("rknn_matmul_info *")
         info.type = random.choice(GOOD_TYPES)

@@ -15,7 +15,7 @@ import tritonclient.http as triton_http
 from session.fake import FakeDevice
 
 from anynpu.serve import Server
-from anynpu.serve.connection import ALIGNMENT, DIRECT, GRACE, LONGEST_HEAD
+from anynpu.serve.connection import ALIGNMENT, DIRECT, GRACE, MAX_HEAD_LENGTH
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
@@ -208,7 +208,7 @@ def test_a_head_that_does_not_end_is_refused(serve: Serve) -> None:
         connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         try:
             for number in range(40):
-                connection.sendall(f"X-{number}: ".encode() + b"a" * (LONGEST_HEAD // 16) + b"\r\n")
+                connection.sendall(f"X-{number}: ".encode() + b"a" * (MAX_HEAD_LENGTH // 16) + b"\r\n")
                 time.sleep(0.002)
         except ConnectionError:
             pass

@@ -18,7 +18,7 @@ from tritonclient.utils import InferenceServerException
 
 from anynpu.errors import OptionError
 from anynpu.serve import ServeOptions, Server
-from anynpu.serve.regions import FOLDER, MOST_REGIONS
+from anynpu.serve.regions import FOLDER, MAX_REGIONS
 
 from .conftest import TYPES, EchoDevice, Serve, exchange, infer_body, samples
 from .test_conformance import client_of, every_client, tensors_of
@@ -241,14 +241,14 @@ def test_files_are_closed(serve: Serve, make: Make) -> None:
     server = serve(FakeDevice(), shared_memory=PREFIX)
     file = make("closed", 64)
     key = file.name
-    for number in range(MOST_REGIONS):
+    for number in range(MAX_REGIONS):
         assert register(server, f"r{number}", key, 64)[0] == 200
     status, answer = register(server, "more", key, 64)
-    assert (status, f"{MOST_REGIONS} regions" in answer) == (400, True)
-    assert descriptors(file) == MOST_REGIONS
+    assert (status, f"{MAX_REGIONS} regions" in answer) == (400, True)
+    assert descriptors(file) == MAX_REGIONS
     exchange(server, "POST", "/v2/systemsharedmemory/region/r7/unregister")
     exchange(server, "POST", "/v2/systemsharedmemory/region/r7/unregister")
-    assert descriptors(file) == MOST_REGIONS - 1
+    assert descriptors(file) == MAX_REGIONS - 1
     server.stop(30)
     assert descriptors(file) == 0
     assert stat.S_ISREG(file.stat().st_mode)

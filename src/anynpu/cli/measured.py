@@ -27,7 +27,7 @@ _TYPES = {
     "w16a16": "w16a16",
     "int16": "w16a16",
 }
-_MOST_ROWS = 10_000
+_MAX_ROWS = 10_000
 _EXAMPLE = "the first line names the columns: model,ms (or fps) and, if wanted, dtype, cores, chip"
 
 
@@ -69,8 +69,8 @@ def _rows(path: Path, reader: csv.DictReader[str], folder: Path) -> Iterator[Row
     dtype, cores, chip = column(("dtype",)), column(("cores",)), column(_CHIP)
     for line, entry in enumerate(reader, 2):
         where = f"{path.name}, line {line}"
-        if line > _MOST_ROWS:
-            raise CalibrationError(f"{path.name} has more than {_MOST_ROWS} lines", hint="calibrate with two to twenty models")
+        if line > _MAX_ROWS:
+            raise CalibrationError(f"{path.name} has more than {_MAX_ROWS} lines", hint="calibrate with two to twenty models")
         values = {name: (entry.get(name) or "").strip() for name in (model, milliseconds, rate, dtype, cores, chip) if name}
         if not any(values.values()):
             continue

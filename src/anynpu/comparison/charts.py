@@ -15,7 +15,7 @@ __all__ = ["COLOUR_A", "COLOUR_ALONE", "COLOUR_B", "histogram_chart", "noise_cha
 
 COLOUR_A, COLOUR_B, COLOUR_ALONE = "#3d6fb4", "#e09f3e", "#0f8b8d"
 
-_MOST_DECIBELS = 70.0
+_MAX_DECIBELS = 70.0
 """Where the chart ends: beyond it nothing is to be seen."""
 
 _SMALL_WIDTH, _SMALL_HEIGHT = 510, 190
@@ -29,9 +29,9 @@ def noise_chart(comparison: Comparison) -> str:
     step = room / max(len(comparison.layers), 1)
 
     def y_of(decibels: float) -> float:
-        return top + plot * (1 - min(max(decibels, 0.0), _MOST_DECIBELS) / _MOST_DECIBELS)
+        return top + plot * (1 - min(max(decibels, 0.0), _MAX_DECIBELS) / _MAX_DECIBELS)
 
-    parts = list(grid_rows(_MOST_DECIBELS, top, plot, "dB"))
+    parts = list(grid_rows(_MAX_DECIBELS, top, plot, "dB"))
     diverging = comparison.first_diverging
     line = []
     for place, entry in enumerate(comparison.layers):

@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 BINS = 96
 """Bars of a histogram."""
 
-_MOST_SNR = 200.0
+_MAX_SNR = 200.0
 """Decibels that stand for no error at all."""
 
 
@@ -143,10 +143,10 @@ def _cosine(products: Floats) -> float:
 
 def _decibels(signal: float, noise: float) -> float:
     if not noise:
-        return _MOST_SNR
+        return _MAX_SNR
     if not signal or math.isinf(noise):
-        return -_MOST_SNR
-    return max(-_MOST_SNR, min(_MOST_SNR, 10.0 * math.log10(signal / noise)))
+        return -_MAX_SNR
+    return max(-_MAX_SNR, min(_MAX_SNR, 10.0 * math.log10(signal / noise)))
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ h3 { font-size: .95rem; margin: 1.4rem 0 .2rem; } h3 span { color: var(--faint);
 .wide td.name { min-width: 9rem; }
 """
 
-_MOST_PICTURES = 16
+_MAX_PICTURES = 16
 
 
-def comparison_page(comparison: Comparison, *, pictures: int = _MOST_PICTURES) -> str:
+def comparison_page(comparison: Comparison, *, pictures: int = _MAX_PICTURES) -> str:
     """The page, as HTML.
 
     :param pictures: layers that get pictures: the diverging one, the outputs, and the worst

@@ -27,8 +27,8 @@ DOMAIN = "anynpu.custom"
 """Where nodes are put while the file is read: ONNX checks nothing about domains that it does not know."""
 
 _KNOWN_DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft")
-LARGEST_TENSOR = 1 << 30
-MOST_AXES = 8
+MAX_TENSOR = 1 << 30
+MAX_AXES = 8
 
 
 @dataclass(frozen=True)
@@ -244,9 +244,9 @@ def infer_custom(graph: Graph, node: Node, table: CustomTable, declared: Declara
                 )
         shapes = [shape for shape in stated.values() if shape is not None]
     for name, shape in zip(node.outputs, shapes, strict=True):
-        if math.prod(shape) > LARGEST_TENSOR or len(shape) > MOST_AXES:
+        if math.prod(shape) > MAX_TENSOR or len(shape) > MAX_AXES:
             raise CompileError(
-                f"a tensor has the shape {list(shape)}, more than {LARGEST_TENSOR} elements or {MOST_AXES} axes",
+                f"a tensor has the shape {list(shape)}, more than {MAX_TENSOR} elements or {MAX_AXES} axes",
                 node=node.label,
                 operator=node.custom,
                 tensor=name,

@@ -36,8 +36,8 @@ __all__ = ["Emitter", "OutlineEmitter"]
 
 Array = npt.NDArray[Any]
 
-_LARGEST_BIAS = 2.0**30
-_LARGEST_WEIGHT = 1e20
+_MAX_BIAS = 2.0**30
+_MAX_WEIGHT = 1e20
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +187,7 @@ class Emitter:
 
         *source* is the scale of the input by output channel, where the input has more than one.
         """
-        if not (np.abs(weights).max(initial=0.0) < _LARGEST_WEIGHT and np.abs(bias).max(initial=0.0) < _LARGEST_WEIGHT):
+        if not (np.abs(weights).max(initial=0.0) < _MAX_WEIGHT and np.abs(bias).max(initial=0.0) < _MAX_WEIGHT):
             raise CompileError(
                 "a weight is not a number, or far too large for integers",
                 node=step.node.label,
@@ -196,7 +196,7 @@ class Emitter:
             )
         source = np.full(1, self._scale(step.inputs[0])) if source is None else source
         wide = self.dtype is DType.INT16
-        smallest = np.maximum(np.abs(bias) / (source * _LARGEST_BIAS), 1e-9) if not wide else 1e-9
+        smallest = np.maximum(np.abs(bias) / (source * _MAX_BIAS), 1e-9) if not wide else 1e-9
         made = self.refined.get(step.outputs[0])
         if made is None:
             codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)

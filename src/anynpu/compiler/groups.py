@@ -27,7 +27,7 @@ ChannelRanges = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 WORTHWHILE = 8.0
 """How much less noise two groups must give than one."""
 
-_MOST_LAYERS = 12
+_MAX_LAYERS = 12
 _TINY = 1e-12
 
 
@@ -102,7 +102,7 @@ def choose_groups(graph: Graph, steps: list[Step], ranges: ChannelRanges, most: 
         if gain > WORTHWHILE
     }
     best = sorted(found, key=lambda name: -found[name].gain)
-    return {name: found[name] for name in best[:_MOST_LAYERS]}
+    return {name: found[name] for name in best[:_MAX_LAYERS]}
 
 
 def group_scores(

@@ -23,15 +23,15 @@ __all__ = ["Shapes", "check_onnx", "constant_array", "import_onnx", "input_names
 
 Shapes = Mapping[str, Sequence[int]]
 
-LARGEST_TENSOR = 1 << 30
+MAX_TENSOR = 1 << 30
 """Elements beyond which a tensor is refused: 4 GiB of float32, more than any of the chips can address."""
 
-LARGEST_GRAPH = 1 << 32
+MAX_GRAPH = 1 << 32
 """Elements of all tensors together: the model is run once, and onnxruntime keeps them until it is done."""
 
-MOST_AXES = 8
+MAX_AXES = 8
 
-LARGEST_MODEL = (1 << 31) - (1 << 20)
+MAX_MODEL = (1 << 31) - (1 << 20)
 """Bytes of a serialised model: protobuf ends at 2 GiB."""
 
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
@@ -406,21 +406,21 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
     total = sum(map(math.prod, fixed.values()))
     for value in inferred.graph.value_info:
         extents = [entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0]
-        if math.prod(extents) > LARGEST_TENSOR:
+        if math.prod(extents) > MAX_TENSOR:
             raise CompileError(
-                f"a tensor has the shape {extents}, more than {LARGEST_TENSOR} elements",
+                f"a tensor has the shape {extents}, more than {MAX_TENSOR} elements",
                 tensor=value.name,
                 hint="choose smaller input shapes",
             )
         total += math.prod(extents)
-    if total > LARGEST_GRAPH:
+    if total > MAX_GRAPH:
         raise CompileError(
-            f"the tensors of the model have {total} elements, more than {LARGEST_GRAPH}", hint="choose smaller input shapes"
+            f"the tensors of the model have {total} elements, more than {MAX_GRAPH}", hint="choose smaller input shapes"
         )
     for name, shape in fixed.items():
-        if math.prod(shape) > LARGEST_TENSOR:
+        if math.prod(shape) > MAX_TENSOR:
             raise CompileError(
-                f"the shape {list(shape)} is more than {LARGEST_TENSOR} elements", tensor=name, hint="choose smaller input shapes"
+                f"the shape {list(shape)} is more than {MAX_TENSOR} elements", tensor=name, hint="choose smaller input shapes"
             )
     return inferred
 
@@ -438,7 +438,7 @@ def _infer(graph: Graph, inferred: Any) -> bool:
             dtypes[value.name] = np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type))
     produced = [output for node in graph.nodes for output in node.outputs if output]
     custom = any(node.custom for node in graph.nodes)
-    if custom or any(name not in shapes or len(shapes[name]) > MOST_AXES for name in produced):
+    if custom or any(name not in shapes or len(shapes[name]) > MAX_AXES for name in produced):
         return False
     static = _static_nodes(graph)
     frontier = _frontier(graph, Stage(graph.nodes), static)
@@ -477,9 +477,9 @@ def _trace(graph: Graph, custom: CustomTable, declared: Declarations) -> None:
             infer_custom(graph, node, custom, declared)
     graph.nodes = [node for node in graph.nodes if id(node) not in static]
     for name, extents in graph.shapes.items():
-        if len(extents) > MOST_AXES:
+        if len(extents) > MAX_AXES:
             raise CompileError(
-                f"a tensor has {len(extents)} axes, more than {MOST_AXES}", tensor=name, hint="reshape it to fewer axes"
+                f"a tensor has {len(extents)} axes, more than {MAX_AXES}", tensor=name, hint="reshape it to fewer axes"
             )
     for node in graph.nodes:
         for name in node.outputs:
@@ -522,7 +522,7 @@ def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:
 def _whole(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str]) -> Any:
     """Nodes as an ONNX model, before the types of their results are known."""
     model = to_onnx(graph, nodes, inputs, ())
-    if model.ByteSize() > LARGEST_MODEL:
+    if model.ByteSize() > MAX_MODEL:
         raise CompileError("the model is larger than 2 GiB, which no chip of the catalogue can hold", hint="use a smaller model")
     return model
 

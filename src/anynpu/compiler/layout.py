@@ -13,7 +13,7 @@ from ..tensor import DType, Layout, Quantization, TensorSpec
 
 __all__ = ["Tensors", "memory_order"]
 
-_LARGEST_HALF = float(np.finfo(np.float16).max)
+_MAX_HALF = float(np.finfo(np.float16).max)
 
 
 def memory_order(layout: Layout, rank: int) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ class Tensors:
         home = self.specs[name]
         if home.quantization is None:
             return name
-        if dtype is DType.FLOAT16 and _largest(home.dtype, home.quantization, home.channels) > _LARGEST_HALF:
+        if dtype is DType.FLOAT16 and _largest(home.dtype, home.quantization, home.channels) > _MAX_HALF:
             dtype = DType.FLOAT32
         wanted = TensorSpec(f"{name}@float", home.shape, dtype, Layout.row_major(len(home.shape)))
         if wanted.name not in self.specs:

@@ -50,7 +50,7 @@ _OUTLIER = 3.0
 _FEWEST_SAMPLES = 4
 _MATTERS = 1e-3
 _STARVED = 0.1
-_MOST_TEXTS = 8
+_MAX_TEXTS = 8
 _TINY = 1e-12
 
 
@@ -302,5 +302,5 @@ def _outputs(graph: Graph) -> Iterator[Finding]:
 def summary(findings: Sequence[Finding]) -> str:
     """What is more than a note in one line, for the model file."""
     texts = [str(finding) for finding in findings if finding.severity != "note"]
-    more = [f"and {len(texts) - _MOST_TEXTS} more"] if len(texts) > _MOST_TEXTS else []
-    return "; ".join([*texts[:_MOST_TEXTS], *more])
+    more = [f"and {len(texts) - _MAX_TEXTS} more"] if len(texts) > _MAX_TEXTS else []
+    return "; ".join([*texts[:_MAX_TEXTS], *more])

@@ -24,7 +24,7 @@ __all__ = ["Ranges", "assign_quantization", "head_tensors", "quantized_tensors"]
 Floats = npt.NDArray[Any]
 
 _KEEPS_SCALE = {Form.SLICE, Form.PAD, Form.RESIZE, Form.TRANSPOSE, Form.RESHAPE}
-_LARGEST = 1e37
+_MAX_VALUE = 1e37
 """Values beyond this have no scale: a code times its scale has to be a float32, which ends at 3.4e38."""
 
 _LINEAR = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE, Form.MATMUL}
@@ -101,7 +101,7 @@ def assign_quantization(
     result: dict[str, Quantization] = {}
 
     def from_range(name: str, low: float, high: float) -> Quantization:
-        if max(-low, high) > _LARGEST:
+        if max(-low, high) > _MAX_VALUE:
             raise CalibrationError(
                 f"a tensor reaches {-low if -low > high else high:g}, for which integers have no scale",
                 tensor=name,

@@ -41,12 +41,12 @@ FEWEST_SAMPLES = 8
 _RIDGE = 0.05
 """How strongly weights are held where they are, in relation to the mean energy of an input."""
 
-_MOST_COLUMNS = 1200
+_MAX_COLUMNS = 1200
 _FEWEST_ROWS = 4000
 _ROWS_PER_COLUMN = 6
 _BLOCK = 64
 _ROUNDS = 2
-_LARGEST_BIAS = 2.0**30
+_MAX_BIAS = 2.0**30
 _TINY = 1e-12
 
 
@@ -99,7 +99,7 @@ def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]
             continue
         weights = graph.constants[step.node.inputs[1]]
         fits = is_depthwise(graph, step) or int(step.node.attribute("group", 1)) == 1
-        if not fits or weights[0].size > _MOST_COLUMNS:
+        if not fits or weights[0].size > _MAX_COLUMNS:
             continue
         count, _, height, width = graph.shapes[step.node.outputs[0]]
         pixels = count * height * width
@@ -219,7 +219,7 @@ def _fit(
         weights = weights * ratio[None, :, None, None]
     source = quantization[step.inputs[0]].expand(graph.shapes[step.inputs[0]][1])[0].astype(np.float64)
     scale = source if depthwise else np.full(1, source.max())
-    smallest = np.maximum(np.abs(bias) / (scale * _LARGEST_BIAS), 1e-9)
+    smallest = np.maximum(np.abs(bias) / (scale * _MAX_BIAS), 1e-9)
     fit = _fit_depthwise if depthwise else _fit_dense
     codes, scales, zeros, offset = fit(columns, wanted.astype(np.float64), weights, smallest, sharing)
     return QuantizedWeights(codes.reshape(weights.shape), scales, zeros, offset)

@@ -28,7 +28,7 @@ _TELLS = {"cosine": 0.02}
 
 _OTHERWISE = 0.005
 _GOOD = 0.99
-_MOST_FLOATS = 12
+_MAX_FLOATS = 12
 
 
 def run_recipe(
@@ -62,7 +62,7 @@ def run_recipe(
 
 def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: float, progress: Progress | None) -> Trial:
     recipes = _recipes(start)
-    total = len(recipes) + 1 + _MOST_FLOATS
+    total = len(recipes) + 1 + _MAX_FLOATS
     scored: list[tuple[Score, Trial, float]] = []
     for index, recipe in enumerate(recipes):
         trial = bench.quantized(recipe, steps)
@@ -124,7 +124,7 @@ def _floats(
     whole = spent = bench.time_us(plain)
     trial, score = plain, bench.score(plain)
     notes: list[str] = []
-    for index, name in enumerate(_by_sensitivity(bench, plain)[:_MOST_FLOATS]):
+    for index, name in enumerate(_by_sensitivity(bench, plain)[:_MAX_FLOATS]):
         _tell(progress, "trying float16", stage[0] + index, stage[1])
         floats = trial.floats | {name}
         other = replace(bench.quantized(trial.recipe, with_floats(trial.steps, floats)), floats=floats)

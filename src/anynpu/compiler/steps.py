@@ -85,7 +85,7 @@ class _Symbol:
     nodes: tuple[Node, ...] = field(default=())
 
 
-_LONGEST_CHAIN = 64
+_MAX_CHAIN_LENGTH = 64
 """Nodes that one function is made of; each is a nested call."""
 
 _FUSABLE = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE, Form.BINARY, Form.MATMUL}
@@ -126,7 +126,7 @@ def _symbol(name: str, symbols: dict[str, _Symbol], real: set[str]) -> _Symbol:
 
 
 def _is_full(symbol: _Symbol) -> bool:
-    return len(_nodes(symbol)) >= _LONGEST_CHAIN
+    return len(_nodes(symbol)) >= _MAX_CHAIN_LENGTH
 
 
 def _compose(graph: Graph, node: Node, forms: dict[int, Form], symbols: dict[str, _Symbol], real: set[str]) -> _Symbol | None:

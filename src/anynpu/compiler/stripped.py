@@ -13,7 +13,7 @@ from ..errors import CompileError
 
 __all__ = ["is_stripped", "stand_in"]
 
-_LARGEST = 1 << 30
+_MAX_ELEMENTS = 1 << 30
 
 
 def is_stripped(tensor: Any) -> bool:
@@ -36,9 +36,9 @@ def stand_in(tensor: Any) -> npt.NDArray[Any]:
         )
     shape = tuple(tensor.dims)
     count = math.prod(shape)
-    if count > _LARGEST:
+    if count > _MAX_ELEMENTS:
         raise CompileError(
-            f"the shape {list(shape)} is more than {_LARGEST} elements", tensor=tensor.name, hint="export it again"
+            f"the shape {list(shape)} is more than {_MAX_ELEMENTS} elements", tensor=tensor.name, hint="export it again"
         )
     value = 0.5 / max(math.prod(shape[1:]), 1) if len(shape) > 1 else 0.5
     return np.broadcast_to(np.asarray(value, dtype), shape)  # takes no memory

@@ -14,7 +14,7 @@ from .graph import Graph, Node
 
 __all__ = ["Window", "resize_indices", "resize_scales", "window_of"]
 
-_LARGEST = 1 << 20
+_MAX_VALUE = 1 << 20
 _TIE = 1e-6
 """How far from a half still counts as a half."""
 
@@ -33,7 +33,7 @@ class Window:
     @property
     def is_moderate(self) -> bool:
         """Whether its numbers are such as an image can have; a stride beyond the image means nothing, and may be anything."""
-        return max(*self.kernel, *self.strides, *self.pads, *self.dilations) <= _LARGEST
+        return max(*self.kernel, *self.strides, *self.pads, *self.dilations) <= _MAX_VALUE
 
 
 def window_of(graph: Graph, node: Node) -> Window:

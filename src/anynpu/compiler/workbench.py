@@ -41,7 +41,7 @@ GROUP_BUDGET = 0.25
 """By how much of the predicted time groups of channels may slow a network down."""
 
 _SLACK_US = 200.0
-_MOST_SAMPLES = 24
+_MAX_SAMPLES = 24
 _KEPT_APART = 3
 _FIT_BYTES = 1 << 31
 _LIVE = 6  # tensors of the largest size that are alive at a time, in a usual network
@@ -125,7 +125,7 @@ class Workbench:
 
     @cached_property
     def _samples(self) -> list[Sample]:
-        return list(islice(self._source, _MOST_SAMPLES))
+        return list(islice(self._source, _MAX_SAMPLES))
 
     @property
     def can_judge(self) -> bool:

@@ -27,7 +27,7 @@ __all__ = ["Loader", "Mismatch", "Store", "from_json", "map_arrays", "to_json"]
 Array = npt.NDArray[Any]
 T = TypeVar("T")
 
-LONGEST_TEXT = 1 << 20
+MAX_TEXT_LENGTH = 1 << 20
 _TAG = "type"
 
 
@@ -137,8 +137,8 @@ def _truth(value: Any) -> bool:
 def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise Mismatch(f"takes text, got {_shown(value)}")
-    if len(value) > LONGEST_TEXT:
-        raise Mismatch(f"is a text of more than {LONGEST_TEXT} characters")
+    if len(value) > MAX_TEXT_LENGTH:
+        raise Mismatch(f"is a text of more than {MAX_TEXT_LENGTH} characters")
     try:
         value.encode()
     except UnicodeEncodeError:

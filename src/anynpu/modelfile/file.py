@@ -31,7 +31,7 @@ from ..errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersi
 from ..program import Model
 from .codec import Mismatch, from_json, map_arrays, to_json
 from .container import ALIGNMENT, HEADER, ISLANDS, VERSION, WEIGHTS, Buffer, Section, pack, unpack
-from .operator_rules import MOST_DIMENSIONS
+from .operator_rules import MAX_DIMENSIONS
 from .recognise import RKNN_MAGIC, VIP_MAGIC, Contents, FileKind, Source, identify, kind_of, open_source
 from .validate import validate_model
 from .vendorfile import refuse_vendor_model
@@ -62,9 +62,9 @@ TWIN_SUFFIX = ".anynpu"
 MAX_GROWTH = 64
 """How many times the size of header and islands reading may take, for the objects that they become."""
 
-_LARGEST_HEADER = 16 << 20
-_LARGEST_WEIGHTS = 1 << 40
-_LONGEST_NUMBER = 20
+_MAX_HEADER = 16 << 20
+_MAX_WEIGHTS = 1 << 40
+_MAX_NUMBER_LENGTH = 20
 _WHOLE = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _DTYPES = frozenset(_WHOLE | {"float16", "float32", "float64", "bool"})  # little endian, all of them
 _COMPILE_AGAIN = "the file is damaged or was cut off; copy it again or compile the model again"
@@ -211,9 +211,9 @@ def encode(model: Model, *, remove_weight: bool = False) -> Encoded:
         size = store.size
         digest = _digest(Encoded(b"", b"", store.arrays, size, "").weight_pieces())
     header = json.dumps({"weights": {"size": size, "digest": digest}, "model": body}, separators=(",", ":")).encode("ascii")
-    if len(header) > _LARGEST_HEADER:
+    if len(header) > _MAX_HEADER:
         raise ModelFormatError(
-            f"the model needs a header of {len(header)} bytes; at most {_LARGEST_HEADER} are possible",
+            f"the model needs a header of {len(header)} bytes; at most {_MAX_HEADER} are possible",
             hint="compile it for fewer input shapes",
         )
     left_out = remove_weight or weightless
@@ -363,8 +363,8 @@ class _Loader:
         _natural(offset)
         if not isinstance(dtype, str) or dtype not in _DTYPES:
             raise Mismatch("is an array of an unknown type")
-        if not isinstance(shape, list) or len(shape) > MOST_DIMENSIONS:
-            raise Mismatch(f"is an array of more than {MOST_DIMENSIONS} axes, or of none that make sense")
+        if not isinstance(shape, list) or len(shape) > MAX_DIMENSIONS:
+            raise Mismatch(f"is an array of more than {MAX_DIMENSIONS} axes, or of none that make sense")
         kind = np.dtype(dtype).newbyteorder("<")
         bytes_needed = kind.itemsize
         for extent in shape:
@@ -500,8 +500,8 @@ def _read(contents: Contents, weights: Buffer | None, verify: bool) -> Model:
 
 
 def _parse(header: memoryview) -> dict[str, Any]:
-    if header.nbytes > _LARGEST_HEADER:
-        raise ModelFormatError(f"a header of {header.nbytes} bytes; at most {_LARGEST_HEADER} are possible", hint=_COMPILE_AGAIN)
+    if header.nbytes > _MAX_HEADER:
+        raise ModelFormatError(f"a header of {header.nbytes} bytes; at most {_MAX_HEADER} are possible", hint=_COMPILE_AGAIN)
     try:
         document = json.loads(bytes(header), parse_int=_parse_int, parse_constant=_parse_constant)
     except (ValueError, RecursionError) as error:
@@ -512,7 +512,7 @@ def _parse(header: memoryview) -> dict[str, Any]:
 
 
 def _parse_int(text: str) -> int:
-    if len(text) > _LONGEST_NUMBER:
+    if len(text) > _MAX_NUMBER_LENGTH:
         raise ValueError("a number of too many digits")
     return int(text)
 
@@ -527,6 +527,6 @@ def _weight_record(document: dict[str, Any]) -> tuple[int, str]:
         _natural(size)
     except Mismatch as mismatch:
         raise ModelFormatError(f"the record of the weights {mismatch}", hint=_COMPILE_AGAIN) from None
-    if size > _LARGEST_WEIGHTS or size % ALIGNMENT or not isinstance(digest, str) or len(digest) != 32:
+    if size > _MAX_WEIGHTS or size % ALIGNMENT or not isinstance(digest, str) or len(digest) != 32:
         raise ModelFormatError("the record of the weights makes no sense", hint=_COMPILE_AGAIN)
     return size, digest

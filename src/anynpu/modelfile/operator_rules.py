@@ -34,21 +34,21 @@ from ..program import (
 )
 from ..tensor import DType, Layout, TensorSpec
 
-__all__ = ["MOST_DIMENSIONS", "Operands", "Refusal", "Seen", "check_operator", "require"]
+__all__ = ["MAX_DIMENSIONS", "Operands", "Refusal", "Seen", "check_operator", "require"]
 
 Array = npt.NDArray[Any]
 
-MOST_DIMENSIONS = 8
-MOST_STEP = 1 << 20
+MAX_DIMENSIONS = 8
+MAX_STEP = 1 << 20
 """Largest kernel, stride, dilation or pad."""
 WIDEST_ZERO_POINT = 1 << 16
 
 _CODES = frozenset({DType.INT8, DType.UINT8, DType.INT16})
 _WEIGHTS = ("int8", "uint8", "int16")
 
-LONGEST_OPERATOR = 4096
-MOST_CUSTOM_INPUTS = 4096
-MOST_ATTRIBUTES = 4096
+MAX_OPERATOR_LENGTH = 4096
+MAX_CUSTOM_INPUTS = 4096
+MAX_ATTRIBUTES = 4096
 _CUSTOM_TYPES = frozenset(DType) - {DType.FLOAT16, DType.BFLOAT16, DType.INT4, DType.UINT4}
 _CUSTOM_NAMES = frozenset(dtype.value for dtype in _CUSTOM_TYPES)
 
@@ -233,7 +233,7 @@ def _products(op: Conv | ConvTranspose | Dense, operands: Operands) -> None:
 
 
 def _steps(name: str, values: tuple[int, ...], least: int) -> None:
-    require(all(least <= value <= MOST_STEP for value in values), f"{name} {list(values)} must be from {least} to {MOST_STEP}")
+    require(all(least <= value <= MAX_STEP for value in values), f"{name} {list(values)} must be from {least} to {MAX_STEP}")
 
 
 def _window(op: Conv | ConvTranspose | Pool) -> None:
@@ -429,7 +429,7 @@ def _transpose(op: Transpose, operands: Operands) -> None:
     source, target = operands.inputs[0], operands.outputs[0]
     _same_type(source, target)
     require(source.dtype.bits >= 8, f"{source.dtype.value} is packed")
-    require(len(op.view) <= MOST_DIMENSIONS, f"a view of {len(op.view)} axes")
+    require(len(op.view) <= MAX_DIMENSIONS, f"a view of {len(op.view)} axes")
     require(all(extent >= 1 for extent in op.view), f"a view of {list(op.view)}")
     elements = math.prod(_dense(source))
     require(math.prod(op.view) == elements, f"the view {list(op.view)} does not hold the input's {elements} elements")
@@ -444,7 +444,7 @@ def _convert(op: Convert, operands: Operands) -> None:
 
 
 def _custom(op: Custom, operands: Operands) -> None:
-    require(0 < len(op.op_type) <= LONGEST_OPERATOR, f"an operator name of {len(op.op_type)} characters")
+    require(0 < len(op.op_type) <= MAX_OPERATOR_LENGTH, f"an operator name of {len(op.op_type)} characters")
     require(operands.outputs, "has no output")
     for spec in (*operands.inputs, *operands.outputs):
         _dense(spec)
@@ -453,14 +453,14 @@ def _custom(op: Custom, operands: Operands) -> None:
         require(spec.dtype in _CUSTOM_TYPES, f"tensor '{spec.name}' is {spec.dtype.value}")
     count = len(operands.inputs) + len(op.constants)
     positions = [constant.position for constant in op.constants]
-    require(count <= MOST_CUSTOM_INPUTS, f"has {count} inputs; at most {MOST_CUSTOM_INPUTS} are possible")
+    require(count <= MAX_CUSTOM_INPUTS, f"has {count} inputs; at most {MAX_CUSTOM_INPUTS} are possible")
     inside = len(set(positions)) == len(positions) and all(0 <= position < count for position in positions)
     require(inside, f"constants at {positions} of {count} inputs")
     for constant in op.constants:
-        require(0 < len(constant.name) <= LONGEST_OPERATOR, "a constant without a name, or with an absurd one")
+        require(0 < len(constant.name) <= MAX_OPERATOR_LENGTH, "a constant without a name, or with an absurd one")
         require(constant.value.dtype.name in _CUSTOM_NAMES, f"constant '{constant.name[:64]}' is {constant.value.dtype.name}")
-        require(constant.value.ndim <= MOST_DIMENSIONS, f"constant '{constant.name[:64]}' has {constant.value.ndim} axes")
-    require(len(op.attributes) <= MOST_ATTRIBUTES, f"{len(op.attributes)} attributes; at most {MOST_ATTRIBUTES} are possible")
+        require(constant.value.ndim <= MAX_DIMENSIONS, f"constant '{constant.name[:64]}' has {constant.value.ndim} axes")
+    require(len(op.attributes) <= MAX_ATTRIBUTES, f"{len(op.attributes)} attributes; at most {MAX_ATTRIBUTES} are possible")
 
 
 _RULES: Mapping[type[Any], Callable[[Any, Operands], None]] = {

@@ -19,8 +19,8 @@ ENCRYPTED_MAGIC = b"CYPTRKNN"
 MARKER = b"\x89ANYNPU\n"
 """Bytes 4 to 11 of our own files. A genuine .rknn has zeros at 4, a genuine .nb a version number below 2**28."""
 
-_LARGEST_RKNN_VERSION = 0xFFFF
-_LARGEST_NB_VERSION = 0x0FFFFFFF
+_MAX_RKNN_VERSION = 0xFFFF
+_MAX_NB_VERSION = 0x0FFFFFFF
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 """A path, or the contents of a file in memory."""
@@ -95,10 +95,10 @@ def kind_of(data: memoryview) -> FileKind:
         return FileKind.RKNN
     if head[:4] == RKNN_MAGIC and len(head) == 16 and head[4:8] == bytes(4):
         version = int.from_bytes(head[8:16], "little")
-        return FileKind.RKNN if 1 <= version <= _LARGEST_RKNN_VERSION else FileKind.UNKNOWN
+        return FileKind.RKNN if 1 <= version <= _MAX_RKNN_VERSION else FileKind.UNKNOWN
     if head[:4] == VIP_MAGIC and len(head) >= 12:
         version = int.from_bytes(head[4:8], "little")
-        return FileKind.NB if 1 <= version <= _LARGEST_NB_VERSION else FileKind.UNKNOWN
+        return FileKind.NB if 1 <= version <= _MAX_NB_VERSION else FileKind.UNKNOWN
     return FileKind.ONNX if _looks_like_onnx(data) else FileKind.UNKNOWN
 
 

@@ -16,19 +16,19 @@ from collections.abc import Iterable, Mapping
 from ..errors import ModelFormatError
 from ..program import Float, Island, Layer, Model, Program
 from ..tensor import DType, DynamicFixedPoint, Layout, TensorSpec
-from .operator_rules import MOST_DIMENSIONS, Operands, Refusal, Seen, check_operator, require
+from .operator_rules import MAX_DIMENSIONS, Operands, Refusal, Seen, check_operator, require
 
 __all__ = ["validate_model", "validate_program"]
 
-LARGEST_TENSOR = 1 << 32
+MAX_TENSOR = 1 << 32
 """Bytes of a tensor, and of the internal memory of a program."""
-LONGEST_NAME = 4096
-MOST_PROGRAMS = 1024
-MOST_LAYERS = 20_000
-MOST_TENSORS = 100_000
-MOST_PORTS = 4096
+MAX_NAME_LENGTH = 4096
+MAX_PROGRAMS = 1024
+MAX_LAYERS = 20_000
+MAX_TENSORS = 100_000
+MAX_PORTS = 4096
 """Inputs or outputs of a layer or a program."""
-MOST_ISLANDS = 10_000
+MAX_ISLANDS = 10_000
 
 _HINT = "the model is damaged or was not written by anynpu; compile it again"
 
@@ -39,7 +39,7 @@ def validate_model(model: Model, *, contents: bool = True) -> None:
     :param contents: look at the values of arrays too; False for a model whose weights were left out
     """
     try:
-        require(0 < len(model.programs) <= MOST_PROGRAMS, f"a model of {len(model.programs)} programs")
+        require(0 < len(model.programs) <= MAX_PROGRAMS, f"a model of {len(model.programs)} programs")
         require(0 < len(model.chip) <= 64, "a model without a chip")
         require(len(model.dtype) <= 64, "a type of more than 64 characters")
     except Refusal as refusal:
@@ -77,11 +77,11 @@ def _validate(program: Program, contents: bool, seen: Seen) -> None:
 
 def _sizes(program: Program) -> None:
     for what, count, most in (
-        ("layers", len(program.layers), MOST_LAYERS),
-        ("tensors", len(program.tensors), MOST_TENSORS),
-        ("islands", len(program.islands), MOST_ISLANDS),
-        ("inputs", len(program.inputs), MOST_PORTS),
-        ("outputs", len(program.outputs), MOST_PORTS),
+        ("layers", len(program.layers), MAX_LAYERS),
+        ("tensors", len(program.tensors), MAX_TENSORS),
+        ("islands", len(program.islands), MAX_ISLANDS),
+        ("inputs", len(program.inputs), MAX_PORTS),
+        ("outputs", len(program.outputs), MAX_PORTS),
     ):
         require(count <= most, f"a program of {count} {what}; at most {most} are possible")
     require(program.outputs, "a program without outputs")
@@ -93,18 +93,18 @@ def _sizes(program: Program) -> None:
 
 def _tensor(spec: TensorSpec) -> None:
     name = f"tensor '{spec.name[:64]}'"
-    require(0 < len(spec.name) <= LONGEST_NAME, f"{name} has a name of {len(spec.name)} characters")
+    require(0 < len(spec.name) <= MAX_NAME_LENGTH, f"{name} has a name of {len(spec.name)} characters")
     rank = len(spec.shape)
-    require(rank <= MOST_DIMENSIONS, f"{name} has {rank} axes; at most {MOST_DIMENSIONS} are possible")
+    require(rank <= MAX_DIMENSIONS, f"{name} has {rank} axes; at most {MAX_DIMENSIONS} are possible")
     require(all(extent >= 1 for extent in spec.shape), f"{name} has the shape {list(spec.shape)}")
     paddings = (spec.c1, spec.c2, spec.w_stride, spec.h_stride)
-    require(all(0 <= value <= LARGEST_TENSOR for value in paddings), f"{name} has a negative or absurd block or stride")
+    require(all(0 <= value <= MAX_TENSOR for value in paddings), f"{name} has a negative or absurd block or stride")
     if spec.layout in (Layout.NHWC, Layout.NC1HWC2):
         require(rank >= 2, f"{name} of rank {rank} cannot be in layout {spec.layout.value}")
     if spec.layout is Layout.NC1HWC2:
         enough = spec.c2 >= 1 and (spec.c1 == 0 or spec.c1 * spec.c2 >= spec.shape[1])
         require(enough, f"{name} has {spec.shape[1]} channels in {spec.c1} blocks of {spec.c2}")
-    require(spec.nbytes <= LARGEST_TENSOR, f"{name} takes {spec.nbytes} bytes; at most {LARGEST_TENSOR} are possible")
+    require(spec.nbytes <= MAX_TENSOR, f"{name} takes {spec.nbytes} bytes; at most {MAX_TENSOR} are possible")
     _quantization(spec, name)
 
 
@@ -137,9 +137,7 @@ def _views(program: Program) -> None:
 
 def _islands(islands: Iterable[Island], program: Program) -> None:
     for index, island in enumerate(islands):
-        require(
-            max(len(island.inputs), len(island.outputs)) <= MOST_PORTS, f"float island {index} has too many inputs or outputs"
-        )
+        require(max(len(island.inputs), len(island.outputs)) <= MAX_PORTS, f"float island {index} has too many inputs or outputs")
         require(island.outputs, f"float island {index} has no output")
         for name in (*island.inputs, *island.outputs):
             require(name in program.tensors, f"float island {index} refers to the unknown tensor '{name[:64]}'")
@@ -147,7 +145,7 @@ def _islands(islands: Iterable[Island], program: Program) -> None:
 
 def _layer(layer: Layer, program: Program, contents: bool, seen: Seen) -> None:
     title = f"layer '{layer.name[:64]}' ({type(layer.op).__name__})"
-    require(max(len(layer.inputs), len(layer.outputs)) <= MOST_PORTS, f"{title}: too many inputs or outputs")
+    require(max(len(layer.inputs), len(layer.outputs)) <= MAX_PORTS, f"{title}: too many inputs or outputs")
     require(layer.macs >= 0 and layer.weight_bytes >= 0, f"{title}: negative costs")
     for name in (*layer.inputs, *layer.outputs):
         require(name in program.tensors, f"{title}: the tensor '{name[:64]}' is unknown")
@@ -207,7 +205,7 @@ def _lives(program: Program) -> dict[str, tuple[int, int]]:
 
 def _memory(program: Program, lives: Mapping[str, tuple[int, int]]) -> None:
     plan = program.memory
-    require(0 <= plan.size <= LARGEST_TENSOR, f"{plan.size} bytes of internal memory; at most {LARGEST_TENSOR} are possible")
+    require(0 <= plan.size <= MAX_TENSOR, f"{plan.size} bytes of internal memory; at most {MAX_TENSOR} are possible")
     ports = {*program.inputs, *program.outputs}
     for name, offset in plan.offsets.items():
         require(name in program.tensors, f"the memory plan has the unknown tensor '{name[:64]}'")

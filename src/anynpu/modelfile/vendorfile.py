@@ -22,10 +22,10 @@ from .recognise import ENCRYPTED_MAGIC, RKNN_MAGIC, VIP_MAGIC, Contents, FileKin
 
 __all__ = ["VendorModelInfo", "VendorTensor", "read_nb", "read_rknn", "refuse_vendor_model"]
 
-_LONGEST_TEXT = 1024
-_MOST_TENSORS = 4096
-_MOST_DIMENSIONS = 16
-_MOST_LAYERS = 100_000
+_MAX_TEXT_LENGTH = 1024
+_MAX_TENSORS = 4096
+_MAX_DIMENSIONS = 16
+_MAX_LAYERS = 100_000
 _DAMAGED = "the file is damaged or was cut off; copy it again or export it again with the vendor's toolkit"
 
 
@@ -109,10 +109,10 @@ def read_nb(source: Source) -> VendorModelInfo:
 
 _RKNN_HEADER = struct.Struct("<4s4xQQ")
 _PAYLOAD_STARTS = (64, 24)  # the header has 64 bytes, only 24 in the oldest format or without a payload
-_LARGEST_TRAILER = 8 << 20
+_MAX_TRAILER = 8 << 20
 _SEARCH_WINDOW = 1 << 20
 _SEARCH_BUDGET = 8 << 20
-_MOST_CANDIDATES = 4096
+_MAX_CANDIDATES = 4096
 _RKNN_TYPES = {"fp16": "float16", "fp32": "float32", "half": "float16", "float": "float32"}
 
 
@@ -163,7 +163,7 @@ def _trailer(data: memoryview, payload: int) -> Iterator[dict[str, Any]]:
         if position + 8 > len(data):
             continue
         size = int.from_bytes(data[position : position + 8], "little")
-        if not 2 <= size <= min(_LARGEST_TRAILER, len(data) - position - 8):
+        if not 2 <= size <= min(_MAX_TRAILER, len(data) - position - 8):
             continue
         block = _parse(bytes(data[position + 8 : position + 8 + size]))
         if isinstance(block, dict):
@@ -183,7 +183,7 @@ def _json_blocks(window: memoryview) -> Iterator[dict[str, Any]]:
     text = bytes(window).decode("latin-1")  # one character a byte, so that positions stay what they are
     decoder = json.JSONDecoder()
     budget, position = _SEARCH_BUDGET, 0
-    for _ in range(_MOST_CANDIDATES):
+    for _ in range(_MAX_CANDIDATES):
         candidate = _CANDIDATE.search(text, position)
         if candidate is None or budget <= 0:
             return
@@ -209,7 +209,7 @@ _CANDIDATE = re.compile(r'\{\s*"|\[\s*\{\s*"')
 
 
 def _text(value: Any) -> str:
-    return value[:_LONGEST_TEXT] if isinstance(value, str) else ""
+    return value[:_MAX_TEXT_LENGTH] if isinstance(value, str) else ""
 
 
 def _first_text(blocks: list[dict[str, Any]], key: str) -> str:
@@ -243,7 +243,7 @@ def _toolkit(blocks: list[dict[str, Any]]) -> str:
 def _nodes(main: dict[str, Any]) -> tuple[str, ...]:
     nodes = main.get("nodes")
     found = []
-    for node in nodes[:_MOST_LAYERS] if isinstance(nodes, list) else []:
+    for node in nodes[:_MAX_LAYERS] if isinstance(nodes, list) else []:
         if isinstance(node, dict):
             name, kind = _text(node.get("name")), _text(node.get("op")).removeprefix("RKNN_OP_").removeprefix("VSI_NN_OP_")
             found.append(f"{name} ({kind})" if name and kind else name or kind)
@@ -256,7 +256,7 @@ def _tensor(entry: Any) -> VendorTensor | None:
         return None
     name = next((_text(entry[key]) for key in ("url", "name", "tensor_name") if _text(entry.get(key))), "")
     shape = next((entry[key] for key in ("size", "shape", "dims", "ori_shape") if isinstance(entry.get(key), list)), None)
-    if not name or shape is None or len(shape) > _MOST_DIMENSIONS:
+    if not name or shape is None or len(shape) > _MAX_DIMENSIONS:
         return None
     if not all(isinstance(extent, int) and not isinstance(extent, bool) and 0 <= extent < 1 << 40 for extent in shape):
         return None
@@ -284,7 +284,7 @@ def _number(value: Any) -> float | None:
 def _entries(value: Any) -> list[Any]:
     if isinstance(value, dict):
         value = list(value.values())
-    return value[:_MOST_TENSORS] if isinstance(value, list) else []
+    return value[:_MAX_TENSORS] if isinstance(value, list) else []
 
 
 def _named_tensors(blocks: list[dict[str, Any]]) -> dict[str, VendorTensor]:
@@ -389,7 +389,7 @@ def _nb(data: memoryview) -> VendorModelInfo:
 
 def _nb_table(data: memoryview, offset: int, size: int, count: int, entry: int, what: str) -> memoryview:
     """The bytes of a table, checked against the file and against its own size."""
-    if count > (_MOST_LAYERS if what == "layers" else _MOST_TENSORS):
+    if count > (_MAX_LAYERS if what == "layers" else _MAX_TENSORS):
         raise ModelFormatError(f"the .nb file claims {count} {what}", hint=_DAMAGED)
     if offset + count * entry > len(data) or count * entry > size:
         raise ModelFormatError(f"the table of {count} {what} lies outside the .nb file or its own {size} bytes", hint=_DAMAGED)

@@ -13,8 +13,8 @@
 #define UNROLL CONV_UNROLL
 #define ROW_FUNCTION CONV_ROW_FUNCTION
 
-#define MOST_BLOCKS 2
-#define MOST_PIXELS 12
+#define MAX_BLOCKS 2
+#define MAX_PIXELS 12
 
 /* ---------------------------------------------------------------- from accumulators to codes */
 
@@ -57,14 +57,14 @@ INLINE __m256i load_zero_points(int blocks, const struct conv_line *line)
 }
 
 /* What is rare: a residual, a slope, channels that do not exist. From memory, and for all shapes of tiles. */
-ROW_FUNCTION finish_rare(int blocks, int pixels, __m256i accumulators[][MOST_BLOCKS], const struct conv_line *line,
+ROW_FUNCTION finish_rare(int blocks, int pixels, __m256i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                          ptrdiff_t first)
 {
     __m256i zero = load_zero_points(blocks, line);
     for (int i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
-        __m256i rounded[MOST_BLOCKS] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+        __m256i rounded[MAX_BLOCKS] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
         for (int j = 0; j < blocks; j++)
             rounded[j] = finish_block(accumulators[i][j], line, 8 * (size_t)j, residual, line->has_slope);
         int8_t codes[16];
@@ -73,11 +73,11 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, __m256i accumulators[][MOST_BLO
     }
 }
 
-INLINE void finish_tile(int blocks, int pixels, __m256i accumulators[][MOST_BLOCKS], const struct conv_line *line,
+INLINE void finish_tile(int blocks, int pixels, __m256i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
     if (line->residual || line->has_slope || line->valid != (size_t)(8 * blocks)) {
-        __m256i copies[MOST_PIXELS][MOST_BLOCKS];
+        __m256i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks; j++)
                 copies[i][j] = accumulators[i][j];
@@ -86,7 +86,7 @@ INLINE void finish_tile(int blocks, int pixels, __m256i accumulators[][MOST_BLOC
     }
     __m256i zero = load_zero_points(blocks, line);
     UNROLL for (int i = 0; i < pixels; i++) {
-        __m256i rounded[MOST_BLOCKS];
+        __m256i rounded[MAX_BLOCKS];
         UNROLL for (int j = 0; j < blocks; j++)
             rounded[j] = finish_block(accumulators[i][j], line, 8 * (size_t)j, NULL, 0);
         __m128i codes = pack_blocks(rounded[0], rounded[blocks - 1], zero, line->channels.low_codes);
@@ -116,7 +116,7 @@ INLINE __m256i broadcast2(const uint8_t *from)
 
 INLINE void tile(int blocks, int pixels, const struct conv_line *line, ptrdiff_t first)
 {
-    __m256i acc[MOST_PIXELS][MOST_BLOCKS];
+    __m256i acc[MAX_PIXELS][MAX_BLOCKS];
     UNROLL for (int j = 0; j < blocks; j++)
         UNROLL for (int i = 0; i < pixels; i++)
             acc[i][j] = load_integers(line->channels.bias + 8 * j);
@@ -127,7 +127,7 @@ INLINE void tile(int blocks, int pixels, const struct conv_line *line, ptrdiff_t
     for (size_t run = 0; run < line->run_count; run++) {
         const uint8_t *a = (const uint8_t *)line->runs[run] + first * stride;
         for (size_t step = 0; step < steps; step++) {
-            __m256i w[MOST_BLOCKS];
+            __m256i w[MAX_BLOCKS];
             UNROLL for (int j = 0; j < blocks; j++)
                 w[j] = _mm256_loadu_si256((const __m256i *)(weights + 32 * j));
             UNROLL for (int i = 0; i < pixels; i++) {

@@ -13,8 +13,8 @@
 #define UNROLL CONV_UNROLL
 #define ROW_FUNCTION CONV_ROW_FUNCTION
 
-#define MOST_BLOCKS 4
-#define MOST_PIXELS 8
+#define MAX_BLOCKS 4
+#define MAX_PIXELS 8
 
 /* ---------------------------------------------------------------- from accumulators to codes */
 
@@ -46,13 +46,13 @@ INLINE int8x8_t pack_blocks(int16x4_t first, int16x4_t second, const struct conv
 }
 
 /* What is rare: a residual, a slope, channels that do not exist. From memory, and for all shapes of tiles. */
-ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MOST_BLOCKS], const struct conv_line *line,
+ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BLOCKS], const struct conv_line *line,
                          ptrdiff_t first)
 {
     for (int i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
-        int8_t codes[4 * MOST_BLOCKS];
+        int8_t codes[4 * MAX_BLOCKS];
         for (int j = 0; j < blocks; j += 2) {
             size_t channel = 4 * (size_t)j;
             int16x4_t even = finish_block(accumulators[i][j], line, channel, residual, line->has_slope);
@@ -63,11 +63,11 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MOST_B
     }
 }
 
-INLINE void finish_tile(int blocks, int pixels, int32x4_t accumulators[][MOST_BLOCKS], const struct conv_line *line,
+INLINE void finish_tile(int blocks, int pixels, int32x4_t accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
     if (line->residual || line->has_slope || line->valid != (size_t)(4 * blocks)) {
-        int32x4_t copies[MOST_PIXELS][MOST_BLOCKS];
+        int32x4_t copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks; j++)
                 copies[i][j] = accumulators[i][j];
@@ -103,13 +103,13 @@ INLINE void finish_tile(int blocks, int pixels, int32x4_t accumulators[][MOST_BL
         }                                                                                                             \
     } while (0)
 
-INLINE const int8_t *multiply_run(int blocks, int pixels, int32x4_t acc[][MOST_BLOCKS], const int8_t *weights, const void *run,
+INLINE const int8_t *multiply_run(int blocks, int pixels, int32x4_t acc[][MAX_BLOCKS], const int8_t *weights, const void *run,
                                   ptrdiff_t stride, size_t steps)
 {
     const int8_t *a = run;
     size_t step = 0;
     for (; step + 4 <= steps; step += 4) {
-        int8x16_t a16[MOST_PIXELS];
+        int8x16_t a16[MAX_PIXELS];
         UNROLL for (int i = 0; i < pixels; i++)
             a16[i] = vld1q_s8(a + i * stride);
         MULTIPLY_LANE(0);
@@ -148,12 +148,12 @@ INLINE const int8_t *multiply_run(int blocks, int pixels, int32x4_t acc[][MOST_B
         }                                                                                                             \
     } while (0)
 
-INLINE const int16_t *multiply_run(int blocks, int pixels, int32x4_t acc[][MOST_BLOCKS], const int16_t *weights, const void *run,
+INLINE const int16_t *multiply_run(int blocks, int pixels, int32x4_t acc[][MAX_BLOCKS], const int16_t *weights, const void *run,
                                    ptrdiff_t stride, size_t steps)
 {
     const uint8_t *a = run;
     for (size_t step = 0; step < steps; step++) {
-        int16x4_t a4[MOST_PIXELS];
+        int16x4_t a4[MAX_PIXELS];
         UNROLL for (int i = 0; i < pixels; i++)
             a4[i] = vreinterpret_s16_u8(vld1_u8(a + i * stride));
         MULTIPLY_LANE(0);
@@ -170,7 +170,7 @@ INLINE const int16_t *multiply_run(int blocks, int pixels, int32x4_t acc[][MOST_
 
 INLINE void tile(int blocks, int pixels, const struct conv_line *line, ptrdiff_t first)
 {
-    int32x4_t acc[MOST_PIXELS][MOST_BLOCKS];
+    int32x4_t acc[MAX_PIXELS][MAX_BLOCKS];
     UNROLL for (int i = 0; i < pixels; i++)
         UNROLL for (int j = 0; j < blocks; j++)
             acc[i][j] = BIAS_OF_PIXEL(line, 4 * j, first + i);

@@ -14,14 +14,14 @@
 #define INLINE CONV_INLINE
 #define UNROLL CONV_UNROLL
 #define ROW_FUNCTION CONV_ROW_FUNCTION
-#define MOST_BLOCKS 4
-#define MOST_PIXELS 14
+#define MAX_BLOCKS 4
+#define MAX_PIXELS 14
 
 /* ---------------------------------------------------------------- from accumulators to codes */
 
 /* Zero points of the tile's blocks as packs_epi32 would leave them. */
 struct zero_points {
-    __m512i pairs[MOST_BLOCKS / 2];
+    __m512i pairs[MAX_BLOCKS / 2];
 };
 
 INLINE struct zero_points load_zero_points(int count, const struct conv_line *line)
@@ -84,26 +84,26 @@ INLINE void store_codes(int blocks, int half, __m512i codes, int8_t *y)
 }
 
 /* What is rare: a residual, a slope, channels that do not exist. From memory, and for all shapes of tiles. */
-ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MOST_BLOCKS], const struct conv_line *line,
+ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                          ptrdiff_t first)
 {
-    struct zero_points zero = load_zero_points(MOST_BLOCKS, line);
+    struct zero_points zero = load_zero_points(MAX_BLOCKS, line);
     for (size_t i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + (ptrdiff_t)i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
-        __m512i rounded[MOST_BLOCKS] = {0};
+        __m512i rounded[MAX_BLOCKS] = {0};
         for (size_t j = 0; j < blocks; j++)
             rounded[j] = finish_block(accumulators[i][j], line, 16 * j, residual, line->has_slope);
-        __m512i codes = pack_blocks(MOST_BLOCKS, rounded, &zero, line->channels.low_codes);
+        __m512i codes = pack_blocks(MAX_BLOCKS, rounded, &zero, line->channels.low_codes);
         _mm512_mask_storeu_epi8(line->y + at, ~0ull >> (64 - line->valid), codes);
     }
 }
 
-INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[][MOST_BLOCKS], const struct conv_line *line,
+INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
     if (line->residual || line->has_slope || line->valid != (size_t)(16 * blocks + 8 * half)) {
-        __m512i copies[MOST_PIXELS][MOST_BLOCKS];
+        __m512i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks + half; j++)
                 copies[i][j] = accumulators[i][j];
@@ -112,7 +112,7 @@ INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[]
     }
     struct zero_points zero = load_zero_points(blocks + half, line);
     UNROLL for (int i = 0; i < pixels; i++) {
-        __m512i rounded[MOST_BLOCKS];
+        __m512i rounded[MAX_BLOCKS];
         UNROLL for (int j = 0; j < blocks + half; j++)
             rounded[j] = finish_block(accumulators[i][j], line, 16 * (size_t)j, NULL, 0);
         __m512i codes = pack_blocks(blocks + half, rounded, &zero, line->channels.low_codes);
@@ -145,7 +145,7 @@ INLINE void multiply_half(__m512i *accumulator, __m256i weights, __m256i activat
 /* One tile. The half block has the lower half of an accumulator: a 256-bit multiplication takes half the time. */
 INLINE void tile(int blocks, int half, int pixels, const struct conv_line *line, ptrdiff_t first)
 {
-    __m512i acc[MOST_PIXELS][MOST_BLOCKS];
+    __m512i acc[MAX_PIXELS][MAX_BLOCKS];
     UNROLL for (int j = 0; j < blocks + half; j++) {
         __m512i bias = _mm512_loadu_si512(line->channels.bias + 16 * j);
         __m512i zero = _mm512_loadu_si512(line->channels.weight_zero + 16 * j);
@@ -159,7 +159,7 @@ INLINE void tile(int blocks, int half, int pixels, const struct conv_line *line,
     for (size_t run = 0; run < line->run_count; run++) {
         const int8_t *a = (const int8_t *)line->runs[run] + first * stride;
         for (size_t step = 0; step < steps; step++) {
-            __m512i w[MOST_BLOCKS];
+            __m512i w[MAX_BLOCKS];
             UNROLL for (int j = 0; j < blocks; j++)
                 w[j] = _mm512_loadu_si512(weights + 64 * j);
             __m256i w_half = half ? _mm256_loadu_si256((const __m256i *)(weights + 64 * blocks)) : _mm256_setzero_si256();
@@ -202,7 +202,7 @@ TO_12(DEFINE_ROW, 0, 1)
 
 static const struct {
     size_t width, most_pixels;
-    conv_row_function *rows[MOST_PIXELS]; /* by pixels - 1 */
+    conv_row_function *rows[MAX_PIXELS]; /* by pixels - 1 */
 } shapes[] = {
     {64, 6, {TO_6(NAME_ROW, 4, 0)}},   {48, 8, {TO_8(NAME_ROW, 3, 0)}},   {32, 12, {TO_12(NAME_ROW, 2, 0)}},
     {24, 12, {TO_12(NAME_ROW, 1, 1)}}, {16, 14, {TO_14(NAME_ROW, 1, 0)}}, {8, 12, {TO_12(NAME_ROW, 0, 1)}},

@@ -17,7 +17,7 @@
 #include "lanes_epilogue.h"
 
 #define TILE 8 /* pixels */
-#define LARGEST_KERNEL 32
+#define MAX_KERNEL 32
 #define SLACK 128         /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
 #define BLOCK_BYTES 16384 /* of input that is used by all channels before the next pixels: half of a first-level cache */
 
@@ -32,7 +32,7 @@ struct depthwise {
 
 /* A vector of channels of one output row. */
 struct strip {
-    const int8_t *rows[LARGEST_KERNEL]; /* of the ring, at the strip's first channel */
+    const int8_t *rows[MAX_KERNEL]; /* of the ring, at the strip's first channel */
     const stored_factor *factors;
     ints bias;
     const struct anynpu_epilogue *epilogue;
@@ -92,7 +92,7 @@ static int channel_fits(const struct anynpu_conv *conv, size_t channel)
 
 static int depthwise_fits(const struct anynpu_conv *conv)
 {
-    if (conv->groups != conv->cin || conv->cin != conv->cout || conv->kh > LARGEST_KERNEL || conv->kw > LARGEST_KERNEL ||
+    if (conv->groups != conv->cin || conv->cin != conv->cout || conv->kh > MAX_KERNEL || conv->kw > MAX_KERNEL ||
         !epilogue_fits(&conv->epilogue, conv->cout))
         return 0;
     for (size_t c = 0; c < conv->cout; c++)
@@ -388,7 +388,7 @@ static void depthwise_run(const struct anynpu_conv *conv, const void *packed, co
     const struct depthwise depthwise = depthwise_of(conv, packed);
     struct ring ring = ring_of(&depthwise, scratch);
     const size_t height = ring_height(conv), y_row = conv->ow * conv->cout;
-    const int8_t *rows[LARGEST_KERNEL];
+    const int8_t *rows[MAX_KERNEL];
     if (conv->epilogue.residual_multiplier == NULL)
         residual = NULL;
     fill_padding(&depthwise, scratch);

@@ -20,12 +20,12 @@
 
 enum {
     ALIGNMENT = 64,
-    MOST_ROWS = 192, /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
+    MAX_ROWS = 192, /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
     RESULT_SIZE = 4, /* bytes of int32 and float32 */
     FEW_ROWS = 8,    /* with so few, b passes through the first cache once: blocks of few steps */
     FEW_STEPS = 256,
     SHORT_SUM = 256, /* codes whose sum fits 16 bits */
-    MOST_FEW = 4 /* rows of the kernels for a few */
+    MAX_FEW = 4 /* rows of the kernels for a few */
 };
 
 static size_t least(size_t a, size_t b)
@@ -209,7 +209,7 @@ enum { PARTS = 7 };
 static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, size_t panel,
                                  uint8_t *memory)
 {
-    const size_t rows = least(m, MOST_ROWS), depth = least(kernel->depth, whole(b->k, kernel->group));
+    const size_t rows = least(m, MAX_ROWS), depth = least(kernel->depth, whole(b->k, kernel->group));
     const size_t floats = b->type == ANYNPU_F16 ? depth * sizeof(float) : 0;
     const size_t sizes[PARTS] = {rows * depth * kernel->a_size,
                                  kernel->takes_halves ? 0 : kernel->width * floats,
@@ -300,8 +300,8 @@ static void multiply(const struct product *product, const struct scratch *scratc
     const struct anynpu_matrix_kernel *kernel = product->kernel;
     const struct anynpu_element_kernels *elements = product->set->elements;
     const size_t size = element_size(b), width = kernel->width;
-    for (size_t row = 0; row < product->m; row += MOST_ROWS) {
-        const struct tiles tiles = cut(least(MOST_ROWS, product->m - row), kernel->rows);
+    for (size_t row = 0; row < product->m; row += MAX_ROWS) {
+        const struct tiles tiles = cut(least(MAX_ROWS, product->m - row), kernel->rows);
         const uint8_t *packed = product->packed;
         for (size_t first = 0; first < b->k; first += product->depth) {
             const size_t count = least(product->depth, b->k - first), steps = whole(count, kernel->group);
@@ -341,7 +341,7 @@ void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, c
 /* Of the packed matrix, or of one panel. */
 static size_t panel_size(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
 {
-    if (m > MOST_ROWS)
+    if (m > MAX_ROWS)
         return whole(b->k, kernel->group) * whole(b->n, kernel->width) * element_size(b);
     return least(kernel->depth, whole(b->k, kernel->group)) * kernel->width * element_size(b);
 }
@@ -361,7 +361,7 @@ static void multiply_few(const struct product *product, const struct anynpu_few_
     const uint8_t *values = product->values;
     int32_t *c = (int32_t *)(void *)product->c + row * b->n + product->first;
     const size_t columns = product->last - product->first;
-    int32_t start[MOST_FEW];
+    int32_t start[MAX_FEW];
     if (source->order == ANYNPU_BY_ROW) {
         sum_rows(a, product->a_stride, rows, b->k, few->shift, start);
         values += source->first * source->n + product->first;
@@ -425,7 +425,7 @@ static void multiply_panels(const void *job, size_t thread, size_t first, size_t
             multiply_few(&product, few, row, least(few->rows, product.m - row));
         return;
     }
-    if (product.m > MOST_ROWS) {
+    if (product.m > MAX_ROWS) {
         uint8_t *packed = scratch.panel;
         for (size_t step = 0; step < b->k; step += product.depth) {
             const size_t count = least(product.depth, b->k - step);

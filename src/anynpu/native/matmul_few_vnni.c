@@ -9,7 +9,7 @@
 #define INLINE CONV_INLINE
 #define UNROLL CONV_UNROLL
 
-enum { RUN = ANYNPU_FEW_RUN, MOST_COLUMNS = 16, MOST_PAIRS = 16, PARTS = 8, LANES = 16, CHUNK = 64, STEPS = 8, AHEAD = 4 };
+enum { RUN = ANYNPU_FEW_RUN, MAX_COLUMNS = 16, MAX_PAIRS = 16, PARTS = 8, LANES = 16, CHUNK = 64, STEPS = 8, AHEAD = 4 };
 
 /* As assembly, because compilers reorder the intrinsics until the sums no longer fit the registers. */
 INLINE void add_run(__m256i *sum, __m256i codes, __m256i row)
@@ -40,7 +40,7 @@ static __attribute__((noinline)) void finish(const struct anynpu_few_columns *fe
 INLINE void strip(int rows, int columns, const struct anynpu_few_columns *few, const uint8_t *b, int32_t *c)
 {
     const __m256i top = _mm256_set1_epi8((char)0x80);
-    __m256i sums[4][MOST_COLUMNS];
+    __m256i sums[4][MAX_COLUMNS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < columns; j++)
             sums[i][j] = _mm256_setzero_si256();
@@ -57,7 +57,7 @@ INLINE void strip(int rows, int columns, const struct anynpu_few_columns *few, c
         a += RUN;
         b += few->run_stride;
     }
-    int32_t parts[4 * MOST_COLUMNS * PARTS];
+    int32_t parts[4 * MAX_COLUMNS * PARTS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < columns; j++)
             _mm256_storeu_si256((void *)(parts + (i * columns + j) * PARTS), sums[i][j]);
@@ -68,7 +68,7 @@ INLINE void strip(int rows, int columns, const struct anynpu_few_columns *few, c
 INLINE void block(int rows, int pairs, const struct anynpu_few_columns *few, const uint8_t *b, int32_t *c, size_t fetch)
 {
     const __m512i top = _mm512_set1_epi8((char)0x80);
-    __m512i sums[4][MOST_PAIRS];
+    __m512i sums[4][MAX_PAIRS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < pairs; j++)
             sums[i][j] = _mm512_setzero_si512();
@@ -87,7 +87,7 @@ INLINE void block(int rows, int pairs, const struct anynpu_few_columns *few, con
         a += RUN;
         b += few->run_stride;
     }
-    int32_t parts[4 * MOST_PAIRS * 2 * PARTS];
+    int32_t parts[4 * MAX_PAIRS * 2 * PARTS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < pairs; j++)
             _mm512_storeu_si512(parts + (i * pairs + j) * 2 * PARTS, sums[i][j]);

@@ -37,7 +37,7 @@ HOLDERS = "holders"
 """The file of a board that says for each core which process has it, for those who want to know the load."""
 
 _FIRST_WAIT = 0.00005
-_LONGEST_WAIT = 0.001
+_MAX_WAIT = 0.001
 
 
 class SharedCores:
@@ -148,7 +148,7 @@ def _wait_for(lock: _LockFile, control: RunControl) -> None:
     while not lock.try_acquire():
         control.check()
         time.sleep(wait)
-        wait = min(2 * wait, _LONGEST_WAIT)
+        wait = min(2 * wait, _MAX_WAIT)
 
 
 def board_folder(name: str, chip: str) -> Path:

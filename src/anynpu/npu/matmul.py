@@ -36,11 +36,11 @@ from ..tensor import DType
 from .engines.native_arrays import aligned_bytes
 from .engines.native_levels import choose_level, level_names
 
-__all__ = ["MOST_STEPS", "Blocks", "PackedMatrix", "StoredMatrix", "multiply"]
+__all__ = ["MAX_STEPS", "Blocks", "PackedMatrix", "StoredMatrix", "multiply"]
 
 Array = npt.NDArray[Any]
 
-MOST_STEPS = 131_071
+MAX_STEPS = 131_071
 """The longest inner dimension of integer products: their sums fit 32 bits."""
 
 _PRODUCTS = {
@@ -101,9 +101,9 @@ class PackedMatrix:
         is_float = self.a_type is DType.FLOAT16
         if k == 0 or n == 0:
             raise ShapeError(f"b has shape {[k, n]}, which is empty", hint="b has at least one row and one column")
-        if not is_float and k > MOST_STEPS:
+        if not is_float and k > MAX_STEPS:
             raise ShapeError(
-                f"b has {k} rows, whose sums can leave 32 bits", hint=f"an integer product has {MOST_STEPS} at the most"
+                f"b has {k} rows, whose sums can leave 32 bits", hint=f"an integer product has {MAX_STEPS} at the most"
             )
         if quantized and (not is_float or self.b_type is DType.FLOAT16):
             raise TensorTypeError(
@@ -206,8 +206,8 @@ class StoredMatrix:
         self.a_type, self.b_type = a_type, b_type
         self._check_order(order)
         is_float = a_type is DType.FLOAT16
-        if k < 1 or n < 1 or (not is_float and k > MOST_STEPS):
-            raise ShapeError(f"b has shape {[k, n]}", hint=f"k and n are at least 1, and k at most {MOST_STEPS} for integers")
+        if k < 1 or n < 1 or (not is_float and k > MAX_STEPS):
+            raise ShapeError(f"b has shape {[k, n]}", hint=f"k and n are at least 1, and k at most {MAX_STEPS} for integers")
         level = level_names().index(choose_level(isa))
         self._matrix = ffi.new("struct anynpu_matrix *", [lib.ANYNPU_F16 if is_float else lib.ANYNPU_I8, level, k, n])
         blocks = order if isinstance(order, Blocks) else Blocks(0, 0, 0)

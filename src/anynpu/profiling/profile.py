@@ -12,7 +12,7 @@ from ..timing import Bound, Prediction, predict
 
 __all__ = ["LayerProfile", "Profile", "profile_program"]
 
-_MOST_OF_IT = 0.8
+_MAIN_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Profile:
         total, sum_so_far = sum(layer.time_us for layer in self.layers), 0.0
         for count, layer in enumerate(self.slowest(len(self.layers)), 1):
             sum_so_far += layer.time_us
-            if sum_so_far >= _MOST_OF_IT * total:
+            if sum_so_far >= _MAIN_SHARE * total:
                 layers = "1 layer takes" if count == 1 else f"{count} layers take"
                 return f"{layers} {100 * sum_so_far / total:.0f} % of {_time_text(self.latency_us)}." if total else ""
         return ""

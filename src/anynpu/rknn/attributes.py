@@ -82,7 +82,7 @@ _LAYOUT_OF = {fmt: layout for layout, fmt in _FORMAT_OF.items()}
 _STRUCT = binary.Struct(f"=2I{RKNN_MAX_DIMS}I{RKNN_MAX_NAME_LEN}s2I3ib3xif2IB3xI")
 """``rknn_tensor_attr``, field by field."""
 
-_LARGEST_SIZE = 2**32 - 1
+_MAX_SIZE = 2**32 - 1
 
 
 class View(enum.Enum):
@@ -129,9 +129,9 @@ class TensorAttr:
                 f"'{self.name}' has {len(self.dims)} axes, the RKNN interface has room for {RKNN_MAX_DIMS}",
                 hint="reshape it inside the model",
             )
-        if self.size_with_stride > _LARGEST_SIZE:
+        if self.size_with_stride > _MAX_SIZE:
             raise ShapeError(
-                f"'{self.name}' takes {self.size_with_stride} bytes, the RKNN interface counts to {_LARGEST_SIZE}",
+                f"'{self.name}' takes {self.size_with_stride} bytes, the RKNN interface counts to {_MAX_SIZE}",
                 hint="compile the model for smaller shapes",
             )
         # a name that is cut must not end within a character

@@ -38,7 +38,7 @@ CROWDED = "anynpu.crowded"
 DIRECT = 2**16
 """Bytes of a body that goes straight to its place."""
 
-LONGEST_HEAD = 2**16
+MAX_HEAD_LENGTH = 2**16
 """Bytes of the head of a request."""
 
 ALIGNMENT = 64
@@ -245,8 +245,10 @@ def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
             if self.transport.is_closing():
                 self._expect("")
                 return
-            if self._stage == "head" and self._head_bytes > LONGEST_HEAD:
-                self._refuse(b"431 Request Header Fields Too Large", f"the head of a request has more than {LONGEST_HEAD} bytes")
+            if self._stage == "head" and self._head_bytes > MAX_HEAD_LENGTH:
+                self._refuse(
+                    b"431 Request Header Fields Too Large", f"the head of a request has more than {MAX_HEAD_LENGTH} bytes"
+                )
                 return
             if self._body is not None and self._body.left:
                 self._direct = True

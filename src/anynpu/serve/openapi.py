@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from ..inference_protocol import DATATYPES
-from .rest import HEADER_LENGTH, LARGEST_EXTENT, MOST_AXES, MOST_TENSORS
+from .rest import HEADER_LENGTH, MAX_AXES, MAX_EXTENT, MAX_TENSORS
 
 __all__ = ["describe"]
 
@@ -21,7 +21,7 @@ VERSION_PART = "/versions/{version}"
 
 _JSON = "application/json"
 _BYTES = "application/octet-stream"
-_LARGEST = 2**63 - 1
+_MAX_VALUE = 2**63 - 1
 
 
 def _ref(name: str) -> Schema:
@@ -40,9 +40,9 @@ def _object(properties: dict[str, Schema], optional: Collection[str] = (), **mor
 _TEXT: Schema = {"type": "string"}
 _FLAG: Schema = {"type": "boolean"}
 _NUMBER: Schema = {"type": "number"}
-_NATURAL: Schema = {"type": "integer", "minimum": 0, "maximum": _LARGEST}
+_NATURAL: Schema = {"type": "integer", "minimum": 0, "maximum": _MAX_VALUE}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
-_SHAPE = _list({"type": "integer", "minimum": 0, "maximum": LARGEST_EXTENT}, maxItems=MOST_AXES)
+_SHAPE = _list({"type": "integer", "minimum": 0, "maximum": MAX_EXTENT}, maxItems=MAX_AXES)
 _SIZE: Schema = {**_NATURAL, "description": "Bytes of the tensor behind the JSON, which then has no data"}
 
 _SHARED: dict[str, Schema] = {
@@ -117,8 +117,8 @@ _SCHEMAS: dict[str, Schema] = {
     "InferRequest": _object(
         {
             "id": {**_TEXT, "description": "Comes back in the answer"},
-            "inputs": _list(_ref("InputTensor"), maxItems=MOST_TENSORS),
-            "outputs": _list(_ref("RequestedOutput"), maxItems=MOST_TENSORS, description="Empty or left out: all"),
+            "inputs": _list(_ref("InputTensor"), maxItems=MAX_TENSORS),
+            "outputs": _list(_ref("RequestedOutput"), maxItems=MAX_TENSORS, description="Empty or left out: all"),
             "parameters": _object(
                 {
                     "priority": {**_NATURAL, "description": "1 is the most urgent; 0 is none"},

@@ -32,9 +32,9 @@ Array = npt.NDArray[Any]
 FOLDER = Path("/dev/shm")
 """Where Linux shows its shared memory objects as files."""
 
-MOST_REGIONS = 256
+MAX_REGIONS = 256
 _KEY = re.compile(r"/?([A-Za-z0-9_-][A-Za-z0-9._-]{0,200})")
-_LARGEST = 2**63 - 1
+_MAX_VALUE = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def read_place(parameters: Mapping[str, Any], name: str) -> SharedPlace | None:
 
 
 def _is_natural(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_VALUE
 
 
 class Regions:
@@ -113,8 +113,8 @@ class Regions:
         self._check_allowed()
         if name in self._regions:
             raise RequestError(f"the region '{name}' is registered already", hint="unregister it first, or take another name")
-        if len(self._regions) >= MOST_REGIONS:
-            raise RequestError(f"{MOST_REGIONS} regions are registered already", hint="unregister some, or use parts of one")
+        if len(self._regions) >= MAX_REGIONS:
+            raise RequestError(f"{MAX_REGIONS} regions are registered already", hint="unregister some, or use parts of one")
         if (
             not name
             or len(name) > 200

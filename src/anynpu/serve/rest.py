@@ -35,9 +35,9 @@ Array = npt.NDArray[Any]
 HEADER_LENGTH = "inference-header-content-length"
 """The header that says where the JSON ends and the bytes of the tensors begin."""
 
-MOST_TENSORS = 1024
-MOST_AXES = 16
-LARGEST_EXTENT = 2**31
+MAX_TENSORS = 1024
+MAX_AXES = 16
+MAX_EXTENT = 2**31
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def _outputs(document: Mapping[str, Any], default: bool) -> tuple[list[str], Out
 
 def _list(document: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     entries = document.get(key)
-    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries) or len(entries) > MOST_TENSORS:
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries) or len(entries) > MAX_TENSORS:
         raise RequestError(f"{key} is no list of tensors", hint=f'send "{key}": [{{"name": ...}}]')
     return entries
 
@@ -221,8 +221,8 @@ def _shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
     shape = entry.get("shape")
     if (
         not isinstance(shape, list)
-        or len(shape) > MOST_AXES
-        or any(isinstance(extent, bool) or not isinstance(extent, int) or not 0 <= extent <= LARGEST_EXTENT for extent in shape)
+        or len(shape) > MAX_AXES
+        or any(isinstance(extent, bool) or not isinstance(extent, int) or not 0 <= extent <= MAX_EXTENT for extent in shape)
     ):
         raise RequestError(
             f"the shape of {_shown(entry.get('name'))} is {_shown(shape)}", hint="send a list of whole numbers from 0"

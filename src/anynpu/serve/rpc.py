@@ -35,7 +35,7 @@ from .faces import Model
 from .failures import failure_of, message_of
 from .model import InferAnswer, InferRequest
 from .regions import SharedTensor, read_place
-from .rest import LARGEST_EXTENT, MOST_AXES, MOST_TENSORS, read_parameters
+from .rest import MAX_AXES, MAX_EXTENT, MAX_TENSORS, read_parameters
 from .service import NAME, Service
 
 __all__ = ["rpc_server"]
@@ -322,7 +322,7 @@ def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> tuple[dict[str, 
     shared: dict[str, SharedTensor] = {}
     own = []
     for tensor in request.inputs:
-        if any(not 0 <= extent <= LARGEST_EXTENT for extent in tensor.shape) or len(tensor.shape) > MOST_AXES:
+        if any(not 0 <= extent <= MAX_EXTENT for extent in tensor.shape) or len(tensor.shape) > MAX_AXES:
             raise RequestError(f"the shape of '{tensor.name}' is {list(tensor.shape)[:20]}", hint="send whole numbers from 0")
         place = read_place(_parameters(tensor), tensor.name) if tensor.parameters else None
         if place is None:
@@ -331,7 +331,7 @@ def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> tuple[dict[str, 
             raise RequestError(f"input '{tensor.name}' comes twice", hint="give each input once")
         else:
             shared[tensor.name] = SharedTensor(place, tensor.datatype, tuple(tensor.shape))
-    if len(request.inputs) > MOST_TENSORS or (raw and len(raw) != len(own)):
+    if len(request.inputs) > MAX_TENSORS or (raw and len(raw) != len(own)):
         raise RequestError(f"{len(own)} inputs and {len(raw)} raw contents", hint="send raw contents for all inputs or for none")
     for index, tensor in enumerate(own):
         shape = tuple(tensor.shape)

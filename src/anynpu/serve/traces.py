@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RequestTrace", "Traces", "join_requests", "note_run", "open_traces", "traced_requests", "wanted_by_environment"]
 
-MOST_RUNS = 64
+MAX_RUNS = 64
 """Runs of one request that get spans."""
 
 STAGES = ("queue", "convert inputs", "device", "convert outputs")
@@ -137,7 +137,7 @@ class RequestTrace:
 
     def ran(self, times: RunTimes) -> None:
         """The device has run for it."""
-        if len(self._runs) < MOST_RUNS:
+        if len(self._runs) < MAX_RUNS:
             self._runs.append(times)
 
     def answered(self, answer: InferAnswer) -> None:

@@ -68,7 +68,7 @@ KEY_VARIABLE = "ANYNPU_API_KEY"
 CERTIFICATES_VARIABLE = "ANYNPU_CA_FILE"
 
 _FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 1.0
+_MAX_PAUSE = 1.0
 
 
 def parse_address(address: str) -> tuple[str, str, str, bool]:
@@ -293,7 +293,7 @@ class RemoteLane:
                 raise failure
             if self._stopped.wait(wait):
                 raise JobCancelled("the request was cancelled")
-            pause = min(2 * pause, _LONGEST_PAUSE)
+            pause = min(2 * pause, _MAX_PAUSE)
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
         """As :meth:`infer`, from and to memory of this machine."""

@@ -16,7 +16,7 @@ __all__ = ["read_board", "write_board"]
 
 _FORMAT = "anynpu board profile"
 _VERSION = 1
-_LARGEST_FILE = 1 << 20
+_MAX_FILE = 1 << 20
 _MAY_BE_ZERO_OR_LESS = {"offset_ns"}
 
 
@@ -35,7 +35,7 @@ def read_board(path: str | Path) -> TimingProfile:
     'rk3588'
     """
     source = Path(path)
-    if source.stat().st_size > _LARGEST_FILE:
+    if source.stat().st_size > _MAX_FILE:
         raise _wrong(source, "it is too large")
     try:
         data = json.loads(source.read_text(encoding="utf-8"))

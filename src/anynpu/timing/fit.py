@@ -38,7 +38,7 @@ _TETHER = 5e-4
 
 _FIRST_STEP = 0.4
 _LAST_STEP = 1e-3
-_MOST_ROUNDS = 200
+_MAX_ROUNDS = 200
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _descend(loss: Callable[[Floats], float], start: Floats) -> Floats:
     best = loss(start)
     for width in (_FIRST_STEP, _FIRST_STEP / 4, _FIRST_STEP):
         steps = np.full(len(point), width)
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             for axis in range(len(point)):
                 for sign in (1.0, -1.0):
                     candidate = point.copy()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ..errors import ParameterError
 
-__all__ = ["MOST_TASKS", "Task", "read_sample"]
+__all__ = ["MAX_TASKS", "Task", "read_sample"]
 
-MOST_TASKS = 128
-_LONGEST_LINE = 254
+MAX_TASKS = 128
+_MAX_LINE_LENGTH = 254
 _SECTIONS = ("[network]", "[input]", "[golden]", "[output]")
 
 
@@ -42,8 +42,8 @@ def read_sample(path: str | Path) -> list[Task]:
         entry = line.strip()
         if not entry or entry.startswith("#"):
             continue
-        if len(entry) > _LONGEST_LINE:
-            raise _wrong(source, number, f"it has {len(entry)} characters, at most {_LONGEST_LINE} are possible")
+        if len(entry) > _MAX_LINE_LENGTH:
+            raise _wrong(source, number, f"it has {len(entry)} characters, at most {_MAX_LINE_LENGTH} are possible")
         if entry in _SECTIONS:
             section = entry
             if section == "[network]":
@@ -59,8 +59,8 @@ def read_sample(path: str | Path) -> list[Task]:
     for task in tasks:
         if not task.network:
             raise ParameterError(f"{source} has a [network] without a file", hint="put the path of a .nb file behind it")
-    if len(tasks) > MOST_TASKS:
-        raise ParameterError(f"{source} has {len(tasks)} networks, at most {MOST_TASKS} are possible", hint="divide it")
+    if len(tasks) > MAX_TASKS:
+        raise ParameterError(f"{source} has {len(tasks)} networks, at most {MAX_TASKS} are possible", hint="divide it")
     return tasks
 
 

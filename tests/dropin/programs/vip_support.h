@@ -64,20 +64,20 @@ static inline vip_buffer_create_params_t describe(vip_network network, vip_uint3
     return params;
 }
 
-#define MOST 8
+#define MAX_PORTS 8
 
 /* A network with buffers of its own. */
 typedef struct {
     vip_network network;
     vip_uint32_t inputs, outputs;
-    vip_buffer input[MOST], output[MOST];
+    vip_buffer input[MAX_PORTS], output[MAX_PORTS];
 } runner;
 
 static inline void bind_all(runner *self)
 {
     OK(vip_query_network(self->network, VIP_NETWORK_PROP_INPUT_COUNT, &self->inputs));
     OK(vip_query_network(self->network, VIP_NETWORK_PROP_OUTPUT_COUNT, &self->outputs));
-    CHECK(self->inputs <= MOST && self->outputs <= MOST);
+    CHECK(self->inputs <= MAX_PORTS && self->outputs <= MAX_PORTS);
     for (vip_uint32_t i = 0; i < self->inputs; i++) {
         vip_buffer_create_params_t params = describe(self->network, i, 1);
         OK(vip_create_buffer(&params, sizeof params, &self->input[i]));

@@ -22,7 +22,7 @@ from .native_support import single_layer
 
 FLOOR = 0.6  # registers: 0.9 and more; memory: less than 0.5
 LEAST_ROUNDS = 10
-MOST_ROUNDS = 300  # on a busy machine the best round may be a long time coming
+MAX_ROUNDS = 300  # on a busy machine the best round may be a long time coming
 PEAK_ROUNDS = 50_000
 PLAIN_PEAK_ROUNDS = 500
 
@@ -64,7 +64,7 @@ def test_convolutions_come_close_to_the_peak_of_the_processor(channels: int, ker
     control = RunControl()
     peak_macs = lib.anynpu_peak(peak_rounds)
     reached = peak = 0.0
-    for number in range(MOST_ROUNDS):
+    for number in range(MAX_ROUNDS):
         peak = max(peak, rate(lambda: lib.anynpu_peak(peak_rounds), peak_macs))
         reached = max(reached, rate(lambda: bound.run(control), macs))
         if number + 1 >= LEAST_ROUNDS and (engine.isa == "generic" or reached >= FLOOR * peak):

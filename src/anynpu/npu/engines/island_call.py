@@ -16,9 +16,9 @@ from .onnx_reader import OnnxNode
 
 __all__ = ["Call", "binary", "move"]
 
-_MOST_ELEMENTS = 1 << 28
-_MOST_BINARY_AXES = 6
-_MOST_MOVED_AXES = 8
+_MAX_ELEMENTS = 1 << 28
+_MAX_BINARY_AXES = 6
+_MAX_MOVED_AXES = 8
 _KINDS = {"a whole number": int, "a number": float, "a text": str, "a list of whole numbers": tuple}
 
 
@@ -140,14 +140,14 @@ def broadcast_shape(call: Call, *shapes: tuple[int, ...]) -> tuple[int, ...]:
         joined = tuple(int(extent) for extent in np.broadcast_shapes(*shapes))
     except ValueError as error:
         raise call.misfit(f"joins tensors of the shapes {[list(shape) for shape in shapes]}") from error
-    if math.prod(joined) > _MOST_ELEMENTS:
+    if math.prod(joined) > _MAX_ELEMENTS:
         raise UnsupportedIsland(f"{call.node.op} gives the shape {list(joined)}")
     return joined
 
 
 def move(call: Call, value: Value, shape: tuple[int, ...], strides: list[int], start: int = 0) -> Value:
     """The elements of *value* at ``start + sum(index * stride)``."""
-    if len(shape) > _MOST_MOVED_AXES:
+    if len(shape) > _MAX_MOVED_AXES:
         raise UnsupportedIsland(f"{call.node.op} of {len(shape)} axes")
     descriptor = call.plan.keeper.struct("anynpu_move")
     descriptor.axes = max(1, len(shape))
@@ -169,10 +169,10 @@ def binary(call: Call, kind: int, a: Value, b: Value) -> Value:
             merged[-1] = (merged[-1][0] * extent, left, right)
         else:
             merged.append((extent, left, right))
-    if len(merged) > _MOST_BINARY_AXES:
+    if len(merged) > _MAX_BINARY_AXES:
         raise UnsupportedIsland(f"{call.node.op} of {len(merged)} axes")
     descriptor = call.plan.keeper.struct("anynpu_float_binary")
     descriptor.kind = kind
-    for axis, entry in enumerate([(1, 0, 0)] * (_MOST_BINARY_AXES - len(merged)) + merged):
+    for axis, entry in enumerate([(1, 0, 0)] * (_MAX_BINARY_AXES - len(merged)) + merged):
         descriptor.shape[axis], descriptor.a_strides[axis], descriptor.b_strides[axis] = entry
     return call.plan.layer(lib.ANYNPU_LAYER_FLOAT_BINARY, descriptor, [a, b], shape)

@@ -22,7 +22,7 @@ __all__ = ["IslandPlan", "UnsupportedIsland", "Value"]
 Array = npt.NDArray[Any]
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
-_MOST_BYTES = 1 << 30
+_MAX_BYTES = 1 << 30
 """Of one tensor, of all tensors between layers, and of all constants that are computed: more is not for here."""
 
 
@@ -152,7 +152,7 @@ class IslandPlan:
     ) -> Value:
         result = np.empty(shape, dtype)
         self._folded_bytes += result.nbytes
-        if self._folded_bytes > _MOST_BYTES:
+        if self._folded_bytes > _MAX_BYTES:
             raise UnsupportedIsland("its constants are too large")
         arrays = [None if value is None else value.constant for value in inputs]
         table = ffi.new("void *[]", [ffi.cast("void *", a.ctypes.data) for a in (*arrays, result) if a is not None])
@@ -177,7 +177,7 @@ class IslandPlan:
 
     def _check_size(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
         nbytes = math.prod(shape) * dtype.itemsize
-        if not 0 < nbytes <= _MOST_BYTES:
+        if not 0 < nbytes <= _MAX_BYTES:
             raise UnsupportedIsland(f"a tensor has the shape {list(shape)}")
         return nbytes
 
@@ -196,6 +196,6 @@ class IslandPlan:
             place.offset = offset
             end = max(end, offset + place.nbytes)
             done.append(place)
-        if end > _MOST_BYTES:
+        if end > _MAX_BYTES:
             raise UnsupportedIsland(f"it needs {end} bytes between its layers")
         return end

@@ -32,7 +32,7 @@ __all__ = ["NativeIsland", "native_island", "supports"]
 
 Array = npt.NDArray[Any]
 
-_MOST_NODES = 2000
+_MAX_NODES = 2000
 _TYPES = (DType.FLOAT32, DType.FLOAT16)
 
 
@@ -69,7 +69,7 @@ class NativeIsland:
         values = _constants(plan, graph.constants, island.weights)
         for declared in graph.inputs:
             values[declared.name] = self._enter(plan, declared)
-        if len(graph.nodes) > _MOST_NODES:
+        if len(graph.nodes) > _MAX_NODES:
             raise UnsupportedIsland(f"it has {len(graph.nodes)} nodes")
         for node in graph.nodes:
             add_node(plan, node, values)

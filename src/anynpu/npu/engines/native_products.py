@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 _SUM_LIMIT = 1 << 31
 _WEIGHTS_AT_ONCE = 1 << 20
-_MOST_WASTE = 4  # products with zero that a fast kernel makes up for
+_MAX_WASTE = 4  # products with zero that a fast kernel makes up for
 _OPERAND_LIMIT = (1 << 15) - 1 - 128
 """A zero point up to here leaves the difference to a byte within 16 bits."""
 
@@ -64,7 +64,7 @@ def _subpixel(
     sh, sw = op.strides
     cout, _, _, depth = op.weights.shape
     (top, rows), (left, columns) = (_subpixel_taps(op, axis) for axis in (0, 1))
-    if len(rows) * len(columns) * sh * sw > _MOST_WASTE * op.weights[0, :, :, 0].size:
+    if len(rows) * len(columns) * sh * sw > _MAX_WASTE * op.weights[0, :, :, 0].size:
         return None
     absent = np.broadcast_to(op.weight_zero, cout).astype(np.int8)[:, np.newaxis]
     weights = np.empty((sh, sw, cout, len(rows), len(columns), depth), np.int8)

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _EXTERNAL = 1
-_MOST_AXES = 32
+_MAX_AXES = 32
 _TYPES: Mapping[int, np.dtype[Any]] = {
     1: np.dtype("<f4"),
     2: np.dtype("u1"),
@@ -343,7 +343,7 @@ def _constant(data: memoryview) -> OnnxConstant:
             raw = _message(value)
         elif number == 14:
             external = _signed(value) == _EXTERNAL
-    if len(shape) > _MOST_AXES or any(extent < 0 for extent in shape):
+    if len(shape) > _MAX_AXES or any(extent < 0 for extent in shape):
         raise _damaged(f"the constant '{name}' has the shape {shape}")
     dtype = _TYPES.get(kind)
     value_read = None if external or dtype is None else _elements(name, dtype, raw, listed)

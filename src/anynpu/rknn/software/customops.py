@@ -56,10 +56,10 @@ __all__ = ["CustomOperatorCalls", "CustomOperators", "OperatorLayer"]
 
 log = logging.getLogger("anynpu.rknn")
 
-_MOST_OPERATORS = 1024
+_MAX_OPERATORS = 1024
 """In one call; a larger number is a mistake, and reading so many structs would end the process."""
 
-_LARGEST_OFFSET = 2**31 - 1
+_MAX_OFFSET = 2**31 - 1
 _CALLBACKS = ("init", "prepare", "compute", "destroy")
 _SHOWN_AS = {"uint64": np.int64, "float64": np.float32}
 """Types that the interface does not know, and what it gets in their place."""
@@ -320,7 +320,7 @@ class CustomOperatorCalls:
         entry = self._context(context)
         self._supported("rknn_register_custom_ops", entry)
         entry.require_runnable_kind()
-        if op == ffi.NULL or not 0 < custom_op_num <= _MOST_OPERATORS:
+        if op == ffi.NULL or not 0 < custom_op_num <= _MAX_OPERATORS:
             raise Refusal(
                 Code.RKNN_ERR_PARAM_INVALID,
                 "the operators are a null pointer" if op == ffi.NULL else f"{custom_op_num} operators cannot be registered",
@@ -410,7 +410,7 @@ def _place(mem: Any, tensor: CustomTensor) -> None:
     buffer = tensor.buffer
     offset = buffer.offset + tensor.offset
     mem.fd = buffer.fd
-    if offset > _LARGEST_OFFSET:  # the field has 32 bits; without it the descriptor leads nowhere
+    if offset > _MAX_OFFSET:  # the field has 32 bits; without it the descriptor leads nowhere
         offset, mem.fd = 0, -1
     own = mem.fd >= 0
     flags = rknn_tensor_mem_flags

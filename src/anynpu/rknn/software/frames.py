@@ -25,7 +25,7 @@ KEPT = 64
 """Frames that nobody waited for; the oldest are forgotten."""
 
 
-_LARGEST_NUMBER = 2**64 - 1
+_MAX_NUMBER = 2**64 - 1
 
 
 class Frames:
@@ -47,10 +47,10 @@ class Frames:
             if not frame:
                 frame = self._next
                 while self._on_its_way(frame):  # the numbers have begun anew
-                    frame = frame % _LARGEST_NUMBER + 1
+                    frame = frame % _MAX_NUMBER + 1
             if self._on_its_way(frame):
                 raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"frame {frame} is on its way already", "give every frame its number")
-            self._next = max(self._next, frame) % _LARGEST_NUMBER + 1
+            self._next = max(self._next, frame) % _MAX_NUMBER + 1
             self._futures[frame] = self._pool.submit(self._run, run)
             self._futures.move_to_end(frame)
             while len(self._futures) > KEPT and next(iter(self._futures.values())).done():

@@ -40,7 +40,7 @@ _RANKING_WIDTHS = {
 }
 _RULE = "-" * 203
 _NONE = "\\"
-_MOST_SHAPES = 3
+_MAX_SHAPES = 3
 
 
 def run_microseconds(context: ModelContext) -> int:
@@ -150,8 +150,8 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _shapes(shapes: Sequence[Sequence[int]]) -> str:
-    texts = ["(" + ",".join(map(str, shape or (1,))) + ")" for shape in shapes[:_MOST_SHAPES]]
-    return ",".join(texts) + (",..." if len(shapes) > _MOST_SHAPES else "") if texts else _NONE
+    texts = ["(" + ",".join(map(str, shape or (1,))) + ")" for shape in shapes[:_MAX_SHAPES]]
+    return ",".join(texts) + (",..." if len(shapes) > _MAX_SHAPES else "") if texts else _NONE
 
 
 def _weight_shapes(layer: Layer) -> list[Sequence[int]]:

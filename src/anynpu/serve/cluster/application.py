@@ -28,7 +28,7 @@ from .plan import EVERY_BOARD, TRANSPORT, PoolPlan
 
 __all__ = ["BoardReplica", "application", "build"]
 
-MOST_REQUESTS = 10_000
+MAX_REQUESTS = 10_000
 """Requests that Ray lets into a replica: far more than its admission does, which decides."""
 
 HEALTH_PERIOD = 2.0
@@ -77,7 +77,7 @@ def application(plan: PoolPlan, options: ServeOptions, boards: int, generation: 
         name="board",
         num_replicas=boards,
         ray_actor_options={"num_cpus": 0, "resources": plan.resources, "runtime_env": {"env_vars": TRANSPORT}},
-        max_ongoing_requests=MOST_REQUESTS,
+        max_ongoing_requests=MAX_REQUESTS,
         max_queued_requests=-1,
         user_config={},
         graceful_shutdown_timeout_s=options.drain_timeout,

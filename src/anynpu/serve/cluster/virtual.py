@@ -23,7 +23,7 @@ from .plan import BOARD_RESOURCE
 __all__ = ["VirtualBoards"]
 
 HEAD = "127.0.0.2"
-_MOST = 32
+_MAX_BOARDS = 32
 _STORE = 100 * 2**20
 """Bytes of shared memory of each node."""
 
@@ -57,8 +57,8 @@ class VirtualBoards:
         present: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        if not 1 <= count <= _MOST:
-            raise OptionError(f"{count} virtual boards", hint=f"from 1 to {_MOST}")
+        if not 1 <= count <= _MAX_BOARDS:
+            raise OptionError(f"{count} virtual boards", hint=f"from 1 to {_MAX_BOARDS}")
         if resources is not None and len(resources) != count:
             raise OptionError(f"{len(resources)} resources for {count} virtual boards", hint="name one for each; '' for none")
         self._kinds = resources or ("",) * count

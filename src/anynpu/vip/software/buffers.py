@@ -40,7 +40,7 @@ ALIGNMENT = 64
 Bytes = npt.NDArray[np.uint8]
 
 _BITS_OF_4 = (vip_buffer_format_e.VIP_BUFFER_FORMAT_INT4, vip_buffer_format_e.VIP_BUFFER_FORMAT_UINT4)
-_LARGEST = 0xFFFF_FFFF
+_MAX_VALUE = 0xFFFF_FFFF
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def read_shape(params: Any, generation: Generation) -> BufferShape:
     if memory == vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_SECURE:
         raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure memory is not to be had", "use VIP_BUFFER_MEMORY_TYPE_DEFAULT")
     shape = BufferShape(dims, kind, quant, memory)
-    if shape.nbytes > _LARGEST:
+    if shape.nbytes > _MAX_VALUE:
         raise Refusal(Status.VIP_ERROR_OUT_OF_MEMORY, f"{shape.nbytes} bytes do not fit 32 bits", "make smaller buffers")
     return shape
 

@@ -30,7 +30,7 @@ _BUFFER = vip_buffer_property_e
 _GROUP = vip_group_property_e
 _HARDWARE = vip_query_hardware_property_e
 _NETWORK = vip_network_property_e
-_LARGEST = 0xFFFF_FFFF
+_MAX_VALUE = 0xFFFF_FFFF
 
 
 def answer_hardware(chip: Chip, property: int, size: int, value: Any) -> None:
@@ -164,8 +164,8 @@ def _write_name(value: Any, name: str) -> None:
 def _write_profile(value: Any, profile: Profile) -> None:
     _require(value)
     target = ffi.cast("vip_inference_profile_t *", value)
-    target.inference_time = min(profile.microseconds, _LARGEST)
-    target.total_cycle = min(profile.cycles, _LARGEST)
+    target.inference_time = min(profile.microseconds, _MAX_VALUE)
+    target.total_cycle = min(profile.cycles, _MAX_VALUE)
 
 
 def _write_sizes(attributes: Attributes, value: Any) -> None:
