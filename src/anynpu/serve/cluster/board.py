@@ -13,6 +13,7 @@ from collections import deque
 from dataclasses import replace
 
 from ...errors import AnynpuError, DeviceHungError, DeviceUnavailable, UnknownModelError
+from ..faces import Models
 from ..model import InferAnswer, InferRequest, ServedModel
 from ..options import ServeOptions
 from ..repository import Repository
@@ -28,12 +29,13 @@ class Board:
 
     :param models: ``PATH``, ``NAME=PATH``, ``NAME:VERSION=PATH``, or folders, on the board
     :param identity: tells it from all others
+    :param repository: the models themselves; those of this machine if it is None
     """
 
-    def __init__(self, models: tuple[str, ...], options: ServeOptions, identity: str) -> None:
+    def __init__(self, models: tuple[str, ...], options: ServeOptions, identity: str, repository: Models | None = None) -> None:
         self.identity = identity
         self.name = os.environ.get("ANYNPU_BOARD") or socket.gethostname()
-        self._repository = Repository(models, options)
+        self._repository: Models = Repository(models, options) if repository is None else repository
         self._obeyed: dict[str, int] = {}
         self._obeying = asyncio.Lock()
         self._hung = 0  # runs that never came back, since the last one that did
@@ -104,11 +106,13 @@ class Board:
 
     def check_health(self) -> None:
         """Raise if the board should be started anew: a session has ended on its own, or no core comes back any more."""
-        models = [model for model in self._repository.models() if isinstance(model, ServedModel)]
-        dead = next((model for model in models if model.session.closed), None)
-        if dead is not None:
-            raise DeviceUnavailable(f"the session of model '{dead.name}' on {self.name} has ended", hint="the board starts anew")
-        cores = max((model.session.cores for model in models), default=1)
+        models = self._repository.models()
+        for model in models:
+            if isinstance(model, ServedModel) and model.session.closed:
+                raise DeviceUnavailable(
+                    f"the session of model '{model.name}' on {self.name} has ended", hint="the board starts anew"
+                )
+        cores = max((model.details.cores for model in models), default=1)
         if self._hung >= max(1, cores):
             raise DeviceUnavailable(
                 f"the last {self._hung} runs on {self.name} did not come back", hint="if this repeats, reset the NPU or the board"

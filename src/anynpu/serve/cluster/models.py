@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ...errors import AnynpuError, DeviceTimeout, ModelUnavailableError, OverloadedError, UnknownModelError
@@ -50,8 +50,9 @@ class RemoteModel:
         self._options = options
         self._own = ModelCounts()
         self._gone = ModelCounts()
-        longest = None if options.max_wait_ms is None else options.max_wait_ms / 1000
-        self._admission = Admission(1, options.max_queue, longest)
+        max_wait = None if options.max_wait_ms is None else options.max_wait_ms / 1000
+        self._clock = asyncio.get_running_loop().time
+        self._admission = Admission(1, options.max_queue, max_wait, self._clock)
         self._shed = 0  # by the boards
 
     @property
@@ -144,7 +145,7 @@ class RemoteModel:
 
     async def infer(self, request: InferRequest) -> InferAnswer:
         """Run *request* on a board. Cancelling the task takes it back from there."""
-        began = time.perf_counter_ns()
+        began = self._clock()
         limit = self._options.timeout
         counts = self._own
         ticket = self._admission.enter(self.name, 1)
@@ -156,23 +157,28 @@ class RemoteModel:
         except BaseException as error:
             self._shed += isinstance(error, OverloadedError)
             counts.fail += 1
-            counts.fail_ns += time.perf_counter_ns() - began
+            counts.fail_ns += self._since(began)
             raise
         finally:
             self._admission.leave(ticket)
-        counts.answered(0, time.perf_counter_ns() - began)
+        counts.answered(0, self._since(began))
         return answer
+
+    def _since(self, began: float) -> int:
+        return round((self._clock() - began) * 1e9)
 
 
 class ClusterModels:
     """All models of a cluster.
 
     :param pools: groups of boards; two of them may have the same model
+    :param wall: nanoseconds since 1970, which all fronts share
     """
 
-    def __init__(self, pools: Sequence[Pool], options: ServeOptions) -> None:
+    def __init__(self, pools: Sequence[Pool], options: ServeOptions, wall: Callable[[], int] = time.time_ns) -> None:
         self._pools = tuple(pools)
         self._options = options
+        self._wall = wall
         self._models: dict[str, dict[str, RemoteModel]] = {}
         self._orders: Orders = {}
         self._numbers = 0
@@ -194,13 +200,14 @@ class ClusterModels:
 
     async def refresh(self) -> None:
         """Ask all boards how they are."""
-        if time.monotonic() - self._asked < _FRESH:
+        clock = asyncio.get_running_loop().time
+        if clock() - self._asked < _FRESH:
             return
         async with self._asking:
-            if time.monotonic() - self._asked >= _FRESH:
+            if clock() - self._asked >= _FRESH:
                 await asyncio.gather(*map(self._ask, self._pools))
                 self._take_in()
-                self._asked = time.monotonic()
+                self._asked = clock()
 
     def models(self) -> list[Model]:
         """All that are ready."""
@@ -256,7 +263,7 @@ class ClusterModels:
 
     async def _order(self, name: str, load: bool, path: str | None) -> None:
         before = self._orders.get(name)
-        self._numbers = max(self._numbers + 1, time.time_ns())  # later than those of any front before
+        self._numbers = max(self._numbers + 1, self._wall())  # later than those of any front before
         self._orders[name] = Order(self._numbers, load, path)
         pools = [pool for pool in self._pools if path is not None or self._knows(pool, name)]
         if not pools:

@@ -1,4 +1,4 @@
-"""The router of Ray Serve for boards: the board with the least work, and not the one that has just refused the request.
+"""The router of Ray Serve for boards: gives Ray the order of :class:`~anynpu.serve.cluster.balance.LeastWork`.
 
 It runs in the process of a front and counts the requests of that front, from their sending to their end. Ray's own count of what a replica
 has is not enough: over gRPC it comes with the answer, and then describes the past.
@@ -8,11 +8,11 @@ Belongs to the event loop of Ray's router: no lock.
 
 from __future__ import annotations
 
-import random
-from collections import Counter
 from typing import Any
 
 from ray.serve.request_router import RequestRouter
+
+from .balance import LeastWork
 
 __all__ = ["BoardRouter"]
 
@@ -22,30 +22,24 @@ class BoardRouter(RequestRouter):  # type: ignore[misc]  # untyped for us
 
     def initialize_state(self, **_: Any) -> None:
         """Called by Ray before anything else."""
-        self._inside: Counter[Any] = Counter()
+        self._work: LeastWork[str] = LeastWork()
 
     def on_send_request(self, replica_id: Any) -> None:
         """Called by Ray for everything that is sent to a board."""
         super().on_send_request(replica_id)
-        self._inside[replica_id] += 1
+        self._work.sent(replica_id.unique_id)
 
     def on_request_completed(self, replica_id: Any, internal_request_id: str) -> None:
         """Called by Ray when it has ended, however it did."""
-        self._inside[replica_id] = max(0, self._inside[replica_id] - 1)
+        self._work.ended(replica_id.unique_id)
 
     def update_replicas(self, replicas: list[Any]) -> None:
         """Called by Ray when boards join or leave."""
         super().update_replicas(replicas)
-        there = {board.replica_id for board in replicas}
-        self._inside = Counter({board: count for board, count in self._inside.items() if board in there})
+        self._work.keep(board.replica_id.unique_id for board in replicas)
 
     async def choose_replicas(self, candidate_replicas: list[Any], pending_request: Any | None = None) -> list[list[Any]]:
-        """All boards, best first: little work before much, equals by chance, and one that is to be avoided after all others."""
+        """All boards, best first."""
         avoid = "" if pending_request is None else pending_request.kwargs.get("avoid", "")
-        return [
-            [board]
-            for board in sorted(
-                candidate_replicas,
-                key=lambda board: (board.replica_id.unique_id == avoid, self._inside[board.replica_id], random.random()),
-            )
-        ]
+        ranked = self._work.ranked(candidate_replicas, lambda board: str(board.replica_id.unique_id), avoid)
+        return [[board] for board in ranked]

@@ -8,33 +8,17 @@ Ending: as the plain server ends, then the applications on the boards are taken 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import logging
-import signal
-import threading
 from collections.abc import Sequence
 
-from ray.exceptions import RayError
-from ray.serve.exceptions import RayServeException
-
-from ...errors import AnynpuError
 from ..options import ServeOptions
 from ..server import Server
 from ..service import Service
 from .engine import Engine
-from .models import ClusterModels
+from .front import Front
 from .plan import PoolPlan
-from .routing import Pool
+from .ray_platform import RayPlatform
 
 __all__ = ["ClusterServer"]
-
-log = logging.getLogger("anynpu.serve")
-
-_FIT_EVERY = 5.0
-
-_TROUBLE = (AnynpuError, RayError, RayServeException, RuntimeError, OSError)
-"""What Ray's head may answer with while it has trouble of its own; the front goes on with the boards that it knows."""
 
 
 class ClusterServer(Server):
@@ -50,7 +34,7 @@ class ClusterServer(Server):
         self, plans: Sequence[PoolPlan], options: ServeOptions | None = None, *, address: str = "auto", attach: bool = False
     ) -> None:
         super().__init__([], options)
-        self._engine = Engine(plans, self.options, address, attach)
+        self._engine = Engine(RayPlatform(self.options, address), plans, attach)
 
     def run(self) -> None:
         """Serve until a signal or :meth:`stop`. SIGHUP replaces what runs on the boards, board by board."""
@@ -70,49 +54,4 @@ class ClusterServer(Server):
             self._engine.stop()
 
     def _make_service(self) -> Service:
-        pools = [Pool(boards) for boards in self._engine.boards]
-        return Service((), self.options, _EngineModels(pools, self.options, self._engine))
-
-
-class _EngineModels(ClusterModels):
-    """The models of a cluster, together with the engine that they need."""
-
-    def __init__(self, pools: Sequence[Pool], options: ServeOptions, engine: Engine) -> None:
-        super().__init__(pools, options)
-        self._engine = engine
-        self._fitting: asyncio.Task[None] | None = None
-
-    async def load_all(self) -> None:
-        """Put a replica on every board, and ask them what they have."""
-        await asyncio.to_thread(self._engine.start)
-        await super().load_all()
-        self._fitting = asyncio.ensure_future(self._fit())
-        if threading.current_thread() is threading.main_thread():
-            loop = asyncio.get_running_loop()
-            loop.add_signal_handler(signal.SIGHUP, lambda: loop.run_in_executor(None, self._update))
-
-    async def close(self) -> None:
-        """Stop asking, and take the replicas away."""
-        if self._fitting is not None:
-            self._fitting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._fitting
-        await super().close()
-        await asyncio.to_thread(self._engine.stop)
-
-    def _update(self) -> None:
-        log.info("replacing what runs on the boards")
-        try:
-            self._engine.update()
-        except _TROUBLE as error:
-            log.error("the boards were not all replaced: %s", error)
-        else:
-            log.info("all boards are replaced")
-
-    async def _fit(self) -> None:
-        while True:
-            await asyncio.sleep(_FIT_EVERY)
-            try:
-                await asyncio.to_thread(self._engine.fit)
-            except _TROUBLE as error:
-                log.warning("the number of boards cannot be changed: %s", error)
+        return Service((), self.options, Front(self._engine, self.options))

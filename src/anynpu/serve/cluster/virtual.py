@@ -17,8 +17,8 @@ import ray
 
 from ...errors import OptionError
 from ...npu.board import runtime_folder
-from .engine import quieten
 from .plan import BOARD_RESOURCE
+from .ray_platform import quieten
 
 __all__ = ["VirtualBoards"]
 
