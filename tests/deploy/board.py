@@ -27,6 +27,7 @@ if __name__ == "__main__":
         grpc_port=int(grpc_port),
         device=FakeDevice(1, run_time=seconds, stoppable=True),
         max_queue=MAX_QUEUE,
-        max_wait_ms=600_000,
+        max_wait_ms=1e6,
+        timeout=1000.0,
     )
     Server([model], options).run()

@@ -5,27 +5,26 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import random
 import shutil
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ports import free_ports
+from waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
 REQUIRE_ALL = "ANYNPU_REQUIRE_ALL"
 INFER = "/v2/models/net/infer"
-SERVER_BOARD = Path(__file__).parent / "board.py"
+LONG = 600.0
+"""Seconds of a run that nobody waits for."""
 
-_START = 60.0
-"""Seconds that a process may take to answer: the machine may be busy."""
+SERVER_BOARD = Path(__file__).parent / "board.py"
 
 
 def program(name: str) -> str:
@@ -37,31 +36,6 @@ def program(name: str) -> str:
             pytest.fail(f"there is no {name}, and {REQUIRE_ALL} is set")
         pytest.skip(f"needs {name}")
     return path
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, below those that the kernel gives to outgoing connections: a server comes back to its own."""
-    chooser = random.Random(os.getpid() + time.monotonic_ns())
-    found: set[int] = set()
-    for _ in range(1000):
-        port = chooser.randrange(12_000, 32_000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found.add(port)
-        if len(found) == count:
-            return list(found)
-    raise AssertionError("there are no free ports")
-
-
-def wait_until(condition: Callable[[], bool], what: str, seconds: float = _START) -> None:
-    """Wait for a condition, for a bounded time."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it did not happen: {what}"
-        time.sleep(0.02)
 
 
 @dataclass(frozen=True)
@@ -78,7 +52,7 @@ class Answer:
 
 def ask(port: int, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
     """One HTTP request on a connection of its own."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()
@@ -134,14 +108,14 @@ class Process:
     def kill(self) -> None:
         """End it as the loss of power does."""
         self.popen.kill()
-        self.popen.wait(30)
+        self.popen.wait(PATIENCE)
 
     def end(self) -> None:
         """End it as an operator does; kill it if that does not help."""
         if self.popen.poll() is None:
             self.popen.terminate()
             try:
-                self.popen.wait(20)
+                self.popen.wait(PATIENCE)
             except subprocess.TimeoutExpired:
                 self.kill()
 
@@ -188,8 +162,8 @@ class Hold:
     def fill(self, count: int) -> None:
         """Run one request and let the others wait."""
         for _ in range(count):
-            connection = http.client.HTTPConnection("127.0.0.1", self.board.port, timeout=60)
-            connection.request("POST", INFER, infer_body(50.0))
+            connection = http.client.HTTPConnection("127.0.0.1", self.board.port, timeout=PATIENCE)
+            connection.request("POST", INFER, infer_body(LONG))
             self._connections.append(connection)
         wait_until(lambda: sum(self._inside()) == count, f"{count} requests are inside")
 

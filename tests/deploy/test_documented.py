@@ -15,11 +15,14 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import yaml
 from tritonclient.utils import InferenceServerException
+from waiting import PATIENCE
 
 from anynpu import InferenceSession
 
 from .proxies import ENVOY_FILE, NGINX_FILE, PROXIES, replaced
 from .running import INFER, ROOT, Board, ask, infer_body, program
+
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("proxies")]
 
 PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
 
@@ -42,7 +45,7 @@ def documented_edit(source: str) -> list[str]:
 @pytest.mark.parametrize("file", [NGINX_FILE, ENVOY_FILE], ids=["nginx", "envoy"])
 def test_the_documented_edit_gives_a_valid_file_for_two_boards(file: Path, tmp_path: Path) -> None:
     options = [word for edit in documented_edit(str(file.relative_to(ROOT))) for word in ("-e", edit)]
-    text = subprocess.run(["sed", *options, str(file)], check=True, capture_output=True, text=True, timeout=30).stdout
+    text = subprocess.run(["sed", *options, str(file)], check=True, capture_output=True, text=True, timeout=PATIENCE).stdout
     used = re.sub(r"#.*", "", text)
     assert "board-" not in used
     assert used.count("192.168.1.21") == used.count("192.168.1.22") >= 2
@@ -54,7 +57,7 @@ def test_the_documented_edit_gives_a_valid_file_for_two_boards(file: Path, tmp_p
         command = [program("nginx"), "-t", "-p", str(tmp_path), "-c", str(main)]
     else:
         command = [program("envoy"), "--mode", "validate", "-c", str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
 
@@ -79,7 +82,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     paths = folder / "anynpu.crt", folder / "anynpu.key"
     command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(paths[0]), "-keyout", str(paths[1])]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     return paths
 
 
@@ -107,7 +110,7 @@ def test_tls_as_documented(
     context = ssl.create_default_context(cafile=str(certificate[0]))
 
     def status(port: int) -> int:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=context)
+        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=context)
         try:
             connection.request("POST", INFER, infer_body())
             return connection.getresponse().status

@@ -9,7 +9,6 @@ import queue
 import re
 import select
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -19,13 +18,16 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from tritonclient.utils import InferenceServerException
+from waiting import PATIENCE, wait_until
 
 from anynpu import InferenceSession
 from anynpu.errors import AnynpuError
 
 from .board import MAX_QUEUE
 from .proxies import PROXIES, Proxy
-from .running import INFER, ROOT, Board, Hold, ask, infer_body, wait_until
+from .running import INFER, LONG, ROOT, Board, Hold, ask, infer_body
+
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("proxies")]
 
 
 def documented_arguments() -> list[tuple[str, Any]]:
@@ -120,7 +122,7 @@ def test_a_stream_keeps_its_order(proxy: Proxy) -> None:
             if number < 20:
                 client.async_stream_infer("net", [triton_input(triton_grpc, 0, number)])
             if number >= MAX_QUEUE:
-                result, error = results.get(timeout=30)
+                result, error = results.get(timeout=PATIENCE)
                 assert error is None
                 assert result.as_numpy("y")[0, 1] == 2 * (number - MAX_QUEUE)
         client.stop_stream()
@@ -143,7 +145,7 @@ def test_large_bodies_pass_and_larger_ones_are_refused(proxy: Proxy) -> None:
         pytest.raises(InferenceServerException, match=r"takes .*1, 4.*got .*4194304"),
     ):
         client.infer("net", [tensor])
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=PATIENCE)
     connection.putrequest("POST", INFER)
     connection.putheader("Content-Length", str(80 * 2**20))
     connection.endheaders()
@@ -170,18 +172,18 @@ def test_what_belongs_to_one_board_is_not_there(proxy: Proxy) -> None:
 
 def test_deadlines_and_cancellation_reach_the_board(proxy: Proxy, boards: list[Board]) -> None:
     failed, cancelled = (sum(board.status()[key] for board in boards) for key in ("failed", "cancelled"))
-    answer = ask(proxy.port, "POST", INFER, infer_body(50.0, timeout=100_000))
+    answer = ask(proxy.port, "POST", INFER, infer_body(LONG, timeout=100_000))
     assert answer.status == 504
     assert "error" in answer.json()
     with grpc_client(proxy) as client, pytest.raises(InferenceServerException) as caught:
-        client.infer("net", [triton_input(triton_grpc, 50)], client_timeout=0.3)
+        client.infer("net", [triton_input(triton_grpc, LONG)], client_timeout=0.3)
     assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
     wait_until(lambda: inside(boards) == 0, "late requests leave their boards")
 
-    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
-    connection.request("POST", INFER, infer_body(50.0))
+    connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=PATIENCE)
+    connection.request("POST", INFER, infer_body(LONG))
     with grpc_client(proxy) as client:
-        call = client.async_infer("net", [triton_input(triton_grpc, 50)], lambda result, error: None)
+        call = client.async_infer("net", [triton_input(triton_grpc, LONG)], lambda result, error: None)
         wait_until(lambda: inside(boards) == 2, "both are there")
         call.cancel()
         connection.close()
@@ -216,15 +218,14 @@ def test_a_board_that_is_lost_or_updated_costs_no_answer_and_comes_back(proxy: P
     outcomes: Counter[Any] = Counter()
     lock = threading.Lock()
     stop = threading.Event()
-    stop_at = time.monotonic() + 200
 
     def note(outcome: Any) -> None:
         with lock:
             outcomes[outcome] += 1
 
     def http_client(number: int) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=60)
-        while not stop.is_set() and time.monotonic() < stop_at:
+        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=PATIENCE)
+        while not stop.is_set():
             connection.request("POST", INFER, infer_body(0.03, number))
             answer = connection.getresponse()
             body = json.loads(answer.read())
@@ -233,7 +234,7 @@ def test_a_board_that_is_lost_or_updated_costs_no_answer_and_comes_back(proxy: P
 
     def rpc_client(number: int) -> None:
         with grpc_client(proxy, *documented_arguments(), ("grpc.client", number)) as client:
-            while not stop.is_set() and time.monotonic() < stop_at:
+            while not stop.is_set():
                 try:
                     result = client.infer("net", [triton_input(triton_grpc, 0.03, number)])
                     note(("grpc", bool(result.as_numpy("y")[0, 1] == 2 * number)))
@@ -242,7 +243,7 @@ def test_a_board_that_is_lost_or_updated_costs_no_answer_and_comes_back(proxy: P
 
     def session_client() -> None:
         with InferenceSession(f"grpc://127.0.0.1:{proxy.grpc_port}/net") as session:
-            while not stop.is_set() and time.monotonic() < stop_at:
+            while not stop.is_set():
                 try:
                     (doubled,) = session.run(None, {"x": np.array([[0.03, 5, 0, 0]], np.float32)})
                     note(("session", bool(doubled[0, 1] == 10)))
@@ -257,22 +258,22 @@ def test_a_board_that_is_lost_or_updated_costs_no_answer_and_comes_back(proxy: P
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: sum(outcomes.values()) > 30, "answers come")
+        wait_until(lambda: sum(outcomes.values()) > 2 * len(threads), "answers come")
         lost.process.kill()
         answered = sum(outcomes.values())
-        wait_until(lambda: sum(outcomes.values()) > answered + 60, "answers come without the board")
+        wait_until(lambda: sum(outcomes.values()) > answered + 4 * len(threads), "answers come without the board")
         lost.start()
         lost.wait_ready()
-        wait_until(lambda: lost.inferences() > 3, "the board takes part again")
+        wait_until(lambda: lost.inferences() > 0, "the board takes part again")
         lost.process.popen.terminate()  # for an update
-        assert lost.process.popen.wait(60) == 0
+        assert lost.process.popen.wait(PATIENCE) == 0
         lost.start()
         lost.wait_ready()
-        wait_until(lambda: lost.inferences() > 3, "the board takes part once more")
+        wait_until(lambda: lost.inferences() > 0, "the board takes part once more")
     finally:
         stop.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(PATIENCE)
         if lost.process.popen.poll() is not None:
             lost.start()
             lost.wait_ready()

@@ -20,6 +20,7 @@ import pytest
 import zmq
 from onnx import TensorProto, helper, numpy_helper
 from session.fake import FakeDevice
+from waiting import PATIENCE
 
 import anynpu
 from anynpu.tensor import DType, TensorSpec
@@ -35,7 +36,7 @@ EMPTY = np.zeros((20, 6), np.float32)
 class FrigateClient:
     """Asks as Frigate does: one REQ socket, the model first, a new socket after a timeout, zeros for whatever goes wrong."""
 
-    def __init__(self, endpoint: str, model: str, timeout_ms: int = 20_000) -> None:
+    def __init__(self, endpoint: str, model: str, timeout_ms: int = round(PATIENCE * 1000)) -> None:
         self.timeouts = 0
         self._context = zmq.Context()
         self._endpoint = endpoint
@@ -56,7 +57,7 @@ class FrigateClient:
 
     def introduce(self) -> bool:
         self._socket.send_multipart([json.dumps({"model_request": True, "model_name": self._model}).encode()])
-        self._socket.setsockopt(zmq.RCVTIMEO, 30_000)
+        self._socket.setsockopt(zmq.RCVTIMEO, round(PATIENCE * 1000))
         (reply,) = self._socket.recv_multipart()
         self._socket.setsockopt(zmq.RCVTIMEO, self._timeout_ms)
         answer = json.loads(reply)
@@ -148,7 +149,7 @@ class DetectorProcess:
     def end(self, number: int) -> int:
         assert self.popen is not None
         self.popen.send_signal(number)
-        return self.popen.wait(30)
+        return self.popen.wait(PATIENCE)
 
 
 @pytest.fixture
@@ -158,7 +159,7 @@ def endpoint(tmp_path: Path) -> str:
 
 @pytest.fixture
 def detector(detection_model: Path, endpoint: str) -> Iterator[DetectorProcess]:
-    process = DetectorProcess(detection_model, endpoint, "--timeout", "20")
+    process = DetectorProcess(detection_model, endpoint, "--timeout", str(PATIENCE))
     yield process
     if process.popen is not None and process.popen.poll() is None:
         process.end(signal.SIGKILL)
@@ -236,7 +237,7 @@ class Serving:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(PATIENCE)
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -247,7 +248,7 @@ class Serving:
     def end(self) -> None:
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         self._session.close()
 
@@ -264,9 +265,9 @@ class BoxDevice(FakeDevice):
 
 
 def test_a_late_picture_is_given_up_and_frigate_goes_on(load: Load, endpoint: str) -> None:
-    slow = {"seconds": 30.0}
+    slow = {"seconds": 600.0}
     device = BoxDevice(run_time=lambda lane: slow["seconds"], stoppable=True)
-    serving = Serving(load, device, endpoint, timeout=0.3)
+    serving = Serving(load, device, endpoint, timeout=5.0)
     client = FrigateClient(endpoint, "net", timeout_ms=100)
     picture = np.full((1, 4, 4, 3), 7, np.uint8)
     try:
@@ -288,7 +289,7 @@ def test_several_detectors_of_frigate_use_several_cores(load: Load, endpoint: st
     """Two pictures are on the device at the same time: neither is answered before both are there."""
     device = BoxDevice(gated=True)
     assert device.gate is not None
-    serving = Serving(load, device, endpoint, timeout=30)
+    serving = Serving(load, device, endpoint, timeout=PATIENCE)
     clients = [FrigateClient(endpoint, "net") for _ in range(2)]
     answers: dict[int, Any] = {}
     threads = [
@@ -302,7 +303,7 @@ def test_several_detectors_of_frigate_use_several_cores(load: Load, endpoint: st
         assert not answers
         device.gate.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(PATIENCE)
         assert [answers[number][0, 0] for number in range(2)] == [0, 1]
     finally:
         device.gate.set()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from session.fake import FakeDevice
+from waiting import PATIENCE
 
 from anynpu.serve import ServeOptions, Server
 from anynpu.tensor import DType, TensorSpec
@@ -66,7 +67,7 @@ def exchange(
     server: Server, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
 ) -> tuple[int, dict[str, str], bytes]:
     """One HTTP request: status, headers and body of its answer."""
-    connection = http.client.HTTPConnection(server.http_address, timeout=20)
+    connection = http.client.HTTPConnection(server.http_address, timeout=PATIENCE)
     try:
         connection.request(method, path, body, dict(headers or {}))
         answer = connection.getresponse()
@@ -90,7 +91,7 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
     servers: list[Server] = []
 
     def start(device: FakeDevice, *models: str | Path, **options: Any) -> Server:
-        given = {"host": "127.0.0.1", "port": 0, "grpc_port": 0, "drain_timeout": 10.0, "device": device, **options}
+        given = {"host": "127.0.0.1", "port": 0, "grpc_port": 0, "drain_timeout": PATIENCE, "device": device, **options}
         server = Server(models or [folder], ServeOptions(**given))
         server.start()
         servers.append(server)
@@ -98,4 +99,4 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
     yield start
     for server in servers:
-        server.stop(30)
+        server.stop(PATIENCE)

@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import tritonclient.http as triton_http
 from session.fake import FakeDevice
+from waiting import PATIENCE, wait_until
 
 from anynpu.serve import Server
 from anynpu.serve.connection import ALIGNMENT, DIRECT, GRACE, MAX_HEAD_LENGTH
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
-from .test_load import status_of, wait_until
+from .test_load import status_of
 
 SIZE = 100_000
 INFER = "/v2/models/net/infer"
@@ -47,7 +48,7 @@ def head_of(body: bytes, json_length: int, *more: str) -> bytes:
 
 
 def connect(server: Server) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
 
 
 def read_answer(connection: socket.socket, rest: bytes = b"") -> tuple[int, bytes, bytes]:
@@ -84,12 +85,12 @@ def test_a_large_body_lies_where_the_tensor_is_wanted(serve: Serve) -> None:
     for array in given:
         np.testing.assert_array_equal(array, 3.0)
         assert array.ctypes.data % ALIGNMENT == 0
-    wait_until(lambda: status_of(server)["inflight_bytes"] == 0)
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
 
 
 @pytest.mark.parametrize("way", ["chunked", "expect", "pipelined"])
 def test_other_ways_to_send_a_large_body(serve: Serve, way: str) -> None:
-    server = serve(Large(), max_wait_ms=10_000)
+    server = serve(Large(), max_wait_ms=1e6)
     body, length = large_body()
     with connect(server) as connection:
         if way == "chunked":
@@ -115,7 +116,7 @@ def test_other_ways_to_send_a_large_body(serve: Serve, way: str) -> None:
 
 def test_a_refused_body_is_thrown_away_and_the_connection_goes_on(serve: Serve) -> None:
     device = Large(1, gated=True)
-    server = serve(device, max_queue=1, max_wait_ms=60_000)
+    server = serve(device, max_queue=1, max_wait_ms=1e6)
     assert device.gate is not None
     body, length = large_body()
     request = head_of(body, length) + body
@@ -123,7 +124,7 @@ def test_a_refused_body_is_thrown_away_and_the_connection_goes_on(serve: Serve) 
         first.sendall(request)
         device.wait_entered()
         second.sendall(request)
-        wait_until(lambda: status_of(server)["models"][0]["waiting"] == 1)
+        wait_until(lambda: status_of(server)["models"][0]["waiting"] == 1, "the second waits")
         for _ in range(3):
             third.sendall(request)
             status, answer, _ = read_answer(third)
@@ -146,11 +147,11 @@ def test_a_refusal_reaches_a_client_that_wants_its_connection_closed(serve: Serv
                 time.sleep(0.01)
             status, _, rest = read_answer(connection)
             assert (status, rest, connection.recv(100)) == (413, b"", b"")
-    wait_until(lambda: status_of(server)["connections"] == 1)
+    wait_until(lambda: status_of(server)["connections"] == 1, "the connection is closed")
     with connect(server) as connection:  # one that never sends it is not waited for
         connection.sendall(head_of(body, length, "Connection: close"))
         assert read_answer(connection)[0] == 413
-    wait_until(lambda: status_of(server)["connections"] == 1)
+    wait_until(lambda: status_of(server)["connections"] == 1, "the connection is closed")
 
 
 def test_a_client_that_goes_away_in_the_middle_of_its_body(serve: Serve) -> None:
@@ -160,10 +161,10 @@ def test_a_client_that_goes_away_in_the_middle_of_its_body(serve: Serve) -> None
     for share in (0, 1000, len(body) // 2, len(body) - 1):
         with connect(server) as connection:
             connection.sendall(head_of(body, length) + body[:share])
-            wait_until(lambda: status_of(server)["inflight_bytes"] == len(body))
-        wait_until(lambda: status_of(server)["inflight_bytes"] == 0)
+            wait_until(lambda: status_of(server)["inflight_bytes"] == len(body), "the body is expected")
+        wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
     assert device.writes == []
-    wait_until(lambda: status_of(server)["connections"] == 1)
+    wait_until(lambda: status_of(server)["connections"] == 1, "the connection is closed")
 
 
 def test_a_body_that_stops_coming_is_not_waited_for(serve: Serve) -> None:
@@ -175,7 +176,7 @@ def test_a_body_that_stops_coming_is_not_waited_for(serve: Serve) -> None:
             assert connection.recv(100) == b""
         except ConnectionResetError:
             pass
-    wait_until(lambda: status_of(server)["inflight_bytes"] == 0)
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
 
 
 def test_a_body_that_is_too_large_is_not_taken_in(serve: Serve) -> None:
@@ -241,7 +242,7 @@ def test_idle_clients_do_not_keep_others_out(serve: Serve) -> None:
 
 def test_a_connection_too_many_is_told_so(serve: Serve) -> None:
     server = serve(FakeDevice(), max_connections=2)
-    kept = [http.client.HTTPConnection(server.http_address, timeout=20) for _ in range(2)]
+    kept = [http.client.HTTPConnection(server.http_address, timeout=PATIENCE) for _ in range(2)]
     for one in kept:  # they owe nothing
         one.request("GET", "/v2/health/live")
         one.getresponse().read()
@@ -257,4 +258,4 @@ def test_a_connection_too_many_is_told_so(serve: Serve) -> None:
         except (http.client.HTTPException, ConnectionError):
             return False
 
-    wait_until(serves_again)
+    wait_until(serves_again, "there is room again")

@@ -12,7 +12,6 @@ import os
 import random
 import re
 import socket
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -22,6 +21,7 @@ import grpc
 import numpy as np
 import pytest
 from session.fake import FakeDevice
+from waiting import PATIENCE, wait_until
 
 from anynpu.errors import RequestError
 from anynpu.inference_protocol import METHODS, SERVICE, messages
@@ -39,13 +39,13 @@ CLIENT_ERRORS = {"OK", "INVALID_ARGUMENT", "NOT_FOUND", "DEADLINE_EXCEEDED"}
 
 def check_unharmed(server: Server) -> None:
     """Nothing is held, nobody is connected but the one who asks, a right request is answered, and nothing counts as failed."""
-    for _ in range(200):  # closed connections are noticed a moment later
+
+    def held() -> tuple[int, ...]:
         status = json.loads(exchange(server, "GET", "/status/data")[2])
-        held = status["inflight_bytes"], status["connections"], status["models"][0]["running"], status["models"][0]["waiting"]
-        if held == (0, 1, 0, 0):
-            break
-        time.sleep(0.05)
-    assert held == (0, 1, 0, 0)
+        model = status["models"][0]
+        return status["inflight_bytes"], status["connections"], model["running"], model["waiting"]
+
+    wait_until(lambda: held() == (0, 1, 0, 0), "nothing is held")  # closed connections are noticed a moment later
     assert exchange(server, "POST", INFER, infer_body())[0] == 200
     assert b'outcome="failed"' not in exchange(server, "GET", "/metrics")[2]
 
@@ -70,7 +70,7 @@ def test_any_body_gets_an_answer_or_a_client_error(serve: Serve, seed: int) -> N
     server = serve(FakeDevice(), max_wait_ms=10_000, max_request_bytes=2**19)
     rng = random.Random(seed)
     seen: Counter[int] = Counter()
-    with closing(http.client.HTTPConnection(server.http_address, timeout=20)) as connection:
+    with closing(http.client.HTTPConnection(server.http_address, timeout=PATIENCE)) as connection:
         for _ in range(5000 * TIMES):
             body, headers = wrong_body(rng)
             connection.request("POST", INFER, body, headers)
@@ -195,7 +195,7 @@ def channel(serve: Serve) -> Iterator[tuple[Server, Any]]:
 def outcome(call: Callable[..., Any], data: bytes) -> str:
     """The status of a call; an error must have a text."""
     try:
-        call(data, timeout=20)
+        call(data, timeout=PATIENCE)
     except grpc.RpcError as error:
         text, code = error.details(), str(error.code().name)
     else:
@@ -247,7 +247,7 @@ def test_any_message_in_a_stream_of_grpc(channel: tuple[Server, Any]) -> None:
     right = inference_message().SerializeToString()
     for _ in range(10 * TIMES):
         given = [right if number % 10 == 9 else wrong_message(rng) for number in range(100)]
-        answers = list(call(iter(given), timeout=20))
+        answers = list(call(iter(given), timeout=PATIENCE))
         assert len(answers) == 100
         assert all(len(answer.error_message) > 10 or answer.infer_response.outputs for answer in answers)
         assert all(answer.infer_response.outputs for answer in answers[9::10])
@@ -265,7 +265,7 @@ def test_any_bytes_on_a_connection_of_grpc(channel: tuple[Server, Any]) -> None:
         data = rng.choice(
             [frame, preface + frame, preface + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" + frame, b"GET / HTTP/1.1\r\n\r\n"]
         )
-        with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=PATIENCE) as client:
             client.sendall(data)
             client.shutdown(socket.SHUT_WR)
             try:

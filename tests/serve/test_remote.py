@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ports import free_ports
 from session.fake import IMAGE, FakeDevice, feed
+from waiting import PATIENCE, wait_until
 
 from anynpu.errors import (
     DeviceTimeout,
@@ -27,6 +27,7 @@ from anynpu.session.remote import parse_address
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
 
 from .conftest import EchoDevice, Serve, samples
+from .test_load import one_model
 
 
 def test_addresses() -> None:
@@ -114,7 +115,7 @@ def test_images_in_either_layout(serve: Serve, server_layout: str, layout: str) 
 
 
 def test_errors(serve: Serve) -> None:
-    device = FakeDevice(1, run_time=30.0, stoppable=True)  # nobody below waits for its answer
+    device = FakeDevice(1, run_time=600.0, stoppable=True)  # nobody below waits for its answer
     server = serve(device)
     with pytest.raises(UnknownModelError, match="no model 'other'"):
         InferenceSession(f"grpc://{server.grpc_address}/other")
@@ -126,10 +127,10 @@ def test_errors(serve: Serve) -> None:
         with pytest.raises(OptionError, match="chooses its cores itself"):
             session.backend.open_lane(2)
         job = session.submit(None, feed())
-        time.sleep(0.1)
+        wait_until(lambda: device.core_runs, "the run begins")
         assert job.cancel()
         with pytest.raises(JobCancelled):
-            job.result(20)
+            job.result(PATIENCE)
         with pytest.raises(DeviceTimeout):
             session.run(None, feed(), timeout=0.2)
 
@@ -143,32 +144,39 @@ def test_codes_of_a_quantised_output_cannot_be_had(serve: Serve) -> None:
 
 
 def test_a_server_that_sheds_is_asked_again(serve: Serve) -> None:
-    device = FakeDevice(1, run_time=0.05)
-    server = serve(device, max_queue=1, max_wait_ms=1)
-    sessions = [InferenceSession(f"grpc://{server.grpc_address}/net") for _ in range(4)]
-    results: list[float] = []
-
-    def ask(session: InferenceSession) -> None:
-        for number in range(4):
-            results.append(float(session.run(None, feed(number))[0][0, 0]))
-
-    threads = [threading.Thread(target=ask, args=(session,)) for session in sessions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert sorted(results) == sorted([0.0, 2.0, 4.0, 6.0] * 4)
-    jobs = [session.submit(None, feed()) for session in sessions for _ in range(2)]
-    impatient = make_provider_options(submit_timeout_ms=40)
-    with (
-        InferenceSession(f"grpc://{server.grpc_address}/net", provider_options=impatient) as last,
-        pytest.raises(OverloadedError),
-    ):
-        [last.run(None, feed()) for _ in range(20)]
-    for job in jobs:
-        job.result(30)
+    device = FakeDevice(1, gated=True)
+    server = serve(device, max_queue=1, max_wait_ms=1e6)
+    assert device.gate is not None
+    address = f"grpc://{server.grpc_address}/net"
+    patient = make_provider_options(submit_timeout_ms=round(PATIENCE * 1000))
+    sessions = [InferenceSession(address, provider_options=patient) for _ in range(4)]
+    jobs = [session.submit(None, feed(number)) for number, session in enumerate(sessions)]
+    # one runs, one waits, two are refused again and again
+    wait_until(lambda: one_model(server)["shed"] >= 4, "a request that was refused comes again")
+    device.gate.set()
+    assert [float(job.result(PATIENCE)[0][0, 0]) for job in jobs] == [0.0, 2.0, 4.0, 6.0]
     for session in sessions:
         session.close()
+
+
+def test_a_server_that_sheds_for_too_long_is_given_up(serve: Serve) -> None:
+    device = FakeDevice(1, gated=True)
+    server = serve(device, max_queue=1, max_wait_ms=1e6)
+    assert device.gate is not None
+    address = f"grpc://{server.grpc_address}/net"
+    impatient = make_provider_options(submit_timeout_ms=40)
+    with (
+        InferenceSession(address) as first,
+        InferenceSession(address) as second,
+        InferenceSession(address, provider_options=impatient) as last,
+    ):
+        jobs = [first.submit(None, feed()), second.submit(None, feed())]
+        wait_until(lambda: one_model(server)["waiting"] == 1, "the queue is full")
+        with pytest.raises(OverloadedError):
+            last.run(None, feed())
+        device.gate.set()
+        for job in jobs:
+            job.result(PATIENCE)
 
 
 def test_the_connection_comes_back(tmp_path: Path) -> None:
@@ -176,23 +184,22 @@ def test_the_connection_comes_back(tmp_path: Path) -> None:
     model.write_bytes(b"model")
 
     def start(port: int) -> Server:
-        server = Server([model], ServeOptions(port=0, grpc_port=port, device=FakeDevice(2), drain_timeout=5))
+        server = Server([model], ServeOptions(port=0, grpc_port=port, device=FakeDevice(2), drain_timeout=PATIENCE))
         server.start()
         return server
 
-    server = start(0)
+    server = start(*free_ports(1))
     address = f"grpc://{server.grpc_address}/net"
     port = server.grpc_port
     assert port is not None
     with InferenceSession(address) as session:
         assert session.run(None, feed(1))[0][0, 0] == 2
-        server.stop(30)
+        server.stop(PATIENCE)
         waiting = session.submit(None, feed(7))
-        time.sleep(0.2)
-        assert not waiting.done()
+        assert not waiting.done()  # there is nobody to answer it
         server = start(port)
-        assert waiting.result(20)[0][0, 0] == 14
+        assert waiting.result(PATIENCE)[0][0, 0] == 14
         assert session.run(None, feed(2))[0][0, 0] == 4
-        server.stop(30)
+        server.stop(PATIENCE)
     with pytest.raises(DeviceUnavailable, match="does not answer"):
         InferenceSession(address, provider_options=make_provider_options(submit_timeout_ms=200))

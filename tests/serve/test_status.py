@@ -12,13 +12,14 @@ import pytest
 from browser import open_page
 from prometheus_client.parser import text_string_to_metric_families
 from session.fake import FakeDevice
+from waiting import PATIENCE, wait_until
 
 from anynpu.serve import Server
 from anynpu.serve.history import KEPT, History
 from anynpu.serve.logs import JsonFormatter
 
 from .conftest import Serve, exchange, infer_body
-from .test_load import one_model, wait_until
+from .test_load import one_model
 
 INFER = "/v2/models/net/infer"
 
@@ -35,7 +36,7 @@ def figures(server: Server) -> dict[tuple[str, ...], float]:
 
 
 def test_figures_for_prometheus(serve: Serve) -> None:
-    server = serve(FakeDevice(2, run_time=0.002), max_wait_ms=1000)
+    server = serve(FakeDevice(2, run_time=0.002), max_wait_ms=1e6)
     for _ in range(5):
         exchange(server, "POST", INFER, infer_body())
     exchange(server, "POST", INFER, b"{}")
@@ -48,7 +49,8 @@ def test_figures_for_prometheus(serve: Serve) -> None:
     assert found["anynpu_runs_total", "net", "1"] == 5
     assert found["anynpu_waiting", "net", "1"] == 0
     assert found["anynpu_shed_total", "net", "1"] == 0
-    assert found["anynpu_core_busy_seconds_total", "0", "net", "1"] > 0.005
+    busy = [value for key, value in found.items() if key[0] == "anynpu_core_busy_seconds_total"]
+    assert sum(busy) >= 0.0099  # five runs of 2 ms
     assert found["anynpu_connections",] == 1
 
 
@@ -56,7 +58,7 @@ def test_logs_are_json(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "anynpu.serve"):
         server = serve(FakeDevice(fails=lambda _: True), access_log=True)
         exchange(server, "POST", INFER, infer_body())
-        server.stop(30)
+        server.stop(PATIENCE)
     lines = [json.loads(JsonFormatter().format(record)) for record in caplog.records if record.name == "anynpu.serve"]
     access = [line for line in lines if "outcome" in line]
     assert [(line["model"], line["protocol"], line["outcome"]) for line in access] == [("net", "http", "failed")]
@@ -64,8 +66,9 @@ def test_logs_are_json(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     assert lines[-1]["message"] == "ended"
 
 
+@pytest.mark.full
 def test_the_page_moves_under_load(serve: Serve, tmp_path: Path) -> None:
-    server = serve(FakeDevice(3, run_time=0.004), max_wait_ms=1000)
+    server = serve(FakeDevice(3, run_time=0.05), max_wait_ms=1e6)
     stop = threading.Event()
 
     def load() -> None:
@@ -76,15 +79,16 @@ def test_the_page_moves_under_load(serve: Serve, tmp_path: Path) -> None:
     for client in clients:
         client.start()
     try:
+        wait_until(lambda: one_model(server)["answered"] > 0, "a request is answered")
         first, console = open_page(f"http://{server.http_address}/status")
-        wait_until(lambda: len(one_model(server)["history"]) >= 3)
+        wait_until(lambda: len(one_model(server)["history"]) >= 3, "the history grows")
         second, more = open_page(f"http://{server.http_address}/")
         picture = tmp_path / "status.png"
         open_page(f"http://{server.http_address}/status", screenshot=picture)
     finally:
         stop.set()
         for client in clients:
-            client.join(30)
+            client.join(PATIENCE)
     assert console + more == []
     assert 'data-model="net:1"' in first
     assert "live" in first
@@ -105,6 +109,7 @@ def _figure(page: str, name: str) -> float:
     return float(found[1])
 
 
+@pytest.mark.full
 def test_the_page_asks_for_a_key(serve: Serve) -> None:
     server = serve(FakeDevice(), api_keys=("a-key-of-the-tests-0123456789",))
     page, _ = open_page(f"http://{server.http_address}/status")
