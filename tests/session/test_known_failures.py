@@ -100,7 +100,7 @@ def test_10_the_queue_never_holds_more_than_it_may_and_never_loses_a_wake_up() -
     device = FakeDevice(1, run_time=0.0002)
     most = 0
     with device.open(max_queue_size=2, submit_timeout_ms=60000) as session:
-        group = session._scheduler._main
+        group = session._runner.machine._main
 
         def submit() -> None:
             nonlocal most

@@ -223,12 +223,12 @@ def test_an_interrupt_while_waiting_leaves_nothing_behind(monkeypatch: pytest.Mo
     with device.open() as session:
         job = session.submit(None, feed(1))
         device.wait_entered()
-        scheduler = session._scheduler
+        runner = session._runner
 
         def interrupted(request: Any) -> float:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(scheduler, "_patience", interrupted)
+        monkeypatch.setattr(runner, "_patience", interrupted)
         with pytest.raises(KeyboardInterrupt):
             session.run(None, feed(2))
         monkeypatch.undo()

@@ -213,7 +213,7 @@ def test_finished_requests_with_far_deadlines_are_forgotten() -> None:
     with FakeDevice(1).open() as session:
         for _ in range(1000):
             session.submit(None, feed(), timeout=3600).result(30)
-        assert len(session._scheduler._timekeeper._heap) <= 300
+        assert len(session._runner._timekeeper._heap) <= 300
 
 
 def test_cancelling() -> None:

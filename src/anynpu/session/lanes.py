@@ -1,8 +1,8 @@
 """Lanes in groups: a group is a queue and the lanes that serve it.
 
 There is a group for each core of a schedule, or one for all lanes; a request that asks for a core of its own makes a group for that core
-if there is none. Groups and slots have no lock: they belong to the scheduler and change under its lock. ``Slot.lane`` belongs to the
-thread that holds the slot.
+if there is none. Groups and slots belong to the state machine and change under the runner's lock. ``Slot.lane`` belongs to the thread
+that runs the slot's request.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def core_label(mask: int) -> str:
 
 
 class Slot:
-    """The place of one lane: open, or still to be opened by the thread that holds the slot."""
+    """The place of one lane: open, or still to be opened by the thread that runs the first request."""
 
     __slots__ = ("busy_ns", "failures", "group", "index", "jobs", "lane", "lost", "request", "thread")
 
@@ -42,9 +42,9 @@ class Slot:
         self.group = group
         self.index = index
         self.lane = lane
-        self.request: Request | None = None  # what it works on
+        self.request: Request | None = None
         self.lost = False  # its thread did not come back from the device
-        self.thread = 0  # the worker that holds it
+        self.thread = 0  # the worker that runs its request
         self.failures = 0  # in a row
         self.jobs = 0
         self.busy_ns = 0
@@ -58,28 +58,31 @@ class Slot:
 class Group:
     """A queue and its lanes."""
 
-    __slots__ = ("blocked", "free", "mask", "most", "queue", "slots")
+    __slots__ = ("blocked", "free", "limit", "mask", "queue", "slots")
 
-    def __init__(self, mask: int, most: int) -> None:
+    def __init__(self, mask: int, limit: int) -> None:
         self.mask = mask
-        self.most = most  # lanes that it may have
+        self.limit = limit  # lanes that it may have
         self.slots: list[Slot] = []
         self.free: list[Slot] = []
         self.queue: deque[Request] = deque()
         self.blocked: deque[Request] = deque()  # wait for room in the queue
 
     def take(self) -> Slot | None:
-        """A slot that nobody holds: free, or new if there may be one more."""
+        """A slot without a request: a free one, or a new one if the group may have more; None if there is none."""
         if self.free:
             return self.free.pop()
-        if len(self.slots) < self.most:
+        if len(self.slots) < self.limit:
             return self.add()
         return None
 
     def add(self, lane: Lane | None = None) -> Slot:
-        """A new slot, which the caller holds."""
+        """A new slot."""
         used = {slot.index for slot in self.slots}
-        slot = Slot(self, next(index for index in range(len(used) + 1) if index not in used), lane)
+        index = 0
+        while index in used:
+            index += 1
+        slot = Slot(self, index, lane)
         self.slots.append(slot)
         return slot
 

@@ -1,11 +1,11 @@
 """What ends sessions that nobody closes: forgotten ones, those alive at the end of the interpreter, those of a forked parent.
 
 A forgotten session is closed by a thread of its own kind, the reaper: the last reference may go anywhere, in the middle of a garbage
-collection too, where taking any lock could wait for ever. The finalizer therefore only puts the scheduler on a queue whose ``put`` is made
+collection too, where taking any lock could wait for ever. The finalizer therefore only puts the runner on a queue whose ``put`` is made
 for that. New sessions wait while too many forgotten ones are on the queue, so that memory stays bounded.
 
 The reaper and the two hooks (at exit, after a fork) come into being with the first session of a process; importing changes nothing. The
-module's lock protects their creation; the set of live schedulers is weak.
+module's lock protects their creation; the set of live runners is weak.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 
-from .scheduler import Scheduler
+from .runner import Runner
 
 __all__ = ["Keeper", "keep"]
 
@@ -28,26 +28,26 @@ AT_EXIT = 5.0
 """Seconds that requests which run at the end of the interpreter are waited for."""
 
 _lock = threading.Lock()
-_live: weakref.WeakSet[Scheduler] = weakref.WeakSet()
-_forgotten: queue.SimpleQueue[Scheduler] = queue.SimpleQueue()
+_live: weakref.WeakSet[Runner] = weakref.WeakSet()
+_forgotten: queue.SimpleQueue[Runner] = queue.SimpleQueue()
 _reaper: threading.Thread | None = None
 _hooked = False
 
 
 class Keeper:
-    """Ties the end of a session to the end of its scheduler."""
+    """Ties the end of a session to the end of its runner."""
 
-    def __init__(self, owner: object, scheduler: Scheduler) -> None:
-        self._finalizer = weakref.finalize(owner, _forgotten.put, scheduler)
+    def __init__(self, owner: object, runner: Runner) -> None:
+        self._finalizer = weakref.finalize(owner, _forgotten.put, runner)
         self._finalizer.atexit = False  # the hook at exit closes in the right order
 
     def done(self) -> None:
-        """The scheduler was closed by hand."""
+        """The runner was closed by hand."""
         self._finalizer.detach()
 
 
-def keep(owner: object, scheduler: Scheduler) -> Keeper:
-    """See to it that *scheduler* is closed when *owner* is forgotten or the interpreter ends."""
+def keep(owner: object, runner: Runner) -> Keeper:
+    """See to it that *runner* is closed when *owner* is forgotten or the interpreter ends."""
     global _reaper, _hooked
     with _lock:
         if not _hooked:
@@ -58,8 +58,8 @@ def keep(owner: object, scheduler: Scheduler) -> Keeper:
         if _reaper is None:
             _reaper = threading.Thread(target=_reap, name="anynpu session reaper", daemon=True)
             _reaper.start()
-        _live.add(scheduler)
-    return Keeper(owner, scheduler)
+        _live.add(runner)
+    return Keeper(owner, runner)
 
 
 def make_room() -> None:
@@ -71,15 +71,15 @@ def make_room() -> None:
 
 def _reap() -> None:
     while True:
-        scheduler = _forgotten.get()
-        scheduler.close(timeout=AT_EXIT)
-        del scheduler
+        runner = _forgotten.get()
+        runner.close(timeout=AT_EXIT)
+        del runner
 
 
 def _at_exit() -> None:
     limit = time.monotonic() + AT_EXIT
-    for scheduler in list(_live):
-        scheduler.close(timeout=max(0.0, limit - time.monotonic()))
+    for runner in list(_live):
+        runner.close(timeout=max(0.0, limit - time.monotonic()))
 
 
 def _after_fork() -> None:
@@ -87,6 +87,6 @@ def _after_fork() -> None:
     _lock = threading.Lock()
     _reaper = None
     _forgotten = queue.SimpleQueue()
-    for scheduler in list(_live):
-        scheduler.abandon_after_fork()
+    for runner in list(_live):
+        runner.abandon_after_fork()
     _live = weakref.WeakSet()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from ..errors import DeviceTimeout, SessionError
-from .request import Request, Results
+from .request import Request, Results, let_go
 
 if TYPE_CHECKING:
     from .session import InferenceSession
@@ -33,7 +33,7 @@ class Ticket:
         request.notify = self._done
 
     def _done(self, request: Request) -> None:
-        self._lock.release()
+        let_go(self._lock)
 
     def take(self, timeout: float | None = None) -> Results:
         """Wait for the result, or raise what went wrong. Once."""
@@ -83,7 +83,7 @@ class Pipeline:
             self._tickets.append(ticket)
             due = self._tickets.popleft() if len(self._tickets) > depth else None
         for pending in old:
-            session._scheduler.cancel(pending.request)
+            session._runner.cancel(pending.request)
         return None if due is None else due.take()
 
     def drain(self, timeout: float | None = None) -> list[Results]:
@@ -119,7 +119,7 @@ def stream(
                 yield tickets.popleft().take()
         finally:
             for ticket in tickets:
-                session._scheduler.cancel(ticket.request)
+                session._runner.cancel(ticket.request)
         return
     finished: queue.SimpleQueue[Request] = queue.SimpleQueue()
     flying: set[Request] = set()
@@ -132,10 +132,11 @@ def stream(
             yield _arrived(finished, flying)
     finally:
         for request in flying:
-            session._scheduler.cancel(request)
+            session._runner.cancel(request)
 
 
 def _arrived(finished: queue.SimpleQueue[Request], flying: set[Request]) -> Results:
-    request = finished.get()
-    flying.discard(request)
+    while (request := finished.get()) not in flying:  # told of it twice, after an interrupt
+        pass
+    flying.remove(request)
     return taken(request)

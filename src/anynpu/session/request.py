@@ -1,7 +1,8 @@
 """One inference on its way through a session, and the future that a user holds for it.
 
-A :class:`Request` has no lock of its own: ``state``, ``slot`` and ``hooked`` belong to the scheduler and change under its lock; ``outcome``
-and ``error`` are written by the one thread that executes or denies the request, before the state becomes DONE.
+A :class:`Request` has no lock of its own: ``state``, ``slot``, ``runner`` and ``hooked`` belong to the state machine and change under the
+runner's lock; ``outcome`` and ``error`` are written before the state becomes DONE. :func:`complete` is the one place that tells whoever
+waits for a request.
 """
 
 from __future__ import annotations
@@ -23,20 +24,28 @@ if TYPE_CHECKING:
     from .backend import Lane
     from .feeds import Feed
     from .lanes import Group, Slot
-    from .scheduler import Scheduler
+    from .runner import Runner
 
-__all__ = ["BLOCKED", "DONE", "Job", "QUEUED", "RUNNING", "Request", "Results"]
+__all__ = ["BLOCKED", "CALLER", "DONE", "Job", "NEW", "NOBODY", "QUEUED", "RUNNING", "Request", "Results", "WORKER", "complete"]
 
 Array = npt.NDArray[Any]
 Results = list[Array]
 Callback = Callable[[Any, Any, str], object]
 
-BLOCKED, QUEUED, RUNNING, DONE = range(4)
-"""Waits for room in the queue; waits for a lane; has a lane; is answered or about to be."""
+NEW, BLOCKED, QUEUED, RUNNING, DONE = range(5)
+"""Not known to the machine; waits for room in the queue; waits for a lane; has a lane; is completed or about to be."""
+
+NOBODY, CALLER, WORKER = range(3)
+"""Who runs a request that has a lane: no thread yet, the thread that called ``run``, or a worker."""
 
 
 class Request:
-    """What to compute, for whom, and what became of it. Exactly one of ``callback``, ``future``, ``notify`` and ``waiter`` is set."""
+    """What to compute, for whom, and what became of it. At most one of ``callback``, ``future`` and ``notify`` is set; without any the
+    request is synchronous, and ``waiter`` is the lock that its thread waits for.
+
+    :param limit: seconds until it must be done
+    :param bound: executes the request on a lane, instead of *feed*
+    """
 
     __slots__ = (
         "admitted",
@@ -55,6 +64,7 @@ class Request:
         "outcome",
         "priority",
         "ran",
+        "runner",
         "slot",
         "started",
         "state",
@@ -85,9 +95,10 @@ class Request:
         self.priority = priority
         self.submitted = time.perf_counter_ns()
         self.deadline = 0 if limit is None else self.submitted + int(limit * 1e9)
-        self.state = BLOCKED
+        self.state = NEW
+        self.runner = NOBODY
         self.hooked = False
-        self.urgent = True  # does not wait until late callbacks have come
+        self.urgent = True  # does not wait for late callbacks
         self.number = -1
         self.group: Group | None = None
         self.slot: Slot | None = None
@@ -101,6 +112,30 @@ class Request:
         self.admitted: LockType | None = None
         self.started = self.written = self.ran = self.finished = 0
 
+    @property
+    def synchronous(self) -> bool:
+        """Whether a thread waits for it in ``run``."""
+        return self.callback is None and self.future is None and self.notify is None
+
+
+def complete(request: Request) -> None:
+    """Tell whoever waits for a request that it is done. A second time does nothing."""
+    if request.waiter is not None:
+        let_go(request.waiter)
+    elif request.future is not None:
+        request.future.settle()
+    elif request.notify is not None:
+        request.notify(request)
+
+
+def let_go(waiter: LockType | None) -> None:
+    """Let a thread go on that waits for a lock, or will."""
+    if waiter is not None and waiter.locked():
+        try:
+            waiter.release()
+        except RuntimeError:  # another thread did so at the same moment
+            pass
+
 
 class Job(Future[Results]):
     """A submitted request: a ``concurrent.futures.Future`` whose result is the list of outputs.
@@ -109,9 +144,9 @@ class Job(Future[Results]):
     :meth:`result` then raises :class:`~anynpu.errors.JobCancelled`). Functions given to :meth:`add_done_callback` may use the session.
     """
 
-    def __init__(self, scheduler: Scheduler, request: Request) -> None:
+    def __init__(self, runner: Runner, request: Request) -> None:
         super().__init__()
-        self._scheduler = scheduler
+        self._runner = runner
         self._request = request
 
     @property
@@ -121,22 +156,34 @@ class Job(Future[Results]):
 
     def cancel(self) -> bool:
         """Ask for an end; True if the request will not give a result because of it."""
-        return self._scheduler.cancel(self._request)
+        return self._runner.cancel(self._request)
 
     def running(self) -> bool:
         """Whether a lane works on it."""
         return self._request.state == RUNNING
 
+    def result(self, timeout: float | None = None) -> Results:
+        """The outputs, when they are there; or what went wrong, raised."""
+        self._runner.require_own_process()
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What went wrong, when it is known."""
+        self._runner.require_own_process()
+        return super().exception(timeout)
+
     def add_done_callback(self, fn: Callable[[Future[Results]], object]) -> None:
         """Call *fn* with this future when it is done, in a thread that may use the session; at once if it is done already."""
-        if not self._scheduler.hook(self._request):
-            wait_for_futures([self])  # being answered at this moment, by a thread that must not run the caller's code
+        if not self._runner.hook(self._request):
+            wait_for_futures([self])  # it is being settled at this moment, by a thread that must not run the caller's code
         super().add_done_callback(fn)
 
-    def answer(self) -> None:
-        """Settle the future from its request. Called once, by the scheduler."""
+    def settle(self) -> None:
+        """Take over what became of the request."""
+        if self.done():
+            return
         request = self._request
-        error, request.error = request.error, None  # a traceback refers to frames that refer to the request
+        error = request.error
         if error is None:
             self.set_result(request.outcome or [])
         elif isinstance(error, JobCancelled) and not request.started:
@@ -144,3 +191,4 @@ class Job(Future[Results]):
             self.set_running_or_notify_cancel()
         else:
             self.set_exception(error)
+        request.error = error = None  # a traceback refers to frames that refer to the request

@@ -1,6 +1,6 @@
-"""The session: the public calls, each of which checks its arguments and hands a request to the scheduler.
+"""The session: the public calls, each of which checks its arguments and hands a request to the runner.
 
-A session holds no lock and no thread; its scheduler does. It may be used by any number of threads at once, from callbacks too.
+A session holds no lock and no thread; its runner does. It may be used by any number of threads at once, from callbacks too.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ from .backend import Backend, DeviceFactory
 from .binding import IOBinding
 from .devices import is_remote, open_backend
 from .feeds import Feed, FeedReader, split_batch
+from .machine import Machine
 from .nodes import ModelMetadata, NodeArg, native_node, node, output_types, wanted_outputs
 from .options import SessionOptions, parse_options
+from .pacing import Pacer
 from .pipeline import Pipeline, Ticket, stream, taken
 from .request import Callback, Job, Request, Results
+from .runner import Runner
 from .runoptions import dispatches_batch
-from .scheduler import Scheduler
 from .statistics import RunTimes, Statistics, trace_events, write_trace
 
 __all__ = ["InferenceSession"]
@@ -38,6 +40,9 @@ log = logging.getLogger("anynpu.session")
 
 Array = npt.NDArray[Any]
 OVERFLOWS = ("wait", "fail", "drop_oldest")
+
+AFTER_ERROR_SECONDS = 30.0
+"""How long the end of a ``with`` block waits for the device after an exception, Ctrl-C among them."""
 
 
 class InferenceSession:
@@ -89,17 +94,17 @@ class InferenceSession:
             self._layout_last = options.layout in ("nhwc", "any")
             self._remote = is_remote(model)
             self._pipeline = Pipeline()
-            self._scheduler = _scheduler(backend, options)
+            self._runner = _runner(backend, options)
         except BaseException:
             backend.close()
             raise
         try:
             explicit = options.schedule is not None or options.tp_mode is not None
-            self._scheduler.open(at_once=explicit or not backend.lanes_on_demand)
+            self._runner.open(at_once=explicit or not backend.lanes_on_demand)
         except BaseException:
-            self._scheduler.close(timeout=0)
+            self._runner.close(timeout=0)
             raise
-        self._keeper = lifecycle.keep(self, self._scheduler)
+        self._keeper = lifecycle.keep(self, self._runner)
 
     # -- what the model is
 
@@ -178,7 +183,7 @@ class InferenceSession:
         if run_options is not None and dispatches_batch(run_options):
             return self._run_batch(output_names, input_feed, core, priority, timeout)
         request = self._request(output_names, self._reader.read(input_feed, False), priority, timeout)
-        self._scheduler.run(request, core)
+        self._runner.run(request, core)
         if request.error is not None:
             return taken(request)
         return request.outcome or []
@@ -214,7 +219,7 @@ class InferenceSession:
         request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
         request.callback = callback
         request.user_data = user_data
-        if not self._scheduler.post(request, core, _overflow(overflow)):
+        if not self._runner.post(request, core, _overflow(overflow)):
             raise SubmitTimeout("the queue is full", hint="wait for results, or pass overflow='wait'")
 
     def submit(
@@ -307,7 +312,7 @@ class InferenceSession:
         :param ordered: results in the order of the feeds; else as they come
         """
         if depth is None:
-            depth = 2 * self._scheduler.lanes
+            depth = 2 * self._runner.machine.lanes
         if isinstance(depth, bool) or not isinstance(depth, int) or depth <= 0:
             raise SessionError(
                 f"the depth of a stream must be greater than 0, got {depth!r}", hint="leave it out for the default"
@@ -326,7 +331,7 @@ class InferenceSession:
         """Run on bound memory and wait."""
         request = self._bound_request(io_binding, timeout)
         try:
-            self._scheduler.run(request, core)
+            self._runner.run(request, core)
         finally:
             io_binding.end()
         taken(request)
@@ -336,11 +341,11 @@ class InferenceSession:
     ) -> Future[Results]:
         """Run on bound memory in the background. The future's result is an empty list: the results are in the bound memory."""
         request = self._bound_request(io_binding, timeout)
-        job = Job(self._scheduler, request)
+        job = Job(self._runner, request)
         request.future = job
         job.add_done_callback(lambda _: io_binding.end())
         try:
-            self._scheduler.post(request, core)
+            self._runner.post(request, core)
         except BaseException:
             io_binding.end()
             raise
@@ -363,7 +368,7 @@ class InferenceSession:
         request.callback = ended
         request.user_data = user_data
         try:
-            self._scheduler.post(request, core)
+            self._runner.post(request, core)
         except BaseException:
             io_binding.end()
             raise
@@ -373,32 +378,32 @@ class InferenceSession:
     @property
     def statistics(self) -> Statistics:
         """What the session has done, as of now."""
-        scheduler = self._scheduler
+        runner = self._runner
         device_ms: float | None = getattr(self._backend, "device_ms", None)
-        return scheduler.recorder.statistics(scheduler.slots(), scheduler.depth(), scheduler.running(), device_ms)
+        return runner.recorder.statistics(runner.slots(), runner.waiting(), runner.machine.running, device_ms)
 
     def trace(self) -> list[dict[str, Any]]:
         """The last requests as trace events."""
-        return trace_events(self._scheduler.recorder.entries(), self.device)
+        return trace_events(self._runner.recorder.entries(), self.device)
 
     def write_trace(self, path: str | PathLike[str]) -> None:
         """Write the last requests as a file that https://ui.perfetto.dev opens."""
-        write_trace(path, self._scheduler.recorder.entries(), self.device)
+        write_trace(path, self._runner.recorder.entries(), self.device)
 
     @property
     def on_callback_error(self) -> Callable[[BaseException], object] | None:
         """Called with what a callback raised, besides logging it."""
-        return self._scheduler.on_callback_error
+        return self._runner.on_callback_error
 
     @on_callback_error.setter
     def on_callback_error(self, hook: Callable[[BaseException], object] | None) -> None:
-        self._scheduler.on_callback_error = hook
+        self._runner.on_callback_error = hook
 
     # -- the end
 
     @property
     def closed(self) -> bool:
-        return self._scheduler.closed
+        return self._runner.closed
 
     def close(self, finish: bool = False, timeout: float | None = None) -> None:
         """End the session. Waiting requests get :class:`~anynpu.errors.DeviceClosed`; running ones are stopped if the device can, else
@@ -407,14 +412,14 @@ class InferenceSession:
         :param finish: let waiting requests run first
         :param timeout: seconds to wait for the device; lanes that come back later are closed then
         """
-        self._scheduler.close(finish, timeout)
+        self._runner.close(finish, timeout)
         self._keeper.done()
 
     def __enter__(self) -> InferenceSession:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close(finish=kind is None)
+        self.close(finish=kind is None, timeout=None if kind is None else AFTER_ERROR_SECONDS)
 
     def __repr__(self) -> str:
         return f"<InferenceSession on {self.device}{', closed' if self.closed else ''}>"
@@ -448,11 +453,11 @@ class InferenceSession:
 
         request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
         request.notify = notify
-        self._scheduler.post(request, core, "later")
+        self._runner.post(request, core, "later")
         try:
             await answer
         except asyncio.CancelledError:
-            self._scheduler.cancel(request)
+            self._runner.cancel(request)
             raise
         return request
 
@@ -460,13 +465,13 @@ class InferenceSession:
         self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None, overflow: str
     ) -> Job | None:
         request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, timeout)
-        job = request.future = Job(self._scheduler, request)
-        return job if self._scheduler.post(request, core, overflow) else None
+        job = request.future = Job(self._runner, request)
+        return job if self._runner.post(request, core, overflow) else None
 
     def _ticket(self, output_names: object, input_feed: object, *, core: int | None = None, priority: int = 0) -> Ticket:
         request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, None)
         ticket = Ticket(request)
-        self._scheduler.post(request, core)
+        self._runner.post(request, core)
         return ticket
 
     def _notified(
@@ -480,7 +485,7 @@ class InferenceSession:
     ) -> Request:
         request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, None)
         request.notify = notify
-        self._scheduler.post(request, core)
+        self._runner.post(request, core)
         return request
 
     def _run_batch(
@@ -491,12 +496,12 @@ class InferenceSession:
             for sample in split_batch(self._reader, input_feed):
                 request = self._request(output_names, self._reader.read(sample, False), priority, timeout)
                 ticket = Ticket(request)
-                self._scheduler.post(request, core)
+                self._runner.post(request, core)
                 tickets.append(ticket)
             parts = [ticket.take() for ticket in tickets]
         except BaseException:
             for ticket in tickets:
-                self._scheduler.cancel(ticket.request)
+                self._runner.cancel(ticket.request)
             raise
         return [np.concatenate(pieces) if pieces[0].ndim else np.stack(pieces) for pieces in zip(*parts, strict=True)]
 
@@ -542,7 +547,7 @@ def _lender(session: object, options: SessionOptions) -> InferenceSession | None
     return session
 
 
-def _scheduler(backend: Backend, options: SessionOptions) -> Scheduler:
+def _runner(backend: Backend, options: SessionOptions) -> Runner:
     schedule, mask = options.schedule, options.tp_mask
     cores, legal = backend.cores, backend.core_masks
     for core in schedule or ():
@@ -556,17 +561,22 @@ def _scheduler(backend: Backend, options: SessionOptions) -> Scheduler:
             f"tp_mode {options.tp_mode!r} is not possible on {backend.chip}, which has {cores} core{'s' if cores > 1 else ''}",
             hint="use 'auto'" + (f"; core masks of this chip: {', '.join(map(hex, legal))}" if legal else ""),
         )
-    whole = schedule is None and mask is None
-    return Scheduler(
-        backend,
+    per_core = options.threads_per_core
+    groups = len(set(schedule)) if schedule is not None else cores if mask is None else 1
+    machine = Machine(
+        cores=cores,
         schedule=schedule,
         mask=mask or 0,
-        most=options.threads_per_core * (cores if whole else 1),
-        threads_per_core=options.threads_per_core,
+        lanes=per_core * groups,
+        threads_per_core=per_core,
         max_queue_size=options.max_queue_size,
-        submit_timeout=options.submit_timeout_ms / 1000,
         sequential=options.sequential_callbacks,
-        pacing=options.enable_pacing,
+    )
+    return Runner(
+        backend,
+        machine,
+        submit_timeout=options.submit_timeout_ms / 1000,
+        pacer=Pacer(groups) if options.enable_pacing else None,
         watchdog=None if options.watchdog_ms is None else options.watchdog_ms / 1000,
         name=f"anynpu {backend.chip}",
     )

@@ -1,6 +1,6 @@
 """What a session has done: figures as a snapshot, and the last requests as a trace that Perfetto reads.
 
-The recorder is written under the scheduler's lock, one entry for each request; it keeps the last few thousand. A snapshot copies them.
+The recorder is written under the runner's lock, one entry for each request; it keeps the last few thousand. A snapshot copies them.
 """
 
 from __future__ import annotations
@@ -130,7 +130,9 @@ class Recorder:
         self.failed = 0
 
     def add(self, slot: Slot, request: Request) -> None:
-        """Note a finished request; expects the scheduler's lock."""
+        """Note a finished request; expects the runner's lock."""
+        slot.jobs += 1
+        slot.busy_ns += request.finished - request.started
         self.requests += 1
         failed = request.error is not None
         if failed:

@@ -1,7 +1,7 @@
 """Deadlines and the watchdog of one session.
 
 One thread, started by the first request with a deadline (or by the first session with a watchdog), sleeps until the earliest deadline
-or the next look at the lanes. Its condition protects the heap. What it finds it reports to the scheduler, without holding the condition.
+or the next look at the lanes. Its condition protects the heap. What it finds it reports to the runner, without holding the condition.
 """
 
 from __future__ import annotations

@@ -5,15 +5,21 @@ wake-up, and no other lock. There is always a thread for work that is handed ove
 other work without harm, and there are never more threads than pieces of work were in hand at one time.
 
 The list of idle workers is the only shared state; its append, pop and remove are atomic. Threads are daemons: those that a device never
-lets go must not keep the interpreter alive. They end when the scheduler closes.
+lets go must not keep the interpreter alive. They end when the session closes.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Collection
 
+from .request import let_go
+
 __all__ = ["Workers"]
+
+JOIN_SECONDS = 10.0
+"""How long the end of a session waits for threads that have nothing to do any more."""
 
 
 class _Worker(threading.Thread):
@@ -25,19 +31,20 @@ class _Worker(threading.Thread):
         self.work: Callable[[], None] | None = work
 
     def run(self) -> None:
-        idle = self._workers.idle
+        workers, idle = self._workers, self._workers.idle
         while True:
             work, self.work = self.work, None
-            if work is None:
-                return
-            work()
-            del work  # it may be the last to know a session's data
-            idle.append(self)
-            if self._workers.ended:
+            if work is not None:
+                work()
+                del work  # it may be the last to know a session's data
+                idle.append(self)
+            elif not workers.ended and self not in idle:
+                idle.append(self)  # whoever took it off the list was interrupted
+            if workers.ended:
                 try:
                     idle.remove(self)
                 except ValueError:
-                    pass  # work is on its way, possibly the one that ends the thread
+                    pass  # work is on its way
                 else:
                     return
             self.wake.acquire()
@@ -67,24 +74,29 @@ class Workers:
             else:
                 self._threads.append(worker)
             return
-        worker.work = work
-        worker.wake.release()
+        try:
+            worker.work = work
+            let_go(worker.wake)
+        except BaseException:  # an interrupt: the thread must not wait for a release that nobody will make
+            let_go(worker.wake)
+            raise
 
     def end(self, lost: Collection[int] | None) -> None:
-        """Let every thread end as soon as it has nothing to do, and wait for that.
+        """Let every thread end as soon as it has nothing to do, and wait for that a little.
 
         :param lost: threads that will not come back soon; None to wait for nobody
         """
         self.ended = True
-        while self.idle:
-            try:
-                worker = self.idle.pop()
-            except IndexError:
-                break
-            worker.wake.release()
+        for worker in tuple(self._threads):
+            let_go(worker.wake)
         if lost is None:
             return
-        own = threading.current_thread()
-        for worker in self._threads:
-            if worker is not own and worker.ident not in lost:
-                worker.join()
+        limit = time.monotonic() + JOIN_SECONDS
+        for worker in tuple(self._threads):
+            if worker is not threading.current_thread() and worker.ident not in lost:
+                worker.join(max(0.0, limit - time.monotonic()))
+
+    def forget(self) -> None:
+        """In a child process, where there are no threads."""
+        self._threads, self.idle = [], []
+        self.ended = True

@@ -1,0 +1,178 @@
+"""Ctrl-C at every step of a call: nothing hangs, nothing is lost, the session goes on and closes."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from anynpu.session import InferenceSession
+
+from .fake import FakeDevice, feed
+from .interrupts import PACKAGE, Interrupter
+from .test_callbacks import Collector, wait_until
+
+SESSION = os.path.join(PACKAGE, "session")
+
+
+def each_step(scenario: Callable[[Interrupter], None], folder: str = SESSION) -> int:
+    """Play *scenario* with an interrupt at each of its steps; gives how many there were."""
+    counter = Interrupter(None, folder)
+    scenario(counter)
+    for step in range(counter.steps):
+        interrupter = Interrupter(step, folder)
+        try:
+            scenario(interrupter)
+        except BaseException as error:
+            raise AssertionError(f"interrupted at step {step}, {interrupter.raised_at}") from error
+    return counter.steps
+
+
+def interrupted(interrupter: Interrupter, call: Callable[[], Any]) -> bool:
+    try:
+        interrupter.call(call)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def check_whole(session: InferenceSession, device: FakeDevice) -> None:
+    """The session serves requests of every kind as before, and closes."""
+    assert session.run(None, feed(3))[0][0, 0] == 6
+    collector = Collector(4)
+    for value in range(4):
+        session.run_async(None, feed(value), collector, value)
+    assert session.submit(None, feed(5)).result(60)[0][0, 0] == 10
+    assert [user_data for _, user_data, _ in collector.wait()] == [0, 1, 2, 3]
+    closer = threading.Thread(target=session.close)
+    closer.start()
+    closer.join(60)
+    assert not closer.is_alive(), "closing hangs"
+    assert device.open_lanes == device.open_backends == 0
+    assert device.violations == []
+
+
+def test_a_run_on_an_idle_lane() -> None:
+    def scenario(interrupter: Interrupter) -> None:
+        device = FakeDevice(1)
+        session = device.open()
+        session.run(None, feed())
+        interrupted(interrupter, lambda: session.run(None, feed(2)))
+        for lane in device.lanes:
+            lane.user = None  # the fake lane's own check of its threads was interrupted too
+        check_whole(session, device)
+
+    assert each_step(scenario) > 10
+
+
+def test_a_run_that_opens_its_lane() -> None:
+    def scenario(interrupter: Interrupter) -> None:
+        device = FakeDevice(2, gated=True)
+        assert device.gate is not None
+        session = device.open()
+        job = session.submit(None, feed(1))
+        device.wait_entered()
+        device.gate.set()
+        interrupted(interrupter, lambda: session.run(None, feed(2)))
+        assert job.result(60)[0][0, 0] == 2
+        for lane in device.lanes:
+            lane.user = None
+        check_whole(session, device)
+
+    assert each_step(scenario) > 10
+
+
+@pytest.mark.parametrize("options", [{}, {"watchdog_ms": 600_000}])
+def test_a_run_that_waits_and_has_others_behind_it(options: dict[str, Any]) -> None:
+    """The lane comes to the interrupted thread, which has to hand it on."""
+
+    def scenario(interrupter: Interrupter) -> None:
+        device = FakeDevice(1, gated=True)
+        gate = device.gate
+        assert gate is not None
+        session = device.open(max_queue_size=8, **options)
+        first = session.submit(None, feed(1))
+        device.wait_entered()
+        others: list[float] = []
+        over = threading.Event()
+
+        def open_gate() -> None:
+            wait_until(lambda: over.is_set() or session.statistics.queued == 1)
+            before = session.statistics.queued
+            thread.start()
+            wait_until(lambda: over.is_set() or session.statistics.queued > before)
+            gate.set()
+
+        thread = threading.Thread(target=lambda: others.append(float(session.run(None, feed(4))[0][0, 0])))
+        opener = threading.Thread(target=open_gate)
+        opener.start()
+        interrupted(interrupter, lambda: session.run(None, feed(2)))
+        over.set()
+        opener.join(60)
+        thread.join(60)
+        assert not thread.is_alive(), "the request behind it is forgotten"
+        assert others == [8.0]
+        assert first.result(60)[0][0, 0] == 2
+        for lane in device.lanes:
+            lane.user = None
+        check_whole(session, device)
+
+    assert each_step(scenario) > 15
+
+
+@pytest.mark.parametrize("overflow", ["wait", "drop_oldest"])
+def test_submitting(overflow: str) -> None:
+    def scenario(interrupter: Interrupter) -> None:
+        device = FakeDevice(1, gated=True)
+        assert device.gate is not None
+        session = device.open(max_queue_size=1)
+        jobs = [session.submit(None, feed(value)) for value in range(2 if overflow == "drop_oldest" else 1)]
+        device.wait_entered()
+        interrupted(interrupter, lambda: session.submit(None, feed(7), overflow=overflow))
+        device.gate.set()
+        for job in jobs:
+            assert wait_until(job.done), "a request is forgotten"
+        check_whole(session, device)
+
+    assert each_step(scenario) > 10
+
+
+def test_cancelling() -> None:
+    def scenario(interrupter: Interrupter) -> None:
+        device = FakeDevice(1, gated=True)
+        assert device.gate is not None
+        session = device.open(max_queue_size=3)
+        jobs = [session.submit(None, feed(value)) for value in range(3)]
+        device.wait_entered()
+        interrupted(interrupter, jobs[1].cancel)
+        device.gate.set()
+        for job in jobs:
+            assert wait_until(job.done), "a request is forgotten"
+        check_whole(session, device)
+
+    assert each_step(scenario) > 5
+
+
+def test_closing() -> None:
+    """Who is interrupted in ``close`` may close again; every request is completed, then or at once."""
+
+    def scenario(interrupter: Interrupter) -> None:
+        device = FakeDevice(1, gated=True)
+        assert device.gate is not None
+        session = device.open(max_queue_size=3)
+        jobs = [session.submit(None, feed(value)) for value in range(3)]
+        device.wait_entered()
+        device.gate.set()
+        interrupted(interrupter, session.close)
+        closer = threading.Thread(target=session.close)
+        closer.start()
+        closer.join(60)
+        assert not closer.is_alive(), "closing hangs"
+        for job in jobs:
+            assert wait_until(job.done), "a request is forgotten"
+        assert wait_until(lambda: device.open_lanes == device.open_backends == 0)
+
+    assert each_step(scenario) > 10
