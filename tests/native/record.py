@@ -21,7 +21,7 @@ from npu.engines.ingredients import Case
 from npu.engines.native_support import single_layer
 
 from anynpu._native import ffi, lib
-from anynpu.convert.kernel import Job
+from anynpu.convert.kernel import KernelCall
 from anynpu.npu.engines.native_lowering import Lowering, NativeLayer
 from anynpu.npu.engines.native_operators import lower
 from anynpu.tensor import DType
@@ -123,7 +123,7 @@ class _Blocks:
         self._blocks: list[bytes] = []
         self._number: dict[int, int] = {}
         for thing in alive:
-            for part in thing._alive if isinstance(thing, Job) else (thing,):
+            for part in thing._alive if isinstance(thing, KernelCall) else (thing,):
                 is_array = isinstance(part, np.ndarray)
                 address = part.ctypes.data if is_array else _address(part)
                 self._sizes[address] = max(part.nbytes if is_array else _size(part), self._sizes.get(address, 0))

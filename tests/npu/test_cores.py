@@ -26,17 +26,15 @@ class Queue:
         self.controls: dict[str, RunControl] = {}
 
     def ask(self, name: str, *cores: int, priority: int = 0, exclusive: tuple[str, ...] = ()) -> None:
-        def granted(lease: Lease) -> None:
+        def settled(lease: Lease) -> None:
+            if lease.error is not None:
+                self.errors[name] = lease.error
+                return
             self.order.append(name)
             self.leases[name] = lease
 
-        def denied(error: AnynpuError) -> None:
-            self.errors[name] = error
-
         self.controls[name] = RunControl()
-        self.scheduler.enqueue(
-            granted, denied, CoreMask.of(*cores), priority=priority, control=self.controls[name], exclusive=exclusive
-        )
+        self.scheduler.enqueue(settled, CoreMask.of(*cores), priority=priority, control=self.controls[name], exclusive=exclusive)
 
     def end(self, name: str) -> None:
         self.leases[name].release()
@@ -168,7 +166,7 @@ def test_a_reservation_ends_with_its_job(queue: Queue) -> None:
     queue.ask("zero", 0)
     queue.ask("pair", 0, 1)
     queue.ask("one", 1)
-    queue.scheduler.drop(queue.controls["pair"], JobCancelled("no longer wanted"))
+    queue.controls["pair"].cancel(JobCancelled("no longer wanted"))
     assert queue.order == ["zero", "one"]
     assert isinstance(queue.errors["pair"], JobCancelled)
 

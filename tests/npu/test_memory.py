@@ -272,3 +272,15 @@ def test_a_kernel_may_read_past_a_buffer_of_ours_without_a_copy(size: int) -> No
         assert has_room(buffer.array())
     page = mmap.mmap(-1, mmap.PAGESIZE)
     assert not has_room(np.frombuffer(memoryview(page), np.uint8)), "after memory of somebody else nothing is sure"
+
+
+def test_every_closing_is_noticed_by_who_remembers_the_last_one() -> None:
+    buffer = Buffer.allocate(64)
+    part = buffer.slice(0, 8)
+    seen = Buffer.closings
+    assert Buffer.closings is seen
+    part.close()
+    assert Buffer.closings is not seen
+    seen = Buffer.closings
+    buffer.close()
+    assert Buffer.closings is not seen

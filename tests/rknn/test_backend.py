@@ -387,7 +387,7 @@ int rknn_outputs_release(rknn_context context, uint32_t n, rknn_output *outputs)
 def test_a_library_that_was_loaded(tmp_path: Path, compiler: str) -> None:
     """The way of a board: the same calls as functions of a shared library, one after the other outside the GIL."""
     (tmp_path / "stub.c").write_text(STUB)
-    header = Path(modelfile.__file__).parent / "rknn"
+    header = Path(modelfile.__file__).parents[1] / "rknn"
     library = tmp_path / "librknnrt.so"
     subprocess.run([compiler, "-shared", "-fPIC", "-I", header, "-o", library, tmp_path / "stub.c"], check=True, timeout=60)
     model = b"RKNN" + bytes(4) + (6).to_bytes(8, "little") + bytes(64)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from .. import arithmetic
 from .._native import lib
 from ..tensor import Affine, DType, TensorSpec
-from .kernel import Geometry, Job, type_code
+from .kernel import Geometry, KernelCall, type_code
 from .values import meaning, parameters_of
 
 Array = npt.NDArray[Any]
@@ -31,24 +31,24 @@ def byte_job(
     normalization: tuple[Array, Array] | None,
     fill: int,
     limits: tuple[int, int],
-) -> Job:
+) -> KernelCall:
     """A table of 256 entries by channel, or what gives the same faster."""
     table = _table(source, target, geometry.c, normalization)
     types = type_code(source.dtype), type_code(target.dtype)
     bits = table.astype(np.uint8)
     difference = bits ^ np.arange(256, dtype=np.uint8)
     if (difference == difference[0, 0]).all():
-        return Job(geometry, *types, lib.ANYNPU_FLIP, fill=fill, flip=int(difference[0, 0]))
+        return KernelCall(geometry, *types, lib.ANYNPU_FLIP, fill=fill, flip=int(difference[0, 0]))
     signed = source.dtype in (DType.INT8, DType.INT4)
     rising = np.roll(table, 128, axis=1) if signed else table  # from the smallest code up
     lines = [_line(row, limits) for row in rising]
     if all(line is not None for line in lines):
         slope, offset = np.array(lines, np.int32).T
         flip = 0x80 if signed else 0
-        return Job(
+        return KernelCall(
             geometry, *types, lib.ANYNPU_LINE, fill=fill, flip=flip, limits=limits, arrays={"slope": slope, "offset": offset}
         )
-    return Job(geometry, *types, lib.ANYNPU_TABLE, fill=fill, table=bits)
+    return KernelCall(geometry, *types, lib.ANYNPU_TABLE, fill=fill, table=bits)
 
 
 def _table(source: TensorSpec, target: TensorSpec, channels: int, normalization: tuple[Array, Array] | None) -> Array:

@@ -100,14 +100,10 @@ class Geometry:
         return -(-self.c // block) * block
 
 
-_POINTER = ffi.typeof("void *")
+POINTER = ffi.typeof("void *")
 
 
-def _void(address: int) -> Any:
-    return ffi.cast(_POINTER, address)
-
-
-class Job:
+class KernelCall:
     """A descriptor for the kernel, ready to run on any two buffers of the right size. Immutable once built, so threads may share it.
 
     :param arrays: parameters by field name, one entry each or (where any has more) one for each channel
@@ -148,7 +144,7 @@ class Job:
 
     @property
     def descriptor(self) -> Any:
-        """The ``struct anynpu_conversion``, which lives as long as the job."""
+        """The ``struct anynpu_conversion``, which lives as long as this object."""
         return self._struct
 
     def _keep(self, c_type: str, values: Array) -> Any:
@@ -160,10 +156,6 @@ class Job:
         """Convert the contiguous *source* into *target*."""
         if target.size:
             lib.anynpu_convert(self._struct, ffi.from_buffer(source), ffi.from_buffer(target))
-
-    def run_at(self, source: int, target: int) -> None:
-        """Convert from one address to another; both have the bytes that the descriptor says."""
-        lib.anynpu_convert(self._struct, _void(source), _void(target))
 
 
 _REAL = frozenset({"source_scale", "target_scale", "mean", "std"})

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShapeError, TensorTypeError
-from .kernel import Geometry, Job, Place, check_out, type_of_size
+from .kernel import Geometry, KernelCall, Place, check_out, type_of_size
 
 Array = npt.NDArray[Any]
 
@@ -178,5 +178,5 @@ def _relayout(
         pattern = int.from_bytes(np.array(fill, array.dtype).tobytes(), "little")
     except (OverflowError, ValueError):
         raise TensorTypeError(f"fill={fill} is not a value of {array.dtype}", hint="use the tensor's zero point") from None
-    Job(geometry, kind, kind, fill=pattern).run(values, result)
+    KernelCall(geometry, kind, kind, fill=pattern).run(values, result)
     return result

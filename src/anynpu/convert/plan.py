@@ -14,7 +14,7 @@ from ..errors import InputError, ShapeError, TensorTypeError
 from ..program import Preprocess
 from ..tensor import Affine, DType, Layout, Quantization, TensorSpec
 from .bytetables import byte_job, is_byte
-from .kernel import Geometry, Job, Place, type_code
+from .kernel import Geometry, KernelCall, Place, type_code
 from .values import QUANTIZED_TYPES, meaning, parameters_of
 
 Array = npt.NDArray[Any]
@@ -48,7 +48,7 @@ class _Plan:
         self.source, self.target = _Side(source), _Side(target)
         self.middle = _between(source, target)
         if self.middle is None:
-            self.job = _job(source, target, preprocess)
+            self.call = _kernel_call(source, target, preprocess)
 
 
 @lru_cache(maxsize=512)
@@ -85,7 +85,7 @@ def _between(source: TensorSpec, target: TensorSpec) -> TensorSpec | None:
     return None
 
 
-def _job(source: TensorSpec, target: TensorSpec, preprocess: Preprocess | None) -> Job:
+def _kernel_call(source: TensorSpec, target: TensorSpec, preprocess: Preprocess | None) -> KernelCall:
     """The kernel's descriptor."""
     from_quantization, to_quantization = meaning(source), meaning(target)
     geometry = _geometry(source, target)
@@ -95,19 +95,19 @@ def _job(source: TensorSpec, target: TensorSpec, preprocess: Preprocess | None) 
     if normalization is None and source.dtype is target.dtype and _same(source, target, from_quantization, to_quantization):
         if source.memory_shape == target.memory_shape and source.layout is target.layout and not _padded(target):
             geometry = Geometry.flat(source.elements)
-        return Job(geometry, *types, fill=fill)
+        return KernelCall(geometry, *types, fill=fill)
     limits = (0, 1) if target.dtype is DType.BOOL else (0, 0) if target.dtype.is_float else target.dtype.limits
     if is_byte(source.dtype) and is_byte(target.dtype):
         return byte_job(source, target, geometry, normalization, fill, limits)
     if normalization is None and not any((from_quantization, to_quantization, source.dtype.is_float, target.dtype.is_float)):
         # above int64 a clamp to the limit of uint64 cannot happen: the kernel's numbers are int64
         limits = (limits[0], min(limits[1], 2**63 - 1))
-        return Job(geometry, *types, lib.ANYNPU_INTEGERS, fill=fill, limits=limits)
+        return KernelCall(geometry, *types, lib.ANYNPU_INTEGERS, fill=fill, limits=limits)
     arrays = _parameters("source", from_quantization, geometry.c) | _parameters("target", to_quantization, geometry.c)
     if normalization is not None:
         arrays |= {"mean": normalization[0], "std": normalization[1]}
     wide = target.dtype in (DType.INT64, DType.UINT64)
-    return Job(geometry, *types, lib.ANYNPU_VALUES, fill=fill, limits=(0, 0) if wide else limits, arrays=arrays)
+    return KernelCall(geometry, *types, lib.ANYNPU_VALUES, fill=fill, limits=(0, 0) if wide else limits, arrays=arrays)
 
 
 def _check(spec: TensorSpec) -> None:

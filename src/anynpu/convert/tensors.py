@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._native import ffi, lib
 from ..errors import ShapeError, TensorTypeError
 from ..program import Preprocess
 from ..tensor import DType, Layout, TensorSpec
-from .kernel import check_out
+from .kernel import POINTER, check_out
 from .plan import plan_conversion, view_of
 from .values import pack_int4, unpack_int4
 
@@ -49,11 +50,11 @@ def convert(
         values = unpack_int4(values, plan.source.elements, signed=source.dtype is DType.INT4)
     if plan.target.packed:
         codes = np.empty(plan.target.elements, np.uint8)
-        plan.job.run(values, codes)
+        plan.call.run(values, codes)
         result = pack_int4(codes, out=given)
     else:
         result, values = check_out(given, plan.target.shape, plan.target.storage, values)
-        plan.job.run(values, result)
+        plan.call.run(values, result)
     return result if out is None else out
 
 
@@ -76,12 +77,13 @@ class Conversion:
         self.preprocess = preprocess
         plan = plan_conversion(source, target, preprocess)
         direct = plan.middle is None and not plan.source.packed and not plan.target.packed
-        self._job = plan.job if direct else None
+        self._call = plan.call if direct else None
+        self._struct = plan.call.descriptor if direct else None
 
     def run(self, source: int, target: int) -> None:
         """Convert what lies at the address *source* to the address *target*."""
-        if self._job is not None:
-            self._job.run_at(source, target)
+        if self._struct is not None:
+            lib.anynpu_convert(self._struct, ffi.cast(POINTER, source), ffi.cast(POINTER, target))
         else:
             convert(bytes_at(source, self.source), self.source, self.target, bytes_at(target, self.target), self.preprocess)
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from .._native import ffi, lib
 from ..errors import ShapeError, TensorTypeError
 from ..tensor import Affine, DType, DynamicFixedPoint, Quantization, TensorSpec
-from .kernel import Geometry, Job, check_out, type_code
+from .kernel import Geometry, KernelCall, check_out, type_code
 
 Array = npt.NDArray[Any]
 
@@ -200,8 +200,8 @@ def _elementwise(source: Array, target: Array, axis: int, from_type: DType, to_t
     one, nought = np.ones(1, np.float32), np.zeros(1, np.int32)
     parameters = {"source_scale": one, "source_zero": nought, "target_scale": one, "target_zero": nought, **arrays}
     limits = (0, 0) if to_type.is_float else to_type.limits
-    job = Job(geometry, type_code(from_type), type_code(to_type), lib.ANYNPU_VALUES, limits=limits, arrays=parameters)
-    job.run(source, target)
+    call = KernelCall(geometry, type_code(from_type), type_code(to_type), lib.ANYNPU_VALUES, limits=limits, arrays=parameters)
+    call.run(source, target)
 
 
 def _cast(values: Array, from_type: DType, to_type: DType, out: Array | None) -> Array:

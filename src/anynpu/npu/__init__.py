@@ -13,13 +13,13 @@ from .context import Context
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
 from .custom import CustomCall, CustomFunction, CustomTensor
-from .device import Device, Job
+from .device import Device
 from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
 from .engines.native import NativeEngine
+from .jobs import Job, Stage, run_stages, start_stages
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
 from .realtime import RealTimeClock, RealTimeReport
-from .steps import Launch, Step, run_steps, start_steps
 
 __all__ = [
     "Buffer",
@@ -34,7 +34,6 @@ __all__ = [
     "Engine",
     "Executable",
     "Job",
-    "Launch",
     "LayerTime",
     "Lease",
     "LoadedModel",
@@ -46,7 +45,7 @@ __all__ = [
     "RealTimeReport",
     "ReferenceEngine",
     "RunControl",
-    "Step",
-    "run_steps",
-    "start_steps",
+    "Stage",
+    "run_stages",
+    "start_stages",
 ]

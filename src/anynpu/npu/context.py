@@ -69,10 +69,13 @@ class Context:
         if internal is None:
             self._internal = self._device.memory.allocate(needed, Purpose.INTERNAL)
         self._key = object()  # what the scheduler knows the context by
+        self.exclusive: frozenset[object] = frozenset((self._key, self._internal))
+        """What a run needs besides cores, for the scheduler."""
         self._inputs: dict[str, Buffer] = {}
         self._outputs: dict[str, Buffer] = {}
         self._supplied: set[str] = set()  # inputs in buffers of the caller
         self._bound: BoundProgram | None = None
+        self._checked: object = None  # the closings of buffers that the bound program has seen
         self._copies: list[tuple[Array, Array]] = []
         self._custom: dict[str, CustomFunction] = {}
         self._calls: dict[int, CustomCall] = {}  # of the bound program, by layer
@@ -227,12 +230,13 @@ class Context:
         :param duration_us: the time that the chip takes, for a device in real time; the prediction of the program if not given
         :return: the host time of each layer, in order; empty without *profile*
         """
-        control = control or RunControl(timeout)
+        if control is None:
+            control = RunControl(timeout)
         clock: list[LayerTime] | None = [] if profile else None
-        self._device.require_open()
-        # nothing is read or written but by the run itself, so one claim takes the context and its cores
-        with self._scheduler.acquire(mask, priority=priority, control=control, exclusive=self._exclusive()) as lease:
-            self._require()
+        if self._device.closed or self._resident is None:
+            self._require_open()
+        # nothing is read or written but by the run itself, so one lease takes the context and its cores
+        with self._scheduler.acquire(mask, priority=priority, control=control, exclusive=self.exclusive) as lease:
             self._execute(lease, between, clock, duration_us)
         return clock or []
 
@@ -242,6 +246,7 @@ class Context:
         self._scheduler.retire(self._key, _closed())
         self._unbind()
         self._internal = None
+        self.exclusive = frozenset((self._key,))
         self._copies = []
         self._custom, self._calls = {}, {}
         self._inputs, self._outputs = {}, {}
@@ -249,8 +254,7 @@ class Context:
     # What follows expects that the context is held, except `_turn` and `_cores`, which take hold of it.
 
     def _turn(self, control: RunControl | None = None, priority: int = 0) -> Lease:
-        self._require()
-        self._device.require_open()
+        self._require_open()
         lease = self._scheduler.acquire(priority=priority, control=control, exclusive=(self._key,), no_cores=True)
         if self._resident is None:  # closed while this thread waited
             lease.release()
@@ -260,9 +264,9 @@ class Context:
     def _cores(self, control: RunControl, mask: CoreMask | int | Iterable[int] | None, priority: int) -> Lease:
         return self._scheduler.acquire(mask, priority=priority, control=control, exclusive=(self.internal_memory,))
 
-    def _exclusive(self) -> tuple[object, ...]:
-        """What a run needs besides cores."""
-        return self._key, self.internal_memory
+    def _require_open(self) -> None:
+        self._require()
+        self._device.require_open()
 
     def _require(self) -> Resident:
         resident = self._resident
@@ -292,6 +296,7 @@ class Context:
 
     def _unbind(self) -> None:
         bound, self._bound = self._bound, None
+        self._checked = None
         if bound is not None:
             bound.close()
 
@@ -314,6 +319,7 @@ class Context:
 
     def _arrange(self) -> BoundProgram:
         """The program tied to the buffers as they are bound now."""
+        closings = Buffer.closings
         for buffer in (self.internal_memory, *self._inputs.values(), *self._outputs.values()):
             buffer.view()  # refuses one that its owner has closed
         if self._bound is None:
@@ -333,6 +339,7 @@ class Context:
                 if isinstance(layer.op, Custom)
             }
             self._bound = self._require().executable(self._index).bind(arrays, self._custom_step)
+        self._checked = closings
         return self._bound
 
     def _custom_step(self, index: int, arrays: Mapping[str, Array]) -> Step:
@@ -375,62 +382,51 @@ class Context:
             raise ModelFormatError(f"the program has no memory for tensor '{owner}'", hint="compile the model again")
         return self.internal_memory, program.memory.offsets[owner]
 
-    def _execute_held(
-        self, lease: Lease, before: Callable[[], None] | None, after: Callable[[], None] | None, duration_us: float | None
-    ) -> None:
-        """A step of a job that holds the context and the cores."""
-        self._require()
-
-        def compute() -> None:
-            if before is not None:
-                before()
-            self._compute(lease)
-            if after is not None:
-                after()
-
-        self._in_time(lease, compute, duration_us)
-
     def _execute(
         self,
         lease: Lease,
         between: Callable[[int], None] | None = None,
         clock: list[LayerTime] | None = None,
         duration_us: float | None = None,
+        before: Callable[[], None] | None = None,
+        after: Callable[[], None] | None = None,
     ) -> None:
-        self._in_time(lease, lambda: self._compute(lease, between, clock), duration_us)
-
-    def _in_time(self, lease: Lease, compute: Callable[[], None], duration_us: float | None) -> None:
-        """Compute; on a device in real time, for as long as the chip takes."""
+        """Compute; on a device in real time, for as long as the chip takes. *before* and *after* are part of that."""
+        if self._resident is None:
+            raise _closed()
         real = self._device.clock
-        if real is None:
-            compute()
-            return
-        if duration_us is None:
-            prediction = self._device.prediction(self.program, cores=max(len(lease.cores), 1))
-            duration_us = prediction.latency_us if len(lease.cores) > 1 else prediction.busy_us(max(self._scheduler.busy, 1))
-        started = time.monotonic()
-        ends = real.begin(lease.cores, duration_us)
-        compute()
-        real.finish(lease.cores, duration_us, started, ends, lease.control)
-
-    def _compute(self, lease: Lease, between: Callable[[int], None] | None = None, clock: list[LayerTime] | None = None) -> None:
-        bound = self._arrange()
-        require_registered(self._calls.values(), self._custom)
-        bound.run(lease.control, between=between, clock=clock, threads=host_threads(len(lease.cores)))
+        started = ends = 0.0
+        if real is not None:
+            if duration_us is None:
+                duration_us = self._duration_us(len(lease.cores))
+            started = time.monotonic()
+            ends = real.begin(lease.cores, duration_us)
+        if before is not None:
+            before()
+        bound = self._bound
+        if bound is None or self._checked is not Buffer.closings:
+            bound = self._arrange()
+        if self._calls:
+            require_registered(self._calls.values(), self._custom)
+        cores = len(lease.cores)
+        bound.run(lease.control, between=between, clock=clock, threads=1 if cores == 1 else host_threads(cores))
         for target, source in self._copies:
             target[: source.size] = source
+        if after is not None:
+            after()
+        if real is not None and duration_us is not None:
+            real.finish(lease.cores, duration_us, started, ends, lease.control)
 
-    def _run_held(
-        self, lease: Lease, inputs: Inputs, layout: Layout | str | None, dequantize: bool
-    ) -> list[Array] | BaseException:
-        """A submitted run, in a thread that holds the context and the cores. Gives the outputs, or what went wrong."""
-        try:
-            self._require()
-            self._write_all(inputs, layout)
-            self._execute(lease)
-            return self._read_all(dequantize)
-        except BaseException as error:  # whatever it is belongs to who asks for the result
-            return error
+    def _duration_us(self, cores: int) -> float:
+        prediction = self._device.prediction(self.program, cores=max(cores, 1))
+        return prediction.latency_us if cores > 1 else prediction.busy_us(max(self._scheduler.busy, 1))
+
+    def _run(self, lease: Lease, inputs: Inputs, layout: Layout | str | None, dequantize: bool) -> list[Array]:
+        """Write, execute and read, for a job that holds the context and the cores."""
+        self._require()
+        self._write_all(inputs, layout)
+        self._execute(lease)
+        return self._read_all(dequantize)
 
     def _write_all(self, inputs: Inputs, layout: Layout | str | None) -> None:
         if inputs is None:

@@ -35,7 +35,7 @@ class RunControl:
         self.timeout = timeout
         self.deadline = None if timeout is None else time.monotonic() + timeout
         self.began = False
-        """Whether the job got what it waited for; only jobs of :mod:`anynpu.npu.steps` say so."""
+        """Whether the job got what it waited for; only jobs of :class:`~anynpu.npu.jobs.Stage` entries say so."""
         self._lock = threading.Lock()
         self._error: AnynpuError | None = None
         self._watchers: list[Callable[[], None]] = []
@@ -70,7 +70,7 @@ class RunControl:
 
     def check(self) -> None:
         """Raise if the job is cancelled or out of time."""
-        if self._error is not None or self.expired:
+        if self._error is not None or (self.deadline is not None and time.monotonic() >= self.deadline):
             raise self.reason("did not finish")
 
     def reason(self, what: str) -> AnynpuError:
@@ -80,16 +80,23 @@ class RunControl:
         limit = "" if self.timeout is None else f" within {self.timeout:g} s"
         return DeviceTimeout(f"the job {what}{limit}", hint="pass a longer timeout, or look at what else uses the cores")
 
-    @contextmanager
-    def watching(self, watcher: Callable[[], None]) -> Iterator[None]:
-        """Call *watcher* (from the cancelling thread) when the job is cancelled inside the block; at once if it already is."""
+    def watch(self, watcher: Callable[[], None]) -> None:
+        """Call *watcher* (from the cancelling thread) when the job is cancelled, until :meth:`unwatch`; at once if it already is."""
         with self._lock:
             self._watchers.append(watcher)
-            already = self._error is not None
+        if self._error is not None:
+            watcher()
+
+    def unwatch(self, watcher: Callable[[], None]) -> None:
+        """Undo :meth:`watch`."""
+        with self._lock:
+            self._watchers.remove(watcher)
+
+    @contextmanager
+    def watching(self, watcher: Callable[[], None]) -> Iterator[None]:
+        """:meth:`watch` for a block."""
+        self.watch(watcher)
         try:
-            if already:
-                watcher()
             yield
         finally:
-            with self._lock:
-                self._watchers.remove(watcher)
+            self.unwatch(watcher)

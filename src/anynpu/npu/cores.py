@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 __all__ = ["CoreMask", "CoreScheduler", "CoreStatistics", "Lease", "host_threads"]
 
+_NO_CORES: frozenset[int] = frozenset()
+
 
 class CoreMask(enum.IntFlag):
     """A set of cores as bits. ``AUTO`` is any one idle core, ``ALL`` is every core that the chip has.
@@ -70,45 +72,40 @@ class CoreStatistics:
     busy_ns: int = 0
 
 
-class _Claim:
-    """A request: what it needs, and what became of it. All fields but the event are protected by the scheduler's lock."""
+class Lease:
+    """A job's request for cores and exclusive things; once it is granted, the job's hold on them.
+
+    A context manager. Releasing it twice does nothing. The scheduler's lock protects all fields but the event and the hold on a board.
+    """
+
+    __slots__ = (
+        *("_event", "_held", "_on_settled", "_order", "_scheduler", "_started_ns", "_thread", "_wanted"),
+        *("control", "cores", "error", "exclusive", "granted"),
+    )
 
     def __init__(
         self,
+        scheduler: CoreScheduler,
         order: tuple[int, int],
-        cores: frozenset[int] | None,
+        wanted: frozenset[int] | None,
         exclusive: frozenset[Hashable],
         control: RunControl,
     ) -> None:
-        self.order = order
-        self.cores = cores  # None: any one
+        self._scheduler = scheduler
+        self._order = order
+        self._wanted = wanted  # None: any one core
+        self._on_settled: Callable[[Lease], None] | None = None
+        self._event: threading.Event | None = None
+        self._held: AbstractContextManager[None] | None = None  # the cores on a shared board
+        self._started_ns = 0
+        self._thread = 0
         self.exclusive = exclusive
         self.control = control
-        self.on_settled: Callable[[], None] | None = None
-        self.event: threading.Event | None = None
-        self.granted: tuple[int, ...] | None = None
-        self.error: AnynpuError | None = None
-        self.started_ns = 0
-        self.thread = 0
-
-    @property
-    def settled(self) -> bool:
-        return self.granted is not None or self.error is not None
-
-
-class Lease:
-    """Cores and exclusive things in hand. A context manager; releasing it twice does nothing."""
-
-    def __init__(self, scheduler: CoreScheduler, claim: _Claim, cores: tuple[int, ...]) -> None:
-        self._scheduler = scheduler
-        self._claim = claim
-        self._held: AbstractContextManager[None] | None = None  # the cores on a shared board
-        self.cores = cores
+        self.granted = False
+        self.cores: tuple[int, ...] = ()
         """The cores that the job runs on."""
-
-    @property
-    def control(self) -> RunControl:
-        return self._claim.control
+        self.error: AnynpuError | None = None
+        """Why it was denied."""
 
     def take(self) -> None:
         """Wait until the cores are also free on a board that other processes use; on failure everything is given back."""
@@ -128,15 +125,19 @@ class Lease:
         held, self._held = self._held, None
         if held is not None:
             held.__exit__(None, None, None)
-        self._scheduler._release(self._claim)
+        self._scheduler._release(self)
 
     def __enter__(self) -> Lease:
-        self._claim.thread = threading.get_ident()
-        self.take()
+        self._thread = threading.get_ident()
+        if self._scheduler._shared is not None:
+            self.take()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.release()
+        if self._held is None:
+            self._scheduler._release(self)
+        else:
+            self.release()
 
 
 class CoreScheduler:
@@ -159,11 +160,14 @@ class CoreScheduler:
         self._status: StatusFile | None = None
         self._shared = shared
         self._lock = threading.Lock()
-        self._left = threading.Condition(self._lock)  # told whenever a holder or a waiter leaves
+        self._left = threading.Condition(self._lock)  # told whenever a holder or a waiter leaves, if anybody waits for that
+        self._watching = 0  # threads that wait for it
         self._tickets = itertools.count()
-        self._waiters: list[_Claim] = []  # in the order in which they are served
-        self._holders: set[_Claim] = set()
+        self._masks: dict[int, frozenset[int] | None] = {0: None}  # those that were resolved
+        self._waiters: list[Lease] = []  # in the order in which they are served
+        self._holders: set[Lease] = set()
         self._idle = set(range(cores))
+        self._singles = [frozenset({core}) for core in range(cores)]
         self._taken: set[Hashable] = set()
         self._jobs = [0] * cores
         self._busy_ns = [0] * cores
@@ -196,6 +200,8 @@ class CoreScheduler:
         if mask is None:
             return None
         if isinstance(mask, int):
+            if mask in self._masks:
+                return self._masks[mask]
             cores = frozenset(range(self._count)) if mask == CoreMask.ALL else _cores_of(mask)
         else:
             cores = frozenset(mask)
@@ -205,6 +211,8 @@ class CoreScheduler:
                 f"core {absent[0]} does not exist: this NPU has {self._count} (from 0 to {self._count - 1})",
                 hint="use CoreMask.AUTO, which takes any idle core",
             )
+        if isinstance(mask, int):
+            self._masks[int(mask)] = cores or None
         return cores or None
 
     def acquire(
@@ -225,55 +233,61 @@ class CoreScheduler:
         """
         control = control or RunControl()
         control.check()
-        claim = self._claim(frozenset() if no_cores else self.resolve(mask), priority, control, exclusive)
-        claim.thread = threading.get_ident()
+        wanted = _NO_CORES if no_cores else None if not mask else self.resolve(mask)
+        lease = Lease(self, (priority, next(self._tickets)), wanted, frozenset(exclusive), control)
+        lease._thread = threading.get_ident()
         with self._lock:
-            settled = self._enter(claim)
-            if not claim.settled:
-                claim.event = threading.Event()
+            settled = self._enter(lease)
+            if lease.granted and len(settled) == 1:  # at once, and nobody else has to be told
+                return lease
+            if not lease.granted and lease.error is None:
+                lease._event = threading.Event()
         try:
-            if claim.granted is not None and len(settled) == 1:  # at once, and nobody else has to be told
-                return Lease(self, claim, claim.granted)
             _tell(settled)
-            if claim.event is not None:
-                with control.watching(claim.event.set):
-                    claim.event.wait(control.remaining)
-            lease = self._collect(claim)
+            if lease._event is not None:
+                with control.watching(lease._event.set):
+                    lease._event.wait(control.remaining)
+            self._collect(lease)
             lease.take()
             return lease
         except BaseException:  # also an interrupt from the keyboard: nothing may stay behind in the queue
-            self._abandon(claim)
+            self._abandon(lease)
             raise
 
     def enqueue(
         self,
-        on_granted: Callable[[Lease], None],
-        on_denied: Callable[[AnynpuError], None],
+        on_settled: Callable[[Lease], None],
         mask: CoreMask | int | Iterable[int] | None = CoreMask.AUTO,
         *,
         priority: int = 0,
         control: RunControl,
         exclusive: Iterable[Hashable] = (),
     ) -> None:
-        """Queue without waiting. One of the two functions is called when the turn has come or is denied: at once by the calling thread,
-        or later by whichever thread frees the cores or closes the device. Whoever gets the lease must release it."""
-        claim = self._claim(self.resolve(mask), priority, control, exclusive)
+        """Queue without waiting. *on_settled* is called once, with the lease, when it is granted or denied (then ``lease.error`` says
+        why): at once by the calling thread, or later by whichever thread frees the cores, cancels the job or closes the device.
+        Whoever gets a lease that is granted must release it. Cancelling *control* takes a job that waits out of the queue.
+        """
+        lease = Lease(self, (priority, next(self._tickets)), self.resolve(mask), frozenset(exclusive), control)
 
-        def settled_now() -> None:
-            if claim.error is not None:
-                on_denied(copy.copy(claim.error))
-            else:
-                on_granted(Lease(self, claim, claim.granted or ()))
+        def give_up() -> None:
+            self.drop(control, control.reason("got no core"))
 
-        claim.on_settled = settled_now
+        def told(settled: Lease) -> None:
+            control.unwatch(give_up)
+            on_settled(settled)
+
+        lease._on_settled = told
+        control.watch(give_up)
         with self._lock:
-            settled = self._enter(claim)
+            settled = self._enter(lease)
         _tell(settled)
+        if control.cancelled:  # before it was in the queue
+            give_up()
 
     def drop(self, control: RunControl, error: AnynpuError) -> None:
         """Deny the job of *control* with *error* if it still waits."""
         with self._lock:
-            settled = self._deny([claim for claim in self._waiters if claim.control is control], error)
+            settled = self._deny([lease for lease in self._waiters if lease.control is control], error)
         _tell(settled)
 
     def retire(self, key: Hashable, error: AnynpuError) -> None:
@@ -281,25 +295,14 @@ class CoreScheduler:
 
         Returns when nobody has it any more (the calling thread itself does not count).
         """
-        with self._lock:
-            settled = self._deny([claim for claim in self._waiters if key in claim.exclusive], error)
-            holders = [claim for claim in self._holders if key in claim.exclusive]
-        _tell(settled)
-        for claim in holders:
-            claim.control.cancel(error)
-        self._wait_until_left(lambda claim: key in claim.exclusive)
+        self._end(lambda lease: key in lease.exclusive, error)
 
     def close(self, error: AnynpuError | None = None) -> None:
         """Deny all waiters, cancel all jobs that run, and return when they have left (the calling thread itself does not count)."""
         error = error or DeviceClosed("the device was closed", hint="open a new one")
         with self._lock:
             self._closed = self._closed or error
-            settled = self._deny(list(self._waiters), error)
-            holders = list(self._holders)
-        _tell(settled)
-        for claim in holders:
-            claim.control.cancel(error)
-        self._wait_until_left(lambda claim: True)
+        self._end(lambda lease: True, error)
         with self._lock:
             if self._status is not None:
                 self._status.close()
@@ -308,122 +311,130 @@ class CoreScheduler:
     def drain(self) -> None:
         """Wait until nobody waits and nobody has anything (the calling thread itself does not count)."""
         own = threading.get_ident()
-        with self._left:
-            self._left.wait_for(lambda: not self._waiters and all(claim.thread == own for claim in self._holders))
+        self._wait_until(lambda: not self._waiters and all(lease._thread == own for lease in self._holders))
 
-    def _claim(self, cores: frozenset[int] | None, priority: int, control: RunControl, exclusive: Iterable[Hashable]) -> _Claim:
-        return _Claim((priority, next(self._tickets)), cores, frozenset(exclusive), control)
+    def _end(self, concerns: Callable[[Lease], bool], error: AnynpuError) -> None:
+        """Deny the waiters and cancel the holders that are meant, and return when those have left."""
+        with self._lock:
+            settled = self._deny([lease for lease in self._waiters if concerns(lease)], error)
+            holders = [lease for lease in self._holders if concerns(lease)]
+        _tell(settled)
+        for lease in holders:
+            lease.control.cancel(error)
+        own = threading.get_ident()
+        self._wait_until(lambda: not any(concerns(lease) and lease._thread != own for lease in self._holders))
+
+    def _wait_until(self, reached: Callable[[], bool]) -> None:
+        with self._left:
+            self._watching += 1
+            try:
+                self._left.wait_for(reached)
+            finally:
+                self._watching -= 1
 
     # The methods from here to `_release` expect the lock to be held, unless they take it themselves.
 
-    def _enter(self, claim: _Claim) -> list[_Claim]:
+    def _enter(self, lease: Lease) -> list[Lease]:
         if self._closed is not None:
-            claim.error = self._closed
-            return [claim]
-        if not self._waiters and not claim.exclusive & self._taken:  # what `_dispatch` does for a single claim
-            cores = self._least_busy(self._idle) if claim.cores is None else claim.cores
+            lease.error = self._closed
+            return [lease]
+        if not self._waiters and not lease.exclusive & self._taken:  # what `_dispatch` does for a single one
+            cores = self._least_busy(self._idle) if lease._wanted is None else lease._wanted
             if cores is not None and cores <= self._idle:
-                self._grant(claim, cores)
-                return [claim]
-        bisect.insort(self._waiters, claim, key=lambda waiter: waiter.order)
+                self._grant(lease, cores)
+                return [lease]
+        bisect.insort(self._waiters, lease, key=lambda waiter: waiter._order)
         return self._dispatch()
 
     def _least_busy(self, idle: set[int]) -> frozenset[int] | None:
         """The one of the idle cores that has worked least (on a shared board: that is free there, if one is); None if there is none."""
         if not idle:
             return None
+        order = sorted([(self._busy_ns[core], self._jobs[core], core) for core in idle])
         shared = self._shared
         if shared is None:
-            return frozenset({min(idle, key=self._use_of)})
-        order = sorted(idle, key=self._use_of)
-        return frozenset({next((core for core in order if shared.is_free(core)), order[0])})
+            return self._singles[order[0][2]]
+        return self._singles[next((core for _, _, core in order if shared.is_free(core)), order[0][2])]
 
-    def _use_of(self, core: int) -> tuple[int, int, int]:
-        return self._busy_ns[core], self._jobs[core], core
-
-    def _grant(self, claim: _Claim, cores: frozenset[int]) -> None:
-        claim.granted = tuple(sorted(cores))
-        claim.started_ns = time.perf_counter_ns()
-        self._idle -= cores
-        self._taken |= claim.exclusive
-        self._holders.add(claim)
+    def _grant(self, lease: Lease, cores: frozenset[int]) -> None:
+        lease.granted = True
+        lease._started_ns = time.perf_counter_ns()
+        self._taken |= lease.exclusive
+        self._holders.add(lease)
         if cores:
+            lease.cores = tuple(sorted(cores))
+            self._idle -= cores
             if self._open_status is not None:
                 self._status, self._open_status = self._open_status(), None
             if self._status is not None:
-                self._status.started(claim.granted, claim.started_ns, len(self._waiters))
+                self._status.started(lease.cores, lease._started_ns, len(self._waiters))
 
-    def _dispatch(self) -> list[_Claim]:
-        """Grant what can be granted, in order; gives the claims that got something."""
-        if not self._waiters:
-            return []
-        granted: list[_Claim] = []
+    def _dispatch(self) -> list[Lease]:
+        """Grant what can be granted, in order; gives the leases that got something."""
+        granted: list[Lease] = []
         idle = set(self._idle)  # less what an earlier waiter reserves
         taken = set(self._taken)
-        for claim in self._waiters:
-            cores = claim.cores
-            if claim.exclusive & taken:
-                taken |= claim.exclusive  # keeps the order among those that share something; reserves no core
+        for lease in self._waiters:
+            cores = lease._wanted
+            if lease.exclusive & taken:
+                taken |= lease.exclusive  # keeps the order among those that share something; reserves no core
                 continue
             if cores is None:
                 cores = self._least_busy(idle)
-            taken |= claim.exclusive
+            taken |= lease.exclusive
             if cores is None:
                 continue
             if cores <= idle:
-                self._grant(claim, cores)
-                granted.append(claim)
+                self._grant(lease, cores)
+                granted.append(lease)
             idle -= cores
         if granted:
-            self._waiters = [claim for claim in self._waiters if claim.granted is None]
+            self._waiters = [lease for lease in self._waiters if not lease.granted]
         return granted
 
-    def _deny(self, claims: list[_Claim], error: AnynpuError) -> list[_Claim]:
-        for claim in claims:
-            claim.error = error
-        self._waiters = [claim for claim in self._waiters if claim.error is None]
+    def _deny(self, leases: list[Lease], error: AnynpuError) -> list[Lease]:
+        for lease in leases:
+            lease.error = error
+        self._waiters = [lease for lease in self._waiters if lease.error is None]
         self._left.notify_all()
-        return claims + self._dispatch()
+        return leases + self._dispatch()
 
-    def _collect(self, claim: _Claim) -> Lease:
-        """The lease of a claim whose wait is over, for whatever reason."""
-        with self._lock:
-            if claim.settled:
-                settled = []
-            else:  # out of time or cancelled: no longer in the queue, which may let others go
-                settled = self._deny([claim], claim.control.reason("got no core"))
-        _tell([other for other in settled if other is not claim])
-        if claim.error is not None:
-            raise copy.copy(claim.error)
-        return Lease(self, claim, claim.granted or ())
+    def _collect(self, lease: Lease) -> None:
+        """The wait is over, for whatever reason: raises unless the lease is granted."""
+        self._leave(lease, "got no core")
+        if lease.error is not None:
+            raise copy.copy(lease.error)
 
-    def _abandon(self, claim: _Claim) -> None:
-        with self._lock:
-            settled = [] if claim.settled else self._deny([claim], claim.control.reason("was given up"))
-        _tell([other for other in settled if other is not claim])
-        self._release(claim)
+    def _abandon(self, lease: Lease) -> None:
+        self._leave(lease, "was given up")
+        self._release(lease)
 
-    def _release(self, claim: _Claim) -> None:
+    def _leave(self, lease: Lease, why: str) -> None:
+        """Out of the queue, if it is still in it, which may let others go."""
         with self._lock:
-            if claim not in self._holders:
+            waits = not lease.granted and lease.error is None
+            settled = self._deny([lease], lease.control.reason(why)) if waits else []
+        _tell([other for other in settled if other is not lease])
+
+    def _release(self, lease: Lease) -> None:
+        with self._lock:
+            if lease not in self._holders:
                 return
-            self._holders.remove(claim)
-            elapsed = time.perf_counter_ns() - claim.started_ns
-            for core in claim.granted or ():
-                self._idle.add(core)
-                self._jobs[core] += 1
-                self._busy_ns[core] += elapsed
-            if self._status is not None and claim.granted:
-                self._status.ended(claim.granted, self._busy_ns, self._jobs, len(self._waiters))
-            self._taken -= claim.exclusive
-            settled = self._dispatch()
-            self._left.notify_all()
-        _tell(settled)
-
-    def _wait_until_left(self, concerns: Callable[[_Claim], bool]) -> None:
-        own = threading.get_ident()
-        with self._left:
-            self._left.wait_for(lambda: not any(concerns(claim) and claim.thread != own for claim in self._holders))
+            self._holders.remove(lease)
+            if lease.cores:
+                elapsed = time.perf_counter_ns() - lease._started_ns
+                for core in lease.cores:
+                    self._idle.add(core)
+                    self._jobs[core] += 1
+                    self._busy_ns[core] += elapsed
+                if self._status is not None:
+                    self._status.ended(lease.cores, self._busy_ns, self._jobs, len(self._waiters))
+            self._taken -= lease.exclusive
+            settled = self._dispatch() if self._waiters else ()
+            if self._watching:
+                self._left.notify_all()
+        if settled:
+            _tell(settled)
 
 
 def host_threads(cores: int) -> int:
@@ -441,11 +452,11 @@ def _cores_of(bits: int) -> frozenset[int]:
     return frozenset(core for core in range(bits.bit_length()) if bits >> core & 1)
 
 
-def _tell(claims: list[_Claim]) -> None:
-    """Wake the claims that were granted or denied; without the lock, because callbacks may come back to the scheduler."""
-    for claim in claims:
-        if claim.event is not None:
-            claim.event.set()
-        if claim.on_settled is not None:
-            callback, claim.on_settled = claim.on_settled, None  # it refers to the claim: no cycle may stay behind
-            callback()
+def _tell(leases: Iterable[Lease]) -> None:
+    """Wake those that were granted or denied; without the lock, because callbacks may come back to the scheduler."""
+    for lease in leases:
+        if lease._event is not None:
+            lease._event.set()
+        if lease._on_settled is not None:
+            callback, lease._on_settled = lease._on_settled, None
+            callback(lease)

@@ -12,10 +12,8 @@ from __future__ import annotations
 import functools
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -23,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from .. import chips, modelfile
-from ..errors import AnynpuError, DeviceClosed, DeviceError, JobCancelled, ModelError
+from ..errors import DeviceClosed, DeviceError, ModelError
 from ..program import Model, Program
 from ..tensor import Layout
 from ..timing import Prediction, predict
@@ -32,6 +30,7 @@ from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
 from .engines.base import Engine
 from .engines.choice import choose_engine
+from .jobs import Job, ResultT
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
 from .realtime import RealTimeClock, speed_of
@@ -41,93 +40,9 @@ if TYPE_CHECKING:
     from .board import SharedCores
     from .status import StatusFile
 
-__all__ = ["Device", "Job"]
+__all__ = ["Device"]
 
 Array = npt.NDArray[Any]
-
-
-class Job(Future[list[Array]]):
-    """A submitted run: a ``concurrent.futures.Future`` whose result is the list of outputs.
-
-    :meth:`cancel` also stops a job that runs, between two layers; :meth:`result` then raises :class:`JobCancelled`.
-    """
-
-    def __init__(self, control: RunControl, scheduler: CoreScheduler) -> None:
-        super().__init__()
-        self._control = control
-        self._scheduler = scheduler
-        self.cores: tuple[int, ...] = ()
-        """The cores that it ran on; empty before it has begun."""
-        self.host_ns: int | None = None
-        """Host time from the first to the last layer, conversions included; None before it has finished."""
-
-    def cancel(self) -> bool:
-        """Ask the job to stop; False if it had already finished or had been asked before."""
-        if self.done() or not self._control.cancel():
-            return False
-        self._scheduler.drop(self._control, JobCancelled("the job was cancelled"))
-        return True
-
-    def cancelled(self) -> bool:
-        """Whether the job ended because it was cancelled."""
-        return self.done() and isinstance(self.exception(), JobCancelled)
-
-
-class _Task:
-    """A submitted run on its way from the queue to a worker thread."""
-
-    def __init__(
-        self, job: Job, workers: Workers, context: Context, inputs: Inputs, layout: Layout | str | None, dequantize: bool
-    ) -> None:
-        self._job: Job | None = job
-        self._workers = workers
-        self._context = context
-        self._arguments = (inputs, layout, dequantize)
-
-    def watch(self, timeout: float | None, expire: Callable[[], None]) -> None:
-        """Call *expire* after *timeout* seconds if the job still waits then."""
-        job = self._job
-        if timeout is None or job is None or job.cores:
-            return
-        timer = threading.Timer(timeout, expire)
-        timer.daemon = True  # it only denies a job that still waits: nothing is lost with it
-        job.add_done_callback(lambda _: timer.cancel())
-        timer.start()
-
-    def granted(self, lease: Lease) -> None:
-        try:
-            self._workers.start(lambda: self._run(lease))
-        except (RuntimeError, DeviceClosed) as error:
-            lease.release()
-            self._settle(error)
-
-    def denied(self, error: AnynpuError) -> None:
-        self._settle(error)
-
-    def _run(self, lease: Lease) -> None:
-        job = self._job
-        assert job is not None
-        outcome: list[Array] | BaseException
-        try:
-            with lease:
-                begin = time.perf_counter_ns()
-                job.cores = lease.cores
-                job.set_running_or_notify_cancel()
-                outcome = self._context._run_held(lease, *self._arguments)
-                job.host_ns = time.perf_counter_ns() - begin
-        except AnynpuError as error:  # of the cores of a shared board; a run's own is its outcome
-            outcome = error
-        self._settle(outcome)
-        del job, outcome  # an error refers to this frame, which must not refer to the error
-
-    def _settle(self, outcome: list[Array] | BaseException) -> None:
-        job, self._job = self._job, None
-        assert job is not None
-        if isinstance(outcome, BaseException):
-            job.set_exception(outcome)
-        else:
-            job.set_result(outcome)
-        del job, outcome
 
 
 class Device:
@@ -169,7 +84,7 @@ class Device:
         self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board, self.chip), status)
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")
         self._lock = threading.Lock()
-        self._closed = False
+        self.closed = False
         self._models: weakref.WeakSet[LoadedModel] = weakref.WeakSet()
         self._predictions: weakref.WeakKeyDictionary[Program, dict[tuple[int, int], Prediction]] = weakref.WeakKeyDictionary()
         self._contexts: weakref.WeakSet[Context] = weakref.WeakSet()
@@ -178,10 +93,6 @@ class Device:
     def cores(self) -> int:
         """How many cores the chip has."""
         return self.chip.cores
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
 
     @property
     def statistics(self) -> tuple[CoreStatistics, ...]:
@@ -250,27 +161,40 @@ class Device:
         mask: CoreMask | int | Iterable[int] | None = None,
         priority: int = 0,
         timeout: float | None = None,
-    ) -> Job:
+    ) -> Job[list[Array]]:
         """Queue a run and return at once; parameters as in :meth:`Context.run`.
 
         Jobs of one context run one after the other; jobs of different contexts run at the same time where there are cores for them. The
         arrays must not change before the job has finished.
         """
-        self.require_open()
         if context._device is not self:
             raise DeviceError("the context belongs to another device", hint="submit it to the device that loaded its model")
-        control = RunControl(timeout)
-        job = Job(control, self.scheduler)
-        task = _Task(job, self._workers, context, inputs, layout, dequantize)
-        self.scheduler.enqueue(
-            task.granted, task.denied, mask, priority=priority, control=control, exclusive=context._exclusive()
+        return self.start(
+            lambda lease: context._run(lease, inputs, layout, dequantize),
+            mask=mask,
+            priority=priority,
+            control=RunControl(timeout),
+            exclusive=context.exclusive,
         )
-        task.watch(timeout, lambda: self.scheduler.drop(control, control.reason("got no core")))
+
+    def start(
+        self,
+        work: Callable[[Lease], ResultT],
+        *,
+        mask: CoreMask | int | Iterable[int] | None = None,
+        priority: int = 0,
+        control: RunControl,
+        exclusive: Iterable[Hashable] = (),
+    ) -> Job[ResultT]:
+        """Call *work* in a thread of the device once the job has its cores and the *exclusive* things; returns at once."""
+        self.require_open()
+        job = Job(work, control)
+        job.enqueue(self.scheduler, self._workers, mask, priority, exclusive)
         return job
 
     def require_open(self) -> None:
         """Raise if the device was closed."""
-        if self._closed:
+        if self.closed:
             raise DeviceClosed(f"the device ({self}) was closed", hint="open a new one")
 
     def close(self, *, finish: bool = False) -> None:
@@ -281,9 +205,9 @@ class Device:
         contexts, models and buffers of the device are closed.
         """
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
+            self.closed = True
         if finish:
             self.scheduler.drain()
         self.scheduler.close(DeviceClosed(f"the device ({self}) was closed", hint="open a new one"))

@@ -125,6 +125,9 @@ class Buffer:
     (b'\\x07\\x07', True, True)
     """
 
+    closings: object = object()
+    """Another object after each closing of any buffer: who has checked his buffers need not do it again while this stays the same."""
+
     def __init__(
         self,
         memory: memoryview,
@@ -276,6 +279,7 @@ class Buffer:
     def close(self) -> None:
         """Give the memory back. Slices can no longer be used; arrays that view it stay readable but belong to nobody."""
         self._memory = None
+        Buffer.closings = object()
         self._finalizer()
 
     def __enter__(self) -> Buffer:

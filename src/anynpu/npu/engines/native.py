@@ -206,12 +206,17 @@ class _NativeBound(BoundProgram):
         for target, source in self._before:
             np.copyto(target, source)
         self._stop[0] = 0
-        with control.watching(self._request_stop):
+        control.watch(self._request_stop)
+        try:
             for part in self._parts:
-                if isinstance(part, _Stretch):
-                    self._run_stretch(part, control, between, clock, threads)
-                else:
+                if not isinstance(part, _Stretch):
                     self._run_step(*part, control, between, clock)
+                elif between is None:
+                    self._execute(part, control, clock, threads)
+                else:
+                    self._run_stretch(part, control, between, clock, threads)
+        finally:
+            control.unwatch(self._request_stop)
         for target, source in self._after:
             np.copyto(target, source)
 
@@ -226,13 +231,11 @@ class _NativeBound(BoundProgram):
         self,
         stretch: _Stretch,
         control: RunControl,
-        between: Callable[[int], None] | None,
+        between: Callable[[int], None],
         clock: list[LayerTime] | None,
         threads: int,
     ) -> None:
-        if between is None:
-            self._execute(stretch, control, clock, threads)
-            return
+        """A stretch with something to do before each layer of the program."""
         numbers = range(stretch.first, stretch.last)
         for index, group in groupby(numbers, key=self._executable._indices.__getitem__):
             layers = list(group)
@@ -241,7 +244,6 @@ class _NativeBound(BoundProgram):
             self._execute(_Stretch(layers[0], layers[-1] + 1), control, clock, threads)
 
     def _execute(self, stretch: _Stretch, control: RunControl, clock: list[LayerTime] | None, threads: int) -> None:
-        control.check()
         sharing = self._workers.sharing(threads) if threads > 1 else ffi.NULL
         count = stretch.last - stretch.first
         times = ffi.NULL if clock is None else ffi.new("int64_t[]", count)

@@ -270,7 +270,7 @@ def _convert(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
     plan = plan_conversion(source, target, None)
     if plan.middle is not None:
         return None
-    descriptor = lowering.keeper.keep(plan.job).descriptor
+    descriptor = lowering.keeper.keep(plan.call).descriptor
     return [lowering.layer(lib.ANYNPU_LAYER_CONVERT, lib.ANYNPU_CODES_I8, descriptor, layer.inputs, layer.outputs[0])]
 
 

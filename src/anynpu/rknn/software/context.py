@@ -12,10 +12,11 @@ uses it: ``_places`` and the bindings of ports keep it mapped, and change under 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._rknn import ffi
+from ...convert import Conversion
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.loaded import internal_size
 from ...program import Model
@@ -49,6 +50,26 @@ class Ports:
         self.outputs = [OutputPort(spec, chip, position) for position, spec in enumerate(program.output_specs)]
 
 
+Move = tuple[Conversion, int, int]
+"""A conversion, the address to read from and the address to write to."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What the runs of a context have in common until something is set, bound or destroyed.
+
+    :ivar version: of the context's settings, and *closings* of buffers, for which it was made
+    """
+
+    version: object
+    closings: object
+    npu: Context
+    mask: int
+    before: tuple[Move, ...]
+    after: tuple[Move, ...]
+    own_time: bool
+
+
 class ModelContext:
     """The state behind the handle of a model.
 
@@ -75,7 +96,10 @@ class ModelContext:
         self.lock = threading.RLock()
         self.mask = 0
         self.batch_cores = 0
+        self.missing_calls = frozenset(name for name, available in device.chip.calls.items() if not available)
         self.closed = False
+        self.restricted = self.info_only
+        """Whether some call may be refused: the context is closed, only tells about its model, or has custom operators."""
         self.runs = 0
         self.last_control: RunControl | None = None
         self.perf_texts: dict[str, Any] = {}  # given out until the context ends; there are as many as ways to run it
@@ -89,8 +113,12 @@ class ModelContext:
         self.dynamic = len(model.programs) > 1
         self.shapes = 0
         self.shapes_chosen = not self.dynamic
-        self._ports: dict[int, Ports] = {}
+        self.ports = Ports(device, model, 0)
+        """The inputs and outputs of the shapes that are set."""
+        self._ports = {0: self.ports}
         self._given: dict[int, Any] = {}
+        self._plan: _Plan | None = None
+        self._version = object()  # another one after each change that concerns runs
         self._places: dict[InputPort | OutputPort, tuple[int, memoryview]] = {}  # the engine's memory, until something is bound
         self._weight_source = weights_from
         self._share: SramShare | None = None
@@ -108,15 +136,6 @@ class ModelContext:
     @property
     def internal_size(self) -> int:
         return internal_size(self.model)
-
-    @property
-    def ports(self) -> Ports:
-        """The inputs and outputs of the shapes that are set."""
-        index = self.shapes
-        ports = self._ports.get(index)
-        if ports is None:
-            ports = self._ports.setdefault(index, Ports(self.device, self.model, index))
-        return ports
 
     @property
     def batch(self) -> int:
@@ -152,6 +171,12 @@ class ModelContext:
     @property
     def _shares_batch(self) -> bool:
         return not self.mask and self.batch_cores > 1 and self.batch > 1
+
+    def set_cores(self, *, mask: int | None = None, batch_cores: int | None = None) -> None:
+        """Say which cores a run uses, or how many share its batch. Does not wait for a run in progress."""
+        self.mask = self.mask if mask is None else mask
+        self.batch_cores = self.batch_cores if batch_cores is None else batch_cores
+        self._version = object()
 
     def duplicate(self) -> ModelContext:
         """A context of the same model with the same weights, and inputs and outputs of its own."""
@@ -250,36 +275,57 @@ class ModelContext:
                         (self.npu.bind_input if isinstance(port, InputPort) else self.npu.bind_output)(port.name, None)
                     port.binding = None
                 self.shapes = index
+                if index not in self._ports:
+                    self._ports[index] = Ports(self.device, self.model, index)
+                self.ports = self._ports[index]
                 self.shapes_chosen = True
                 self.runs = 0
                 for source in self.ports.inputs:
                     source.given = False
-                self._places.clear()
+                self._forget_places()
                 if self.npu is not None:
                     self.npu.select_shapes(index)
 
-    def set_inputs(self, given: Iterable[tuple[InputPort, int, int, int, int, int]]) -> None:
-        """Convert what the caller has into the engine's inputs: for each the port, address, bytes, type, format, pass_through."""
+    def set_inputs(self, count: int, inputs: Any) -> None:
+        """Convert what the caller has, as ``rknn_input`` structs, into the engine's inputs: all of them, or none."""
         with self.lock:
-            npu = self._engine()
-            accepted = []
-            for port, address, nbytes, kind, fmt, pass_through in given:
+            ports = self.ports.inputs
+            if inputs == ffi.NULL or count != len(ports):
+                raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{count} inputs given, the model has {len(ports)}")
+            if not self.shapes_chosen:
+                raise Refusal(
+                    Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes"
+                )
+            plan = self._plan
+            planned = plan is not None and plan.version is self._version and plan.closings is Buffer.closings
+            npu = plan.npu if plan is not None and planned else self._engine()
+            places, accepted, seen = self._places, [], set()
+            for position in range(count):
+                one = inputs[position]
+                index = one.index
+                if index >= count or index in seen:
+                    raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input index {index} does not exist or came twice")
+                seen.add(index)
+                port, address = ports[index], int(ffi.cast("uintptr_t", one.buf))
+                if not address:
+                    raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{port.name}' is a null pointer")
                 if port.binding is not None:
                     raise Refusal(
                         Code.RKNN_ERR_PARAM_INVALID,
                         f"input '{port.name}' is bound to memory",
                         "write into that memory; rknn_inputs_set and rknn_set_io_mem exclude each other",
                     )
-                transfer = port.transfer(kind, fmt, pass_through)
-                if nbytes < transfer.nbytes:
+                transfer = port.transfer(one.type, one.fmt, one.pass_through)
+                if one.size < transfer.nbytes:
                     raise Refusal(
                         Code.RKNN_ERR_PARAM_INVALID,
-                        f"input '{port.name}' takes {transfer.nbytes} bytes, got {nbytes}",
+                        f"input '{port.name}' takes {transfer.nbytes} bytes, got {one.size}",
                         "size is in bytes: elements times the size of the type",
                     )
                 accepted.append((port, transfer.conversion, address))
             for port, conversion, address in accepted:
-                conversion.run(address, self._address(npu, port))
+                known = places.get(port)
+                conversion.run(address, self._address(npu, port) if known is None else known[0])
                 port.given = True
 
     def bind(self, memory: TensorMemory, attr: Any) -> None:
@@ -297,39 +343,64 @@ class ModelContext:
             bind = npu.bind_input if isinstance(port, InputPort) else npu.bind_output
             if direct is not None or bound is None or bound.conversion is None:
                 bind(port.name, direct)
-                self._places.clear()
+                self._forget_places()
             port.binding = binding
+            self._version = object()
 
     def run(self, control: RunControl) -> None:
         """Execute on what the inputs hold."""
-        self.require_runnable_kind()
+        if self.restricted:
+            self.require_runnable_kind()
         with self.lock:
-            npu = self._engine()
-            self._check_bound()
-            self._check_operators()
-            for source in self.ports.inputs:
-                bound = source.binding
-                if bound is not None and bound.conversion is not None:
-                    bound.conversion.run(bound.address, self._address(npu, source))
+            plan = self._plan
+            if plan is None or plan.version is not self._version or plan.closings is not Buffer.closings:
+                plan = self._plan = self._planned()
+            for conversion, source, target in plan.before:
+                conversion.run(source, target)
             self.last_control = control
-            duration = self.latency_us() if self.device.clock is not None and self._has_own_time() else None
-            npu.execute(mask=self._cores(), priority=self.priority, control=control, duration_us=duration)
-            for target in self.ports.outputs:
-                bound = target.binding
-                if bound is not None and bound.conversion is not None:
-                    bound.conversion.run(self._address(npu, target), bound.address)
+            duration = self.latency_us() if plan.own_time else None
+            plan.npu.execute(mask=plan.mask, priority=self.priority, control=control, duration_us=duration)
+            for conversion, source, target in plan.after:
+                conversion.run(source, target)
             self.runs += 1
+
+    def _planned(self) -> _Plan:
+        """Check everything that a run needs, and look up what it uses."""
+        version, closings = self._version, Buffer.closings
+        npu = self._engine()
+        self._check_bound()
+        self._check_operators()
+        ports = self.ports
+        return _Plan(
+            version,
+            closings,
+            npu,
+            self._cores(),
+            tuple(
+                (bound.conversion, bound.address, self._address(npu, port))
+                for port in ports.inputs
+                if (bound := port.binding) is not None and bound.conversion is not None
+            ),
+            tuple(
+                (bound.conversion, self._address(npu, port), bound.address)
+                for port in ports.outputs
+                if (bound := port.binding) is not None and bound.conversion is not None
+            ),
+            self.device.clock is not None and self._has_own_time(),
+        )
 
     def run_now(self, control: RunControl) -> None:
         """:meth:`run` for a caller who waits; its outputs take the place of those of earlier frames."""
-        self.settle()
+        if self.frames is not None:
+            self.settle()
         self.outputs_of_frame = False
         self.run(control)
 
-    def read(self, port: OutputPort, want_float: bool, address: int) -> None:
+    def read(self, port: OutputPort, conversion: Conversion, address: int) -> None:
         """Convert an output to the caller's memory."""
-        npu = self.npu or self._engine()  # outputs are there also without internal memory
-        port.transfer(want_float).conversion.run(self._address(npu, port), address)
+        known = self._places.get(port)
+        # outputs are there also without internal memory
+        conversion.run(self._address(self.npu or self._engine(), port) if known is None else known[0], address)
 
     def give_output(self, nbytes: int) -> Any:
         """Memory for an output that stays until the caller releases it."""
@@ -344,7 +415,7 @@ class ModelContext:
     def close(self) -> None:
         """End what runs, then give everything back."""
         with self._frames_lock:
-            self.closed = True
+            self.closed = self.restricted = True
         npu = self.npu
         if npu is not None:
             npu.close()
@@ -358,8 +429,10 @@ class ModelContext:
             if custom is not None:
                 custom.close()
             self._given.clear()
-            self._ports.clear()
-            self._places.clear()
+            for ports in self._ports.values():
+                for port in (*ports.inputs, *ports.outputs):
+                    port.binding = None
+            self._forget_places()
             self.perf_texts.clear()
             self.npu = None
             self.loaded = None
@@ -384,7 +457,7 @@ class ModelContext:
 
     def _use_internal(self, internal: Buffer) -> None:
         assert self.loaded is not None
-        self._places.clear()
+        self._forget_places()
         self.runs = 0
         previous, self.npu = self.npu, self.loaded.context(internal=internal, shapes=self.shapes)
         if previous is not None:
@@ -410,7 +483,7 @@ class ModelContext:
             self.npu = None
         self.loaded = None
         self.runs = 0
-        self._places.clear()
+        self._forget_places()
 
     def _engine(self) -> Context:
         """The engine's context; made now where the caller's memory has come in the meantime."""
@@ -439,6 +512,10 @@ class ModelContext:
             raise Refusal(
                 Code.RKNN_ERR_MALLOC_FAIL, "the internal memory was destroyed", "call rknn_set_internal_mem with other memory"
             )
+
+    def _forget_places(self) -> None:
+        self._places.clear()
+        self._version = object()
 
     def _address(self, npu: Context, port: InputPort | OutputPort) -> int:
         """Where the engine has an input or output. It stays mapped while the context's lock is held, also if the engine is closed."""

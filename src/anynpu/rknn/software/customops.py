@@ -332,6 +332,7 @@ class CustomOperatorCalls:
                 entry.require_memory(entry.npu)
             if entry.custom is None:
                 entry.custom = CustomOperators()
+                entry.restricted = True
                 if entry.npu is not None:
                     entry.custom.attach(entry.npu)
             entry.custom.register(op, custom_op_num)

@@ -33,7 +33,7 @@ from .frames import Frames
 from .handles import Handles
 from .matmul import MatmulCalls, MatmulState
 from .memory import MemoryTable
-from .ports import InputPort, OutputPort
+from .ports import OutputPort, Transfer
 from .queries import answer
 from .refusal import Refusal, code_of
 from .shapes import find_shape_set
@@ -209,7 +209,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         if core_mask not in entry.device.chip.core_masks:
             legal = ", ".join(str(mask) for mask in entry.device.chip.core_masks)
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"core mask {core_mask} is not possible", f"possible are {legal}")
-        entry.mask = core_mask
+        entry.set_cores(mask=core_mask)
         return 0
 
     def rknn_set_batch_core_num(self, context: int, core_num: int) -> int:
@@ -223,7 +223,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
                 f"{core_num} cores are not possible",
                 f"{entry.device.chip.name} has {entry.device.cores}",
             )
-        entry.batch_cores = core_num
+        entry.set_cores(batch_cores=core_num)
         return 0
 
     def rknn_set_input_shapes(self, context: int, n_inputs: int, attr: Any) -> int:
@@ -247,17 +247,19 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def rknn_inputs_set(self, context: int, n_inputs: int, inputs: Any) -> int:
         """Take the inputs of the next run."""
-        entry = self._context(context)
-        self._supported("rknn_inputs_set", entry)
-        entry.require_runnable_kind()
-        entry.settle()
-        with entry.lock:  # another thread may change the shapes
-            entry.set_inputs(_given(entry, n_inputs, inputs))
+        entry = self.handles.get(context, ModelContext)
+        if "rknn_inputs_set" in entry.missing_calls:
+            self._supported("rknn_inputs_set", entry)
+        if entry.restricted:
+            entry.require_runnable_kind()
+        if entry.frames is not None:
+            entry.settle()
+        entry.set_inputs(n_inputs, inputs)
         return 0
 
     def rknn_run(self, context: int, extend: Any) -> int:
         """Execute; with ``non_block`` of *extend*, return at once."""
-        entry = self._context(context)
+        entry = self.handles.get(context, ModelContext)
         if extend == ffi.NULL:
             entry.run_now(RunControl())
             return 0
@@ -283,9 +285,11 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
 
     def rknn_outputs_get(self, context: int, n_outputs: int, outputs: Any, extend: Any) -> int:
         """Give the outputs of the last run, as numbers or as the NPU's own codes."""
-        entry = self._context(context)
-        self._supported("rknn_outputs_get", entry)
-        entry.require_runnable_kind()
+        entry = self.handles.get(context, ModelContext)
+        if "rknn_outputs_get" in entry.missing_calls:
+            self._supported("rknn_outputs_get", entry)
+        if entry.restricted:
+            entry.require_runnable_kind()
         ports = entry.ports.outputs
         if outputs == ffi.NULL or n_outputs != len(ports):
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_outputs} outputs asked for, the model has {len(ports)}")
@@ -295,21 +299,22 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
             if not entry.runs:
                 raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, "the model has not run yet", "call rknn_run before")
             ports = entry.ports.outputs  # another thread may have changed the shapes
-            wanted = [_wanted(ports, outputs[position]) for position in range(n_outputs)]
+            wanted = []
+            for position in range(n_outputs):
+                wanted.append(_wanted(ports, outputs[position]))
             held = []  # what is given out now may be released by another thread before it is filled
-            for position, (port, want_float) in enumerate(wanted):
+            for position, (port, transfer) in enumerate(wanted):
                 one = outputs[position]
-                nbytes = port.transfer(want_float).nbytes
                 if not one.is_prealloc:
-                    one.buf = memory = entry.give_output(nbytes)
+                    one.buf = memory = entry.give_output(transfer.nbytes)
                     held.append(memory)
-                entry.read(port, want_float, int(ffi.cast("uintptr_t", one.buf)))
-                one.size = nbytes
+                entry.read(port, transfer.conversion, int(ffi.cast("uintptr_t", one.buf)))
+                one.size = transfer.nbytes
         return 0
 
     def rknn_outputs_release(self, context: int, n_outputs: int, outputs: Any) -> int:
         """Free what :meth:`rknn_outputs_get` allocated."""
-        entry = self._context(context)
+        entry = self.handles.get(context, ModelContext)
         if outputs == ffi.NULL:
             raise Refusal(Code.RKNN_ERR_PARAM_INVALID, "the outputs are a null pointer")
         if n_outputs > len(entry.ports.outputs):
@@ -517,26 +522,6 @@ def _read_model(model: Any, size: int, extend: Any) -> Model:
         raise Refusal(Code.RKNN_ERR_MODEL_INVALID, f"{path} cannot be read: {error.strerror or error}") from error
 
 
-def _given(entry: ModelContext, n_inputs: int, inputs: Any) -> list[tuple[InputPort, int, int, int, int, int]]:
-    """What ``rknn_inputs_set`` was called with, as :meth:`ModelContext.set_inputs` takes it."""
-    ports = entry.ports.inputs
-    if inputs == ffi.NULL or n_inputs != len(ports):
-        raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"{n_inputs} inputs given, the model has {len(ports)}")
-    if not entry.shapes_chosen:
-        raise Refusal(Code.RKNN_ERR_INPUT_INVALID, "the model has dynamic shapes and none is set", "call rknn_set_input_shapes")
-    given: list[tuple[InputPort, int, int, int, int, int]] = []
-    for position in range(n_inputs):
-        one = inputs[position]
-        index = one.index
-        if index >= n_inputs or any(port.index == index for port, *_ in given):
-            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input index {index} does not exist or came twice")
-        address = int(ffi.cast("uintptr_t", one.buf))
-        if not address:
-            raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{ports[index].name}' is a null pointer")
-        given.append((ports[index], address, one.size, one.type, one.fmt, one.pass_through))
-    return given
-
-
 def _wait_for_frame(frames: Frames, extend: Any) -> None:
     latest = frames.latest
     if extend == ffi.NULL:
@@ -551,16 +536,18 @@ def _wait_for_frame(frames: Frames, extend: Any) -> None:
     extend.frame_id = frames.wait(extend.frame_id, None)
 
 
-def _wanted(ports: list[OutputPort], one: Any) -> tuple[OutputPort, bool]:
+def _wanted(ports: list[OutputPort], one: Any) -> tuple[OutputPort, Transfer]:
     if one.index >= len(ports):
         raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"there is no output {one.index}: the model has {len(ports)}")
-    port, want_float = ports[one.index], bool(one.want_float)
+    port = ports[one.index]
     if port.binding is not None and port.binding.memory.buffer.closed:
         raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
+    transfer = port.transfer(bool(one.want_float))
     if one.is_prealloc:
-        nbytes = port.transfer(want_float).nbytes
         if one.buf == ffi.NULL:
             raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"the buffer for output '{port.name}' is a null pointer")
-        if one.size < nbytes:
-            raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"output '{port.name}' takes {nbytes} bytes, the buffer has {one.size}")
-    return port, want_float
+        if one.size < transfer.nbytes:
+            raise Refusal(
+                Code.RKNN_ERR_PARAM_INVALID, f"output '{port.name}' takes {transfer.nbytes} bytes, the buffer has {one.size}"
+            )
+    return port, transfer

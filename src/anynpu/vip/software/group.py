@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 
-from ...npu import Step
-from .jobs import Job, Jobs
+from ...npu import Job, Stage
+from .jobs import Jobs
 from .network import NetworkState, Profile
 from .refusal import Refusal, Status
 
@@ -28,7 +28,7 @@ class GroupState:
         self.timeout_ms = 0
         self.core = -1
         self.profile = Profile()
-        self.triggered: Job | None = None
+        self.triggered: Job[None] | None = None
         self._jobs = jobs
         self._networks: list[NetworkState] = []
         self._waited_for: list[NetworkState] = []
@@ -50,11 +50,11 @@ class GroupState:
 
     def run(self, number: int) -> None:
         """Execute the first *number* networks."""
-        networks, steps = self._steps(number)
+        networks, stages = self._stages(number)
         self._jobs.run(
             networks[0].device,
             networks,
-            steps,
+            stages,
             core=self.core,
             priority=max(network.priority for network in networks),
             timeout_ms=self.timeout_ms,
@@ -66,11 +66,11 @@ class GroupState:
         with self.lock:
             if self.triggered is not None:
                 raise Refusal(Status.VIP_ERROR_FAILURE, "the group is on its way already", "call vip_wait_group before")
-            networks, steps = self._steps(number)
+            networks, stages = self._stages(number)
             self.triggered = self._jobs.start(
                 networks[0].device,
                 networks,
-                steps,
+                stages,
                 core=self.core,
                 priority=max(network.priority for network in networks),
                 timeout_ms=self.timeout_ms,
@@ -83,7 +83,7 @@ class GroupState:
             job, self.triggered = self.triggered, None
         if job is None:
             raise Refusal(Status.VIP_ERROR_FAILURE, "no job of the group is on its way", "call vip_trigger_group before")
-        job.wait()
+        job.result()
         self._note(self._waited_for)
 
     def close(self) -> None:
@@ -91,7 +91,7 @@ class GroupState:
         with self.lock:
             self._networks = []
 
-    def _steps(self, number: int) -> tuple[list[NetworkState], list[Step]]:
+    def _stages(self, number: int) -> tuple[list[NetworkState], list[Stage]]:
         with self.lock:
             if not 1 <= number <= len(self._networks):
                 raise Refusal(
@@ -100,7 +100,7 @@ class GroupState:
                     "call vip_add_network before",
                 )
             networks = self._networks[:number]
-        return networks, [network.step() for network in networks]
+        return networks, [network.stage() for network in networks]
 
     def _note(self, networks: list[NetworkState]) -> None:
         self.profile = sum((network.profile for network in networks), Profile())

@@ -1,10 +1,12 @@
-"""Jobs on their way: who submitted them, how they are stopped, and what a reset of the NPU does to those that wait.
+"""Jobs in flight: who submitted them, how they are stopped, and what a reset of the NPU does to those that wait.
 
 A job that is out of time while it runs looks to the driver like an NPU that hangs. It ends with ``VIP_ERROR_TIMEOUT`` and the NPU
 is reset; jobs that had been submitted and had not begun are lost with the reset and end with ``VIP_ERROR_RECOVERY``: their owners
 submit them again.
 
-State and lock: the set of jobs belongs to :class:`Jobs` and is protected by its lock, which is never held while anything waits.
+A job is known by its control, which stops it.
+
+State and lock: the table of jobs belongs to :class:`Jobs` and is protected by its lock, which is never held while anything waits.
 """
 
 from __future__ import annotations
@@ -13,34 +15,10 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 
 from ...errors import AnynpuError, DeviceError
-from ...npu import Device, Launch, RunControl, Step, run_steps, start_steps
+from ...npu import Device, Job, RunControl, Stage, run_stages, start_stages
 from .refusal import Status
 
-__all__ = ["Job", "Jobs"]
-
-
-class Job:
-    """One job.
-
-    :ivar owners: the networks that it executes
-    """
-
-    def __init__(self, owners: frozenset[Hashable], control: RunControl) -> None:
-        self.owners = owners
-        self.control = control
-        self.launch: Launch | None = None
-
-    def stop(self, error: AnynpuError) -> None:
-        """End it before it begins, or between two layers."""
-        if self.launch is not None:
-            self.launch.stop(error)
-        else:
-            self.control.cancel(error)
-
-    def wait(self) -> None:
-        """Wait for a job that was started; raises what it ended with."""
-        assert self.launch is not None
-        self.launch.result()
+__all__ = ["Jobs"]
 
 
 class Jobs:
@@ -48,10 +26,10 @@ class Jobs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._on_their_way: set[Job] = set()
+        self._in_flight: dict[RunControl, frozenset[Hashable]] = {}  # with the networks that they execute
 
     def run(
-        self, device: Device, owners: Sequence[Hashable], steps: Sequence[Step], *, core: int, priority: int, timeout_ms: int
+        self, device: Device, owners: Sequence[Hashable], stages: Sequence[Stage], *, core: int, priority: int, timeout_ms: int
     ) -> None:
         """Execute in the calling thread.
 
@@ -59,68 +37,68 @@ class Jobs:
         :param priority: larger goes first
         :param timeout_ms: 0 for none
         """
-        job = self._enter(owners, timeout_ms)
+        control = self._enter(owners, timeout_ms)
         try:
-            run_steps(
+            run_stages(
                 device,
-                steps,
+                stages,
                 mask=_mask(core),
                 priority=-priority,
-                control=job.control,
-                on_timeout=lambda: self._reset(job),
+                control=control,
+                on_timeout=lambda: self._reset(control),
             )
         finally:
-            self._leave(job)
+            self._leave(control)
 
     def start(
-        self, device: Device, owners: Sequence[Hashable], steps: Sequence[Step], *, core: int, priority: int, timeout_ms: int
-    ) -> Job:
+        self, device: Device, owners: Sequence[Hashable], stages: Sequence[Stage], *, core: int, priority: int, timeout_ms: int
+    ) -> Job[None]:
         """Submit, and return at once."""
-        job = self._enter(owners, timeout_ms)
+        control = self._enter(owners, timeout_ms)
         try:
-            job.launch = start_steps(
+            job = start_stages(
                 device,
-                steps,
+                stages,
                 mask=_mask(core),
                 priority=-priority,
-                control=job.control,
-                on_timeout=lambda: self._reset(job),
+                control=control,
+                on_timeout=lambda: self._reset(control),
             )
         except BaseException:
-            self._leave(job)
+            self._leave(control)
             raise
-        job.launch.add_done_callback(lambda _: self._leave(job))
+        job.add_done_callback(lambda _: self._leave(control))
         return job
 
     def stop_all(self, owner: Hashable, error: Callable[[], AnynpuError]) -> None:
-        """Stop the jobs of *owner*."""
+        """Stop the jobs of *owner*: before they begin, or between two layers."""
         with self._lock:
-            jobs = [job for job in self._on_their_way if owner in job.owners]
-        for job in jobs:
-            job.stop(error())
+            controls = [control for control, owners in self._in_flight.items() if owner in owners]
+        for control in controls:
+            control.cancel(error())
 
     @property
     def count(self) -> int:
-        """How many are on their way."""
+        """How many are in flight."""
         with self._lock:
-            return len(self._on_their_way)
+            return len(self._in_flight)
 
-    def _enter(self, owners: Sequence[Hashable], timeout_ms: int) -> Job:
-        job = Job(frozenset(owners), RunControl(timeout_ms / 1000 if timeout_ms else None))
+    def _enter(self, owners: Sequence[Hashable], timeout_ms: int) -> RunControl:
+        control = RunControl(timeout_ms / 1000 if timeout_ms else None)
         with self._lock:
-            self._on_their_way.add(job)
-        return job
+            self._in_flight[control] = frozenset(owners)
+        return control
 
-    def _leave(self, job: Job) -> None:
+    def _leave(self, control: RunControl) -> None:
         with self._lock:
-            self._on_their_way.discard(job)
+            self._in_flight.pop(control, None)
 
-    def _reset(self, hung: Job) -> None:
+    def _reset(self, hung: RunControl) -> None:
         """*hung* was out of time while it ran; it still has its core."""
         with self._lock:
-            lost = [job for job in self._on_their_way if job is not hung and not job.control.began]
-        for job in lost:
-            job.stop(
+            lost = [control for control in self._in_flight if control is not hung and not control.began]
+        for control in lost:
+            control.cancel(
                 DeviceError(
                     "the NPU was reset after another network ran out of its time",
                     hint="submit the network again",

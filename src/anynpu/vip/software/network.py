@@ -19,12 +19,12 @@ import numpy.typing as npt
 from ... import modelfile
 from ...convert import Conversion
 from ...errors import JobCancelled
-from ...npu import Buffer, Context, Device, LoadedModel, Step
+from ...npu import Buffer, Context, Device, Job, LoadedModel, Stage
 from ...npu.loaded import internal_size
 from ...program import Model
 from ..attributes import Attributes, input_attributes, output_attributes
 from .buffers import BufferState
-from .jobs import Job, Jobs
+from .jobs import Jobs
 from .models import Weights
 from .power import Power
 from .refusal import Refusal, Status
@@ -93,7 +93,7 @@ class NetworkState:
         self.pool: BufferState | None = None
         self.coefficients: BufferState | None = None
         self.profile = Profile()
-        self.triggered: Job | None = None
+        self.triggered: Job[None] | None = None
         self._power = power
         self._jobs = jobs
         self._weak_of = weak_of
@@ -199,7 +199,7 @@ class NetworkState:
             )
         return prepared
 
-    def step(self) -> Step:
+    def stage(self) -> Stage:
         """The network as it is bound now, as a part of a job."""
         with self.lock:
             prepared = self.require_prepared()
@@ -225,12 +225,12 @@ class NetworkState:
             self.profile = profile
 
         slowed = self.device.clock is not None and percent != 100
-        return Step(prepared.context, before, after, self._latency() * 100 / percent if slowed else None)
+        return Stage(prepared.context, before, after, self._latency() * 100 / percent if slowed else None)
 
     def run(self) -> None:
         """Execute in the calling thread."""
-        step = self.step()
-        self._jobs.run(self.device, (self,), (step,), core=self.core, priority=self.priority, timeout_ms=self.timeout_ms)
+        stage = self.stage()
+        self._jobs.run(self.device, (self,), (stage,), core=self.core, priority=self.priority, timeout_ms=self.timeout_ms)
 
     def trigger(self) -> None:
         """Submit, and return at once."""
@@ -239,9 +239,9 @@ class NetworkState:
                 raise Refusal(
                     Status.VIP_ERROR_FAILURE, f"'{self.model.name}' is on its way already", "call vip_wait_network before"
                 )
-            step = self.step()
+            stage = self.stage()
             self.triggered = self._jobs.start(
-                self.device, (self,), (step,), core=self.core, priority=self.priority, timeout_ms=self.timeout_ms
+                self.device, (self,), (stage,), core=self.core, priority=self.priority, timeout_ms=self.timeout_ms
             )
 
     def wait(self) -> None:
@@ -252,7 +252,7 @@ class NetworkState:
             raise Refusal(
                 Status.VIP_ERROR_FAILURE, f"no job of '{self.model.name}' is on its way", "call vip_trigger_network before"
             )
-        job.wait()
+        job.result()
 
     def predicted(self, percent: int = 100) -> Profile:
         """What the chip takes for a run at a share of its clock."""

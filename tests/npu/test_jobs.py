@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from anynpu.errors import DeviceClosed, DeviceTimeout, JobCancelled
-from anynpu.npu import Device, RunControl, Step, run_steps, start_steps
+from anynpu.npu import Device, RunControl, Stage, run_stages, start_stages
 
 from .builders import dense_chain
 
@@ -36,17 +36,17 @@ def _model() -> Any:
     return replace(dense_chain(), chip="rk3566")
 
 
-def test_steps_run_one_after_the_other_with_nothing_in_between(device: Device) -> None:
+def test_stages_run_one_after_the_other_with_nothing_in_between(device: Device) -> None:
     first, second, other = contexts(device, 3)
     order: list[str] = []
 
-    def step(context: Any, name: str) -> Step:
-        return Step(context, lambda: order.append(f"{name} begins"), lambda: order.append(f"{name} ends"))
+    def stage(context: Any, name: str) -> Stage:
+        return Stage(context, lambda: order.append(f"{name} begins"), lambda: order.append(f"{name} ends"))
 
     held = device.scheduler.acquire()
     control = RunControl()
-    job = start_steps(device, [step(first, "first"), step(second, "second")], control=control)
-    later = start_steps(device, [step(other, "other")], control=RunControl())
+    job = start_stages(device, [stage(first, "first"), stage(second, "second")], control=control)
+    later = start_stages(device, [stage(other, "other")], control=RunControl())
     assert not control.began
     held.release()
     job.result(30)
@@ -61,8 +61,8 @@ def test_a_smaller_number_goes_first(device: Device) -> None:
     order: list[int] = []
     held = device.scheduler.acquire()
     jobs = [
-        start_steps(
-            device, [Step(context, after=lambda number=number: order.append(number))], priority=number, control=RunControl()
+        start_stages(
+            device, [Stage(context, after=lambda number=number: order.append(number))], priority=number, control=RunControl()
         )
         for number, context in zip((5, -255, 0), contexts(device, 3), strict=True)
     ]
@@ -79,22 +79,22 @@ def test_what_goes_wrong_belongs_to_who_waits(device: Device) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        start_steps(device, [Step(context, fail)], control=RunControl()).result(30)
+        start_stages(device, [Stage(context, fail)], control=RunControl()).result(30)
     with pytest.raises(ZeroDivisionError):
-        run_steps(device, [Step(context, after=fail)], control=RunControl())
-    run_steps(device, [Step(context)], control=RunControl())
+        run_stages(device, [Stage(context, after=fail)], control=RunControl())
+    run_stages(device, [Stage(context)], control=RunControl())
 
 
 def test_stopping_a_job_that_waits_or_runs() -> None:
     with Device("rk3566", realtime=1e-6) as device:
         first, second = contexts(device, 2)
-        running = start_steps(device, [Step(first)], control=RunControl())
-        waiting = start_steps(device, [Step(second)], control=RunControl())
-        assert waiting.stop()
-        assert not waiting.stop()
+        running = start_stages(device, [Stage(first)], control=RunControl())
+        waiting = start_stages(device, [Stage(second)], control=RunControl())
+        assert waiting.cancel()
+        assert not waiting.cancel()
         with pytest.raises(JobCancelled):
             waiting.result(30)
-        assert running.stop()
+        assert running.cancel()
         with pytest.raises(JobCancelled):
             running.result(30)
 
@@ -109,8 +109,8 @@ def test_time_that_ends_while_a_job_runs_is_told_before_the_core_is_free() -> No
             seen.append(device.scheduler.busy)
             told.set()
 
-        running = start_steps(device, [Step(first)], control=RunControl(0.1), on_timeout=hung)
-        late = start_steps(device, [Step(second)], control=RunControl(0.02), on_timeout=lambda: seen.append(-1))
+        running = start_stages(device, [Stage(first)], control=RunControl(0.1), on_timeout=hung)
+        late = start_stages(device, [Stage(second)], control=RunControl(0.02), on_timeout=lambda: seen.append(-1))
         with pytest.raises(DeviceTimeout):
             late.result(30)
         with pytest.raises(DeviceTimeout):
@@ -124,6 +124,25 @@ def test_a_closed_device_takes_no_jobs() -> None:
     (context,) = contexts(device, 1)
     device.close()
     with pytest.raises(DeviceClosed):
-        start_steps(device, [Step(context)], control=RunControl())
+        start_stages(device, [Stage(context)], control=RunControl())
     with pytest.raises(DeviceClosed):
-        run_steps(device, [Step(context)], control=RunControl())
+        run_stages(device, [Stage(context)], control=RunControl())
+
+
+def test_cancelling_the_control_takes_a_waiting_job_out_of_the_queue(device: Device) -> None:
+    (context,) = contexts(device, 1)
+    held = device.scheduler.acquire()
+    waiting, before = RunControl(), RunControl()
+    job = start_stages(device, [Stage(context)], control=waiting)
+    before.cancel()
+    cancelled = start_stages(device, [Stage(context)], control=before)
+    assert device.scheduler.waiting == 1
+    waiting.cancel()
+    assert device.scheduler.waiting == 0
+    held.release()
+    for one in (job, cancelled):
+        with pytest.raises(JobCancelled):
+            one.result(60)
+        assert one.cancelled()
+        assert not one.cancel()
+    assert not waiting.began
