@@ -39,10 +39,13 @@ __all__ = [
     "Conv",
     "ConvTranspose",
     "Convert",
+    "Curve",
     "Custom",
     "CustomConstant",
     "Dense",
     "Epilogue",
+    "Finish",
+    "FixedPoint",
     "Float",
     "Island",
     "Layer",
@@ -102,6 +105,74 @@ class Epilogue:
 
 
 @dataclass(frozen=True, eq=False)
+class Curve:
+    """An activation as two tables of 513 entries, with the numbers that lead into them; see :mod:`anynpu.arithmetic.curves`.
+
+    :ivar offset: is added to the scaled accumulator first, where the range is not symmetric
+    :ivar multiplier: with *shift*, from the scaled accumulator to the index
+    :ivar negative: int16[513], for an index below zero
+    :ivar positive: int16[513], for an index of zero and above
+    :ivar slope: beyond the positive table the value grows by (index - 16384) * slope >> slope_shift
+    """
+
+    offset: int
+    multiplier: int
+    shift: int
+    negative: Array
+    positive: Array
+    slope: int = 0
+    slope_shift: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPoint:
+    """From an accumulator to the stored code with integers only, as Rockchip's chips do it; see :mod:`anynpu.arithmetic.fixed_point`.
+
+    In this order, where RNE(p, s) is p / 2**s rounded half to even::
+
+        t = RNE(acc * channel_multiplier, 14)
+        t = t + RNE((residual - residual_zero) * residual_multiplier, residual_shift)       where there is a residual input
+        t = clamp(t)                                                                        to ``bounds``
+        t = value of the curve for t                                                        where there is one
+        code = clip(RNE(t * multiplier + zero_point * 2**shift, shift))
+        code = table[code]                                                                  where there is a table
+
+    With a slope (LeakyRelu and PRelu), which excludes a residual, bounds and a curve, positive sums skip the first rounding::
+
+        p = acc * channel_multiplier if acc >= 0 else RNE(acc * channel_multiplier, 14) * slope
+        code = clip(RNE(p * multiplier + zero_point * 2**(shift + 14), shift + 14))
+
+    :ivar channel_multiplier: int32[C] in units of 2**-14; empty where the accumulator is taken as it is
+    :ivar multiplier: int32[C], at most 15 bits
+    :ivar shift: int32[C], 0 to 31
+    :ivar zero_point: int32[C]
+    :ivar bounds: int32[2, C], smallest and largest t
+    :ivar slope: int32[C] in units of 2**-14
+    :ivar residual_multiplier: 16 bits; None without a residual
+    :ivar curves: one, or one per group of channels
+    :ivar curve_groups: channels of each curve, in order; empty where there is one
+    :ivar table: as in :class:`Epilogue`
+    """
+
+    channel_multiplier: Array
+    multiplier: Array
+    shift: Array
+    zero_point: Array
+    bounds: Array | None = None
+    slope: Array | None = None
+    residual_multiplier: int | None = None
+    residual_shift: int = 0
+    curves: tuple[Curve, ...] = ()
+    curve_groups: tuple[int, ...] = ()
+    table: Array | None = None
+    table_groups: tuple[int, ...] = ()
+
+
+Finish = Epilogue | FixedPoint
+"""How a layer ends: by the float rule or by the chip's integers."""
+
+
+@dataclass(frozen=True, eq=False)
 class Conv:
     """Convolution over NHWC: acc = bias + sum((x - x_zero) * (w - weight_zero)). Inputs: x, and the residual where there is one.
 
@@ -114,7 +185,7 @@ class Conv:
     weights: Array
     weight_zero: Array
     bias: Array
-    epilogue: Epilogue
+    epilogue: Finish
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilations: tuple[int, int] = (1, 1)
@@ -132,7 +203,7 @@ class ConvTranspose:
     weights: Array
     weight_zero: Array
     bias: Array
-    epilogue: Epilogue
+    epilogue: Finish
     strides: tuple[int, int] = (1, 1)
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilations: tuple[int, int] = (1, 1)
@@ -151,14 +222,14 @@ class Dense:
     weights: Array
     weight_zero: Array
     bias: Array
-    epilogue: Epilogue
+    epilogue: Finish
 
 
 @dataclass(frozen=True, eq=False)
 class MatMul:
     """Product of two activations [..., M, K] x [..., K, N], leading axes broadcast; with *transpose_b*, b is [..., N, K]."""
 
-    epilogue: Epilogue
+    epilogue: Finish
     transpose_b: bool = False
 
 
@@ -169,12 +240,16 @@ class Binary:
     ``add``: f = (a - a_zero) * a_multiplier + (b - b_zero) * b_multiplier. ``sub``: the same with a minus.
     ``mul``: f = ((a - a_zero) * (b - b_zero)) * a_multiplier. ``max`` and ``min`` compare the two terms of ``add``.
     All in float32, every step rounded; then the epilogue without its multiplier (which is empty here).
+
+    With :class:`FixedPoint` the multipliers are int32[1] of 16 bits: a term is RNE((a - a_zero) * a_multiplier, shifts[0]), and ``mul``
+    has none.
     """
 
     kind: Literal["add", "sub", "mul", "max", "min"]
     a_multiplier: Array
     b_multiplier: Array
-    epilogue: Epilogue
+    epilogue: Finish
+    shifts: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -223,6 +298,10 @@ class Pool:
 
     f = float32(acc) * (multiplier / float32(count)) with both steps in float32, then the rest of the epilogue. ``count`` is the number
     of elements inside the input, or of those inside the padded input with *count_include_pad*. The epilogue is None for ``max``.
+
+    With :class:`FixedPoint` its multiplier and shift are empty; those for each count are in *divisors*.
+
+    :ivar divisors: int32[2, elements of the kernel + 1]: multiplier and shift by count
     """
 
     kind: Literal["max", "average"]
@@ -231,7 +310,8 @@ class Pool:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
     dilations: tuple[int, int] = (1, 1)
     count_include_pad: bool = False
-    epilogue: Epilogue | None = None
+    epilogue: Finish | None = None
+    divisors: Array | None = None
 
 
 RESIZE_BITS = 11

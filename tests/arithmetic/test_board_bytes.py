@@ -10,9 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from anynpu.arithmetic import curves, fixed_point
+from anynpu.arithmetic import fixed_point
 from anynpu.arithmetic.curves import CURVES, Shape, curve_of, evaluate, hard_sigmoid
 from anynpu.arithmetic.rounding import shift_right
+from anynpu.program import Curve
 
 from .board_cases import Array, BoardCase, names
 
@@ -137,7 +138,7 @@ def test_the_bytes_refute_one_rounding_for_both_stages(monkeypatch: pytest.Monke
 
 
 def test_the_bytes_refute_a_rounded_interpolation(monkeypatch: pytest.MonkeyPatch) -> None:
-    def rounded(curve: curves.Curve, scaled: Array) -> Array:
+    def rounded(curve: Curve, scaled: Array) -> Array:
         index = shift_right((scaled + curve.offset) * curve.multiplier, curve.shift)
         table = np.concatenate([curve.negative[:-1], curve.positive]).astype(np.int64)
         place = np.clip(index + 16384, 0, 32768)

@@ -10,7 +10,8 @@ The compiler derives constants with these functions, the reference engine execut
 
 from __future__ import annotations
 
-from .float_rule import apply_epilogue, apply_table, finish, function_table, requantize_table, resize_shift
+from .ending import apply_epilogue, apply_fixed_point
+from .float_rule import apply_float_rule, apply_table, finish, function_table, requantize_table, resize_shift
 from .scales import (
     WeightScales,
     affine_from_range,
@@ -26,6 +27,8 @@ __all__ = [
     "WeightScales",
     "affine_from_range",
     "apply_epilogue",
+    "apply_fixed_point",
+    "apply_float_rule",
     "apply_table",
     "code_values",
     "dequantize",

@@ -23,10 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..program import Curve
 from .fixed_point import Ints, multiplier_and_shift
 from .rounding import shift_right
 
-__all__ = ["CURVES", "ENTRIES", "Curve", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
+__all__ = ["CURVES", "ENTRIES", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
 
 Array = npt.NDArray[Any]
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
@@ -35,26 +36,6 @@ ENTRIES = 513
 _HALF = 16384
 _STEP_BITS = 5
 _MAX_ENTRY = 32767.0
-
-
-@dataclass(frozen=True, eq=False)
-class Curve:
-    """A function as two tables, with the numbers that lead into them and out of them.
-
-    :ivar offset: is added to ``t`` first, where the range is not symmetric
-    :ivar multiplier: with *shift*, from ``t`` to the index
-    :ivar negative: int16[513], for v < 0
-    :ivar positive: int16[513], for v >= 0
-    :ivar slope: beyond the positive table the value grows by (v - 16384) * slope >> slope_shift
-    """
-
-    offset: int
-    multiplier: int
-    shift: int
-    negative: Array
-    positive: Array
-    slope: int = 0
-    slope_shift: int = 0
 
 
 @dataclass(frozen=True)
@@ -137,5 +118,4 @@ def evaluate(curve: Curve, scaled: Array) -> Ints:
     above = np.where(index < 0, negative[entry + 1], positive[entry + 1])
     value = below + (((above - below) * rest) >> _STEP_BITS)
     beyond = positive[-1] + (((index - _HALF) * curve.slope) >> curve.slope_shift)
-    result: Ints = np.where((index > _HALF) & (curve.slope != 0), beyond, value)
-    return result
+    return np.clip(np.where((index > _HALF) & (curve.slope != 0), beyond, value), -(1 << 31), (1 << 31) - 1)

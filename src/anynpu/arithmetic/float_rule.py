@@ -17,7 +17,7 @@ from ..tensor import DType, Quantization
 from .rounding import shift_right
 from .scales import code_values
 
-__all__ = ["apply_epilogue", "apply_table", "finish", "function_table", "requantize_table", "resize_shift"]
+__all__ = ["apply_float_rule", "apply_table", "finish", "function_table", "requantize_table", "resize_shift"]
 
 Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating[Any]]
@@ -58,7 +58,7 @@ def finish(scaled: Floats, epilogue: Epilogue, dtype: np.dtype[Any]) -> Array:
     return apply_table(codes, epilogue.table, epilogue.table_groups)
 
 
-def apply_epilogue(
+def apply_float_rule(
     accumulator: Array, epilogue: Epilogue, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
 ) -> Array:
     """Codes from an exact integer *accumulator* whose last axis is the channel; see :class:`anynpu.program.Epilogue`."""

@@ -1,6 +1,6 @@
 /* From sums to codes: the arithmetic of anynpu.arithmetic, in the one place where C has it.
  *
- * Every step is a float32 operation, rounded by itself: the build switches contraction off. The loops run over channels and have no
+ * The chip's rule is integers (anynpu_fixed_...). By the float rule every step is a float32 operation, rounded by itself: the build switches contraction off. The loops run over channels and have no
  * branches inside, so that a compiler vectorises them. */
 #ifndef ANYNPU_ARITHMETIC_H
 #define ANYNPU_ARITHMETIC_H
@@ -81,6 +81,61 @@ static inline void anynpu_finish(const struct anynpu_epilogue *epilogue, size_t 
 
 ANYNPU_STORE(i8, int8_t, uint8_t, 256)
 ANYNPU_STORE(i16, int16_t, uint16_t, 65536)
+
+/* value / 2^bits, rounded half to even. */
+static inline int64_t anynpu_shift_right(int64_t value, int32_t bits)
+{
+    return bits == 0 ? value : (value + (((int64_t)1 << (bits - 1)) - 1) + ((value >> bits) & 1)) >> bits;
+}
+
+static inline int64_t anynpu_clamp(int64_t value, int64_t low, int64_t high)
+{
+    return value < low ? low : value > high ? high : value;
+}
+
+enum { ANYNPU_CHANNEL_BITS = 14, ANYNPU_CURVE_HALF = 1 << 14, ANYNPU_CURVE_LAST = 512 };
+
+/* The value of a curve for a scaled sum, in units of its tables. */
+static inline int64_t anynpu_curve_value(const struct anynpu_curve *curve, int64_t scaled)
+{
+    const int64_t index = anynpu_shift_right((scaled + curve->offset) * curve->multiplier, curve->shift);
+    int64_t value;
+    if (index > ANYNPU_CURVE_HALF && curve->slope != 0) {
+        value = curve->positive[ANYNPU_CURVE_LAST] + (((index - ANYNPU_CURVE_HALF) * curve->slope) >> curve->slope_shift);
+    } else {
+        const int16_t *table = index < 0 ? curve->negative : curve->positive;
+        const int64_t place = anynpu_clamp(index < 0 ? index + ANYNPU_CURVE_HALF : index, 0, ANYNPU_CURVE_HALF);
+        const int64_t entry = anynpu_clamp(place >> 5, 0, ANYNPU_CURVE_LAST - 1);
+        value = table[entry] + (((int64_t)(table[entry + 1] - table[entry]) * (place - (entry << 5))) >> 5);
+    }
+    return anynpu_clamp(value, INT32_MIN, INT32_MAX);
+}
+
+/* The second stage. */
+static inline int32_t anynpu_fixed_output(const struct anynpu_epilogue *epilogue, size_t channel, int64_t value, int32_t multiplier,
+                                          int32_t shift)
+{
+    /* a product, because a negative number must not be shifted to the left */
+    const int64_t code = anynpu_shift_right(value * multiplier + epilogue->zero_point[channel] * ((int64_t)1 << shift), shift);
+    return (int32_t)anynpu_clamp(code, epilogue->low[channel], epilogue->high[channel]);
+}
+
+/* A sum of one channel to its code before the table; residual is the difference to its zero point, 0 without one. */
+static inline int32_t anynpu_fixed_code(const struct anynpu_epilogue *epilogue, size_t channel, int64_t sum, int32_t residual)
+{
+    const struct anynpu_fixed_point *fixed = epilogue->fixed;
+    const int64_t product = fixed->channel == NULL ? sum * (1 << ANYNPU_CHANNEL_BITS) : sum * fixed->channel[channel];
+    int64_t value = anynpu_shift_right(product, ANYNPU_CHANNEL_BITS);
+    if (fixed->slope != NULL)
+        return anynpu_fixed_output(epilogue, channel, sum < 0 ? value * fixed->slope[channel] : product, fixed->multiplier[channel],
+                                   fixed->shift[channel] + ANYNPU_CHANNEL_BITS);
+    value += anynpu_shift_right((int64_t)residual * fixed->residual_multiplier, fixed->residual_shift);
+    if (fixed->low != NULL)
+        value = anynpu_clamp(value, fixed->low[channel], fixed->high[channel]);
+    if (fixed->curves != NULL)
+        value = anynpu_curve_value(fixed->curves + (fixed->curve == NULL ? 0 : fixed->curve[channel]), value);
+    return anynpu_fixed_output(epilogue, channel, value, fixed->multiplier[channel], fixed->shift[channel]);
+}
 
 /* accumulator / 2^22, rounded half to even: the last step of a linear resize. */
 static inline int32_t anynpu_resize_shift_i32(int32_t accumulator)

@@ -190,6 +190,8 @@ static inline int conv_fits_32_bits(const struct anynpu_conv *conv)
 /* Whether the clamp is one of bytes, and the zero point is added to rounded values in 16 bits without harm. */
 static inline int conv_fits_16_bits(const struct anynpu_epilogue *epilogue, size_t channels)
 {
+    if (epilogue->fixed != NULL)
+        return 0;
     const int32_t farthest = 1 << 14;
     for (size_t oc = 0; oc < channels; oc++)
         if (epilogue->zero_point[oc] < -farthest || epilogue->zero_point[oc] > farthest || epilogue->low[oc] < INT8_MIN ||

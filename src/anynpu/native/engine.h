@@ -15,12 +15,34 @@
 /* Arrays by output channel are padded to a multiple of this many entries, so that a vector load never leaves them. */
 enum { ANYNPU_CHANNEL_PADDING = 64 };
 
+/* An activation as two tables of 513 entries; see anynpu.program.Curve. */
+struct anynpu_curve {
+    int32_t offset, multiplier, shift;
+    int32_t slope, slope_shift;
+    const int16_t *negative;
+    const int16_t *positive;
+};
+
+/* The chip's integers from an accumulator to a code; see anynpu.program.FixedPoint. Arrays by output channel, padded. */
+struct anynpu_fixed_point {
+    const int32_t *channel;    /* in units of 2^-14; NULL: the sum is taken as it is */
+    const int32_t *multiplier; /* NULL for pooling: its divisors have them */
+    const int32_t *shift;
+    const int32_t *low;        /* bounds of the scaled sum; NULL: none */
+    const int32_t *high;
+    const int32_t *slope;      /* in units of 2^-14; NULL: none */
+    int32_t residual_multiplier, residual_shift;
+    const struct anynpu_curve *curves; /* NULL: none */
+    const int32_t *curve;      /* of each channel; NULL: there is one */
+};
+
 /* From an accumulator to a stored code; see anynpu.program.Epilogue. Every array has one entry for each output channel, padded.
  *   f = float(acc) * multiplier
  *   f = f + float(residual - residual_zero) * residual_multiplier
  *   f = f < 0 ? f * slope : f
  *   code = clamp(round_half_even(f) + zero_point, low, high), clamped in float before it becomes an integer
- *   code = table[256 * row + (uint8_t)code] */
+ *   code = table[256 * row + (uint8_t)code]
+ * With fixed, the steps before the table are those of struct anynpu_fixed_point; multiplier and slope are not looked at. */
 struct anynpu_epilogue {
     const float *multiplier;
     const int32_t *zero_point;
@@ -31,6 +53,7 @@ struct anynpu_epilogue {
     const int32_t *residual_zero;     /* by channel, where there is a residual */
     const void *table;                /* NULL: none; int8: rows of 256, int16: rows of 65536 */
     const int32_t *row;               /* row of the table by channel; NULL: there is one row */
+    const struct anynpu_fixed_point *fixed; /* NULL: the float rule */
 };
 
 /* Convolution, and transposed convolution. The padding has the value zero, which is the code input_zero. A fully connected layer is a
@@ -81,8 +104,10 @@ struct anynpu_binary {
     size_t b_strides[6];
     const int32_t *a_zero;
     const int32_t *b_zero;
-    const float *a_multiplier;
+    const float *a_multiplier; /* NULL where the epilogue has fixed */
     const float *b_multiplier;
+    int32_t a_factor, b_factor; /* terms are RNE(difference * factor, shift) where the epilogue has fixed */
+    int32_t a_shift, b_shift;
     struct anynpu_epilogue epilogue; /* without its multiplier */
 };
 
@@ -131,6 +156,8 @@ struct anynpu_pool {
     size_t kh, kw, sh, sw, top, left, bottom, right, dh, dw;
     int32_t count_include_pad;
     const int32_t *input_zero; /* by channel, padded */
+    const int32_t *divisor_multiplier; /* by count, where the epilogue has fixed */
+    const int32_t *divisor_shift;
     struct anynpu_epilogue epilogue; /* multiplier is divided by the count in float32 */
 };
 

@@ -78,6 +78,8 @@ static inline void translate_channels(const int8_t *table, const int32_t *row, c
 /* Whether codes are int8 and the limits above are exact in float32. */
 static inline int epilogue_fits(const struct anynpu_epilogue *e, size_t channels)
 {
+    if (e->fixed != NULL)
+        return 0;
     for (size_t c = 0; c < channels; c++)
         if (e->zero_point[c] < -(1 << 22) || e->zero_point[c] > 1 << 22 || e->low[c] < INT8_MIN || e->high[c] > INT8_MAX ||
             e->low[c] > e->high[c])

@@ -30,6 +30,13 @@ static NOINLINE void NAME(finish_pixel)(const struct anynpu_epilogue *epilogue, 
     int32_t codes[ANYNPU_RUN];
     for (size_t first = 0; first < channels; first += ANYNPU_RUN) {
         size_t count = channels - first < ANYNPU_RUN ? channels - first : ANYNPU_RUN;
+        if (epilogue->fixed != NULL) {
+            for (size_t i = 0; i < count; i++)
+                codes[i] = anynpu_fixed_code(epilogue, first + i, (int64_t)sums[first + i] + (bias != NULL ? bias[first + i] : 0),
+                                             residual != NULL ? residual[first + i] - residual_zero[first + i] : 0);
+            STORE(epilogue, first, count, codes, y + first);
+            continue;
+        }
         const float *restrict multiplier = epilogue->multiplier + first;
         if (bias != NULL)
             for (size_t i = 0; i < count; i++)

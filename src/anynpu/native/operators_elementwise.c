@@ -34,6 +34,26 @@ static void combine(const struct anynpu_binary *binary, size_t first, size_t cou
     }
 }
 
+/* The same by the chip's rule. */
+static void combine_fixed(const struct anynpu_binary *binary, size_t first, size_t count, const float *restrict a,
+                          const float *restrict b, int32_t *restrict codes)
+{
+    for (size_t i = 0; i < count; i++) {
+        int64_t left = (int64_t)a[i], right = (int64_t)b[i], sum;
+        if (binary->kind == ANYNPU_MUL) {
+            sum = left * right;
+        } else {
+            left = anynpu_shift_right(left * binary->a_factor, binary->a_shift);
+            right = anynpu_shift_right(right * binary->b_factor, binary->b_shift);
+            sum = binary->kind == ANYNPU_ADD   ? left + right
+                  : binary->kind == ANYNPU_SUB ? left - right
+                  : (binary->kind == ANYNPU_MAX) == (left > right) ? left
+                                                                   : right;
+        }
+        codes[i] = anynpu_fixed_code(&binary->epilogue, first + i, sum, 0);
+    }
+}
+
 /* A row is the channels of one place; a step of 0 along it repeats its one element. */
 #define BINARY(name, type)                                                                                                     \
     static void load_##name(const type *source, size_t step, const int32_t *restrict zeros, size_t first, size_t count,         \
@@ -56,8 +76,12 @@ static void combine(const struct anynpu_binary *binary, size_t first, size_t cou
             size_t count = channels - first < ANYNPU_RUN ? channels - first : ANYNPU_RUN;                                      \
             load_##name(a, binary->a_strides[5], binary->a_zero, first, count, left);                                          \
             load_##name(b, binary->b_strides[5], binary->b_zero, first, count, right);                                         \
-            combine(binary, first, count, left, right, values);                                                                \
-            anynpu_finish(&binary->epilogue, first, count, values, codes);                                                     \
+            if (binary->epilogue.fixed != NULL) {                                                                              \
+                combine_fixed(binary, first, count, left, right, codes);                                                       \
+            } else {                                                                                                           \
+                combine(binary, first, count, left, right, values);                                                            \
+                anynpu_finish(&binary->epilogue, first, count, values, codes);                                                 \
+            }                                                                                                                  \
             anynpu_store_##name(&binary->epilogue, first, count, codes, y + first);                                            \
         }                                                                                                                      \
     }                                                                                                                          \

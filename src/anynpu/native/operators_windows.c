@@ -71,11 +71,18 @@ MAX_POOL(i16, int16_t, INT16_MIN)
         int32_t codes[ANYNPU_RUN];                                                                                             \
         for (size_t first = 0; first < pool->c; first += ANYNPU_RUN) {                                                         \
             size_t count = pool->c - first < ANYNPU_RUN ? pool->c - first : ANYNPU_RUN;                                        \
-            for (size_t i = 0; i < count; i++) {                                                                               \
-                float multiplier = pool->epilogue.multiplier[first + i] / divisor;                                             \
-                values[i] = (float)(sums[first + i] - inside * pool->input_zero[first + i]) * multiplier;                      \
+            if (pool->epilogue.fixed != NULL) {                                                                                \
+                for (size_t i = 0; i < count; i++)                                                                             \
+                    codes[i] = anynpu_fixed_output(&pool->epilogue, first + i,                                                 \
+                                                   sums[first + i] - inside * pool->input_zero[first + i],                     \
+                                                   pool->divisor_multiplier[counted], pool->divisor_shift[counted]);           \
+            } else {                                                                                                           \
+                for (size_t i = 0; i < count; i++) {                                                                           \
+                    float multiplier = pool->epilogue.multiplier[first + i] / divisor;                                         \
+                    values[i] = (float)(sums[first + i] - inside * pool->input_zero[first + i]) * multiplier;                  \
+                }                                                                                                              \
+                anynpu_finish(&pool->epilogue, first, count, values, codes);                                                   \
             }                                                                                                                  \
-            anynpu_finish(&pool->epilogue, first, count, values, codes);                                                       \
             store(&pool->epilogue, first, count, codes, y + first);                                                            \
         }                                                                                                                      \
     }

@@ -13,7 +13,7 @@ import numpy as np
 
 from anynpu.tensor import DType
 
-from . import cases_arithmetic, cases_movement, oracle  # noqa: F401 (importing them fills BUILDERS)
+from . import cases_arithmetic, cases_fixed, cases_movement, oracle  # noqa: F401 (importing them fills BUILDERS)
 from .ingredients import BUILDERS, Array, Case
 
 __all__ = ["BUILDERS", "case", "expected"]

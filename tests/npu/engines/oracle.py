@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -21,8 +22,10 @@ from anynpu.program import (
     Conv,
     Convert,
     ConvTranspose,
+    Curve,
     Dense,
     Epilogue,
+    FixedPoint,
     MatMul,
     Op,
     Pad,
@@ -130,6 +133,45 @@ def finish(f: Any, epilogue: Epilogue, channel: int, dtype: np.dtype[Any]) -> in
     return code if epilogue.table is None else look_up(epilogue.table, epilogue.table_groups, code, channel)
 
 
+def half_even(product: int, bits: int) -> int:
+    """product / 2**bits: Python rounds fractions half to even."""
+    return round(Fraction(product, 2**bits))
+
+
+def fixed_code(sum_: int, stage: FixedPoint, channel: int, dtype: np.dtype[Any], residual: int | None = None) -> int:
+    """A sum to its code by the chip's integers."""
+    factor = int(entry(stage.channel_multiplier, channel)) if stage.channel_multiplier.size else 2**14
+    multiplier, shift, zero = (int(entry(array, channel)) for array in (stage.multiplier, stage.shift, stage.zero_point))
+    value = half_even(sum_ * factor, 14)
+    if stage.slope is not None:
+        value = value * int(entry(stage.slope, channel)) if sum_ < 0 else sum_ * factor
+        shift += 14
+    else:
+        if residual is not None:
+            assert stage.residual_multiplier is not None
+            value += half_even(residual * stage.residual_multiplier, stage.residual_shift)
+        if stage.bounds is not None:
+            low, high = (int(entry(bound, channel)) for bound in stage.bounds)
+            value = max(low, min(high, value))
+        if stage.curves:
+            value = curve_value(stage.curves[by_group(stage.curve_groups, channel)], value)
+    code = half_even(value * multiplier + zero * 2**shift, shift)
+    code = max(np.iinfo(dtype).min, min(np.iinfo(dtype).max, code))
+    return code if stage.table is None else look_up(stage.table, stage.table_groups, code, channel)
+
+
+def curve_value(curve: Curve, scaled: int) -> int:
+    index = half_even((scaled + curve.offset) * curve.multiplier, curve.shift)
+    if index > 16384 and curve.slope:
+        value = int(curve.positive[512]) + math.floor(Fraction((index - 16384) * curve.slope, 2**curve.slope_shift))
+        return max(-(2**31), min(2**31 - 1, value))
+    table, place = (curve.negative, max(index, -16384) + 16384) if index < 0 else (curve.positive, min(index, 16384))
+    if place == 16384:
+        return int(table[512])
+    before, after = int(table[place // 32]), int(table[place // 32 + 1])
+    return before + math.floor(Fraction((after - before) * (place % 32), 32))
+
+
 def float32(integer: int) -> Any:
     assert abs(integer) < 2**53, "through float64 this would round twice"
     return np.float32(float(integer))
@@ -214,13 +256,17 @@ def _products(
 ) -> None:
     for index, total in sums(op, inputs, specs, output.shape).items():
         channel = index[-1]
-        f = float32(total) * np.float32(entry(op.epilogue.multiplier, channel))
         place = offset(index, (output.size // len(op.weights), len(op.weights)) if isinstance(op, Dense) else output.shape)
+        difference = None
         if not isinstance(op, MatMul) and len(inputs) > 1:
             assert op.epilogue.residual_multiplier is not None
-            code = int(inputs[1].ravel()[place])
-            difference = float32(code - zero_of(specs[1], place % inputs[1].shape[-1]))
-            f = f + difference * np.float32(entry(op.epilogue.residual_multiplier, channel))
+            difference = int(inputs[1].ravel()[place]) - zero_of(specs[1], place % inputs[1].shape[-1])
+        if isinstance(op.epilogue, FixedPoint):
+            output.ravel()[place] = fixed_code(total, op.epilogue, channel, output.dtype, difference)
+            continue
+        f = float32(total) * np.float32(entry(op.epilogue.multiplier, channel))
+        if difference is not None:
+            f = f + float32(difference) * np.float32(entry(op.epilogue.residual_multiplier, channel))
         output.ravel()[place] = finish(f, op.epilogue, channel, output.dtype)
 
 
@@ -241,7 +287,21 @@ def binary_value(op: Binary, inputs: Sequence[Array], specs: Sequence[TensorSpec
 
 def _binary(op: Binary, inputs: Sequence[Array], specs: Sequence[TensorSpec], output: Array) -> None:
     for index in indices(output.shape):
-        output[index] = finish(binary_value(op, inputs, specs, index), op.epilogue, index[-1], output.dtype)
+        if isinstance(op.epilogue, FixedPoint):
+            output[index] = fixed_code(binary_sum(op, inputs, specs, index), op.epilogue, index[-1], output.dtype)
+        else:
+            output[index] = finish(binary_value(op, inputs, specs, index), op.epilogue, index[-1], output.dtype)
+
+
+def binary_sum(op: Binary, inputs: Sequence[Array], specs: Sequence[TensorSpec], index: Index) -> int:
+    """The integer that goes into the chip's stages."""
+    at_a, at_b = (_broadcast(index, array.shape) for array in inputs)
+    a = int(inputs[0][at_a]) - zero_of(specs[0], at_a[-1])
+    b = int(inputs[1][at_b]) - zero_of(specs[1], at_b[-1])
+    if op.kind == "mul":
+        return a * b
+    a, b = half_even(a * int(op.a_multiplier[0]), op.shifts[0]), half_even(b * int(op.b_multiplier[0]), op.shifts[1])
+    return {"add": a + b, "sub": a - b, "max": max(a, b), "min": min(a, b)}[op.kind]
 
 
 def window(op: Pool, x: Array, index: Index) -> tuple[list[int], int]:
@@ -269,6 +329,11 @@ def _pool(op: Pool, x: Array, spec: TensorSpec, output: Array) -> None:
         channel = index[-1]
         total = sum(code - zero_of(spec, channel) for code in codes)
         count = padded if op.count_include_pad else len(codes)
+        if isinstance(op.epilogue, FixedPoint):
+            assert op.divisors is not None
+            stage = replace(op.epilogue, multiplier=op.divisors[0, [count]], shift=op.divisors[1, [count]])
+            output[index] = fixed_code(total, stage, channel, output.dtype)
+            continue
         multiplier = np.float32(entry(op.epilogue.multiplier, channel)) / np.float32(count)
         output[index] = finish(float32(total) * multiplier, op.epilogue, channel, output.dtype)
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
-from ...program import Epilogue, limits_of
+from ...program import Curve, Epilogue, Finish, FixedPoint, limits_of
 
 __all__ = ["Keeper", "aligned_bytes"]
 
@@ -72,20 +72,50 @@ class Keeper:
         target.table = self.pointer(table)
 
     def fill_epilogue(
-        self, target: Any, epilogue: Epilogue, channels: int, dtype: np.dtype[Any], residual_zero: Array | None = None
+        self, target: Any, epilogue: Finish, channels: int, dtype: np.dtype[Any], residual_zero: Array | None = None
     ) -> None:
         """Write an epilogue into the descriptor *target*; without a *residual_zero* it has no residual."""
-        first, last = limits_of(dtype)
-        low, high = (np.array(first), np.array(last)) if epilogue.clamp is None else (epilogue.clamp[0], epilogue.clamp[1])
+        low, high = map(np.array, limits_of(dtype))
+        if isinstance(epilogue, Epilogue):
+            if epilogue.clamp is not None:
+                low, high = epilogue.clamp
+            if epilogue.multiplier.size:
+                target.multiplier = self.by_channel(epilogue.multiplier, channels, np.float32)
+            if epilogue.slope is not None:
+                target.slope = self.by_channel(epilogue.slope, channels, np.float32)
+            if residual_zero is not None and epilogue.residual_multiplier is not None:
+                target.residual_multiplier = self.by_channel(epilogue.residual_multiplier, channels, np.float32)
+        else:
+            target.fixed = self._fixed_point(epilogue, channels)
         target.zero_point = self.by_channel(epilogue.zero_point, channels, np.int32)
         target.low = self.by_channel(low, channels, np.int32)
         target.high = self.by_channel(high, channels, np.int32)
-        if epilogue.multiplier.size:
-            target.multiplier = self.by_channel(epilogue.multiplier, channels, np.float32)
-        if epilogue.slope is not None:
-            target.slope = self.by_channel(epilogue.slope, channels, np.float32)
         if residual_zero is not None and epilogue.residual_multiplier is not None:
-            target.residual_multiplier = self.by_channel(epilogue.residual_multiplier, channels, np.float32)
             target.residual_zero = self.by_channel(residual_zero, channels, np.int32)
         if epilogue.table is not None:
             self.fill_table(target, epilogue.table, epilogue.table_groups, channels)
+
+    def _fixed_point(self, stage: FixedPoint, channels: int) -> Any:
+        made = self.struct("anynpu_fixed_point")
+        for name, values in (("channel", stage.channel_multiplier), ("multiplier", stage.multiplier), ("shift", stage.shift)):
+            if values.size:
+                setattr(made, name, self.by_channel(values, channels, np.int32))
+        if stage.bounds is not None:
+            made.low, made.high = (self.by_channel(bound, channels, np.int32) for bound in stage.bounds)
+        if stage.slope is not None:
+            made.slope = self.by_channel(stage.slope, channels, np.int32)
+        made.residual_multiplier = stage.residual_multiplier or 0
+        made.residual_shift = stage.residual_shift
+        if stage.curves:
+            made.curves = self._curves(stage.curves)
+            if stage.curve_groups:
+                made.curve = self.by_channel(np.repeat(np.arange(len(stage.curves)), stage.curve_groups), channels, np.int32)
+        return made
+
+    def _curves(self, curves: tuple[Curve, ...]) -> Any:
+        made = self.keep(ffi.new("struct anynpu_curve[]", len(curves)))
+        for target, curve in zip(made, curves, strict=True):
+            target.offset, target.multiplier, target.shift = curve.offset, curve.multiplier, curve.shift
+            target.slope, target.slope_shift = curve.slope, curve.slope_shift
+            target.negative, target.positive = self.pointer(curve.negative), self.pointer(curve.positive)
+        return made

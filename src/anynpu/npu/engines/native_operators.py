@@ -21,6 +21,7 @@ from ...program import (
     Convert,
     ConvTranspose,
     Dense,
+    FixedPoint,
     Layer,
     MatMul,
     Pad,
@@ -73,8 +74,13 @@ def _binary(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
     binary.a_strides = [a for _, a, _ in axes]
     binary.b_strides = [b for _, _, b in axes]
     binary.a_zero, binary.b_zero = (keeper.by_channel(zero_points(spec), channels, np.int32) for spec in specs[:2])
-    binary.a_multiplier = keeper.by_channel(op.a_multiplier, channels, np.float32)
-    binary.b_multiplier = keeper.by_channel(op.b_multiplier if op.b_multiplier.size else np.zeros(1), channels, np.float32)
+    if isinstance(op.epilogue, FixedPoint):
+        binary.a_shift, binary.b_shift = op.shifts
+        if op.kind != "mul":
+            binary.a_factor, binary.b_factor = int(op.a_multiplier[0]), int(op.b_multiplier[0])
+    else:
+        binary.a_multiplier = keeper.by_channel(op.a_multiplier, channels, np.float32)
+        binary.b_multiplier = keeper.by_channel(op.b_multiplier if op.b_multiplier.size else np.zeros(1), channels, np.float32)
     keeper.fill_epilogue(binary.epilogue, op.epilogue, channels, specs[2].dtype.storage)
     return [lowering.layer(lib.ANYNPU_LAYER_BINARY, codes, binary, layer.inputs, layer.outputs[0])]
 
@@ -244,6 +250,8 @@ def _pool(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
     pool.input_zero = lowering.keeper.by_channel(zero, x[3], np.int32)
     if op.kind == "average" and op.epilogue is not None:
         lowering.keeper.fill_epilogue(pool.epilogue, op.epilogue, x[3], target.dtype.storage)
+    if op.divisors is not None:
+        pool.divisor_multiplier, pool.divisor_shift = (lowering.keeper.pointer(row) for row in op.divisors)
     return [lowering.layer(lib.ANYNPU_LAYER_POOL, codes, pool, layer.inputs, layer.outputs[0])]
 
 

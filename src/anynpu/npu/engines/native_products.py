@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import lib
-from ...program import Conv, ConvTranspose, Dense, Epilogue, Layer, MatMul
+from ...program import Conv, ConvTranspose, Dense, Finish, FixedPoint, Layer, MatMul
 from .native_lowering import Lowering, NativeLayer, codes_of, image_shape
 from .reference_common import largest_difference, zero_points
 
@@ -104,19 +104,26 @@ def _tiled(values: Array, channels: int, times: int) -> Array:
     return np.tile(np.broadcast_to(values, (*values.shape[:-1], channels)), times)
 
 
-def _tiled_epilogue(epilogue: Epilogue, channels: int, times: int) -> Epilogue:
-    def tiled(values: Array | None) -> Array | None:
-        return None if values is None else _tiled(values, channels, times)
+def _tiled_epilogue(epilogue: Finish, channels: int, times: int) -> Finish:
+    """The epilogue for *times* as many channels: every array by channel, and every group, repeated."""
 
-    return replace(
-        epilogue,
-        multiplier=_tiled(epilogue.multiplier, channels, times),
-        zero_point=_tiled(epilogue.zero_point, channels, times),
-        clamp=tiled(epilogue.clamp),
-        slope=tiled(epilogue.slope),
-        table=epilogue.table if epilogue.table is None or not epilogue.table_groups else np.tile(epilogue.table, (times, 1)),
-        table_groups=epilogue.table_groups * times,
-    )
+    def tiled(values: Array | None) -> Array | None:
+        return None if values is None or not values.size else _tiled(values, channels, times)
+
+    table = epilogue.table if epilogue.table is None or not epilogue.table_groups else np.tile(epilogue.table, (times, 1))
+    common = {"zero_point": _tiled(epilogue.zero_point, channels, times), "slope": tiled(epilogue.slope)}
+    common |= {"table": table, "table_groups": epilogue.table_groups * times}
+    if isinstance(epilogue, FixedPoint):
+        by_channel = {
+            name: _tiled(getattr(epilogue, name), channels, times)
+            for name in ("channel_multiplier", "multiplier", "shift")
+            if getattr(epilogue, name).size
+        }
+        grouped = {"curves": epilogue.curves * times, "curve_groups": epilogue.curve_groups * times}
+        return replace(
+            epilogue, **common, **by_channel, **(grouped if epilogue.curve_groups else {}), bounds=tiled(epilogue.bounds)
+        )
+    return replace(epilogue, **common, multiplier=_tiled(epilogue.multiplier, channels, times), clamp=tiled(epilogue.clamp))
 
 
 def lower_dense(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:

@@ -3,29 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from ...arithmetic import apply_table, finish
-from ...program import Binary, Concat, Table
+from ...arithmetic import apply_epilogue, apply_table, finish
+from ...arithmetic.rounding import shift_right
+from ...program import Binary, Concat, Epilogue, FixedPoint, Table
 from ...tensor import TensorSpec
 from .reference_common import Array, blocks, zero_points
 
+_COMBINE = {"add": np.add, "sub": np.subtract, "max": np.maximum, "min": np.minimum}
+
 
 def binary(op: Binary, inputs: Sequence[Array], specs: Sequence[TensorSpec], output: Array) -> None:
-    """Two inputs, broadcast to the output; float32 with every step rounded."""
+    """Two inputs, broadcast to the output, by the rule that the layer was compiled for."""
+    combine = _integers if isinstance(op.epilogue, FixedPoint) else _floats
     a, b = (np.broadcast_to(array, output.shape) for array in inputs)
     a_zero, b_zero = (zero_points(spec) for spec in specs)
-    a_multiplier, b_multiplier = op.a_multiplier.astype(np.float32), op.b_multiplier.astype(np.float32)
     for block in blocks(output.shape, 48):
-        left = (a[block].astype(np.int32) - a_zero).astype(np.float32)
-        right = (b[block].astype(np.int32) - b_zero).astype(np.float32)
-        if op.kind == "mul":
-            scaled = (left * right) * a_multiplier
-        else:
-            combine = {"add": np.add, "sub": np.subtract, "max": np.maximum, "min": np.minimum}[op.kind]
-            scaled = combine(left * a_multiplier, right * b_multiplier)
-        output[block] = finish(scaled, op.epilogue, output.dtype)
+        left, right = a[block].astype(np.int32) - a_zero, b[block].astype(np.int32) - b_zero
+        output[block] = combine(op, left, right, output.dtype)
+
+
+def _floats(op: Binary, left: Array, right: Array, dtype: np.dtype[Any]) -> Array:
+    """float32, with every step rounded."""
+    assert isinstance(op.epilogue, Epilogue)
+    a_multiplier, b_multiplier = op.a_multiplier.astype(np.float32), op.b_multiplier.astype(np.float32)
+    left, right = left.astype(np.float32), right.astype(np.float32)
+    if op.kind == "mul":
+        return finish((left * right) * a_multiplier, op.epilogue, dtype)
+    return finish(_COMBINE[op.kind](left * a_multiplier, right * b_multiplier), op.epilogue, dtype)
+
+
+def _integers(op: Binary, left: Array, right: Array, dtype: np.dtype[Any]) -> Array:
+    """Terms of 16-bit factors."""
+    left, right = left.astype(np.int64), right.astype(np.int64)
+    if op.kind == "mul":
+        return apply_epilogue(left * right, op.epilogue, dtype)
+    terms = (
+        shift_right(side * factor.astype(np.int64), shift)
+        for side, factor, shift in zip((left, right), (op.a_multiplier, op.b_multiplier), op.shifts, strict=True)
+    )
+    return apply_epilogue(_COMBINE[op.kind](*terms), op.epilogue, dtype)
 
 
 def table(op: Table, source: Array, output: Array) -> None:

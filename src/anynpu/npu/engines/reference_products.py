@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...arithmetic import apply_epilogue
-from ...program import Conv, ConvTranspose, Dense, Epilogue, MatMul
+from ...program import Conv, ConvTranspose, Dense, Finish, MatMul
 from ...tensor import TensorSpec
 from . import reference_common as common
 from .reference_common import Array, image, largest_difference, overlap, spans, sum_type, zero_points
@@ -131,7 +131,7 @@ def matmul(op: MatMul, inputs: Sequence[Array], specs: Sequence[TensorSpec], out
         _matmul_2d(op.epilogue, a[index], a_zero, b[index], b_zero, op.transpose_b, output[index])
 
 
-def _matmul_2d(epilogue: Epilogue, a: Array, a_zero: Array, b: Array, b_zero: Array, transpose_b: bool, output: Array) -> None:
+def _matmul_2d(epilogue: Finish, a: Array, a_zero: Array, b: Array, b_zero: Array, transpose_b: bool, output: Array) -> None:
     term = largest_difference(a.dtype, a_zero) * largest_difference(b.dtype, b_zero)
     product_type = _float_type(term * a.shape[-1])
     right = b.astype(product_type) - b_zero.astype(product_type)

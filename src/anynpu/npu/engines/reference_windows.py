@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...arithmetic import finish, resize_shift
+from ...arithmetic import apply_epilogue, finish, resize_shift
 from ...errors import DeviceError
-from ...program import RESIZE_BITS, Pool, Resize, limits_of
+from ...program import RESIZE_BITS, FixedPoint, Pool, Resize, limits_of
 from ...tensor import TensorSpec
 from . import reference_common as common
 from .reference_common import Array, image, overlap, spans, zero_points
@@ -34,6 +35,10 @@ def _average(op: Pool, x: Array, zero: Array, band: slice, width: int, dtype: np
     inside = _counts(op, x.shape, band, width, padded=False)
     total = _reduce(np.add, op, x, band, width, 0, np.dtype(np.int64)) - inside * zero
     count = _counts(op, x.shape, band, width, padded=True) if op.count_include_pad else inside
+    if isinstance(op.epilogue, FixedPoint):
+        assert op.divisors is not None
+        multiplier, shift = op.divisors.astype(np.int64)[:, count]
+        return apply_epilogue(total, replace(op.epilogue, multiplier=multiplier, shift=shift), dtype)
     multiplier = op.epilogue.multiplier.astype(np.float32) / np.maximum(count, 1).astype(np.float32)
     scaled: npt.NDArray[np.float32] = total.astype(np.float32) * multiplier
     return finish(scaled, op.epilogue, dtype)

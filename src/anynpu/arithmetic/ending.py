@@ -1,0 +1,62 @@
+"""The end of a layer, by whichever rule it was compiled for: from an exact accumulator to stored codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ..program import Epilogue, Finish, FixedPoint, limits_of
+from .curves import evaluate
+from .fixed_point import leaky_output, output, scaled_accumulator
+from .float_rule import apply_float_rule, apply_table
+from .rounding import shift_right
+
+__all__ = ["apply_epilogue", "apply_fixed_point"]
+
+Array = npt.NDArray[Any]
+
+
+def apply_epilogue(
+    accumulator: Array, epilogue: Finish, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
+) -> Array:
+    """Codes from an exact integer *accumulator* whose last axis is the channel."""
+    rule = apply_float_rule if isinstance(epilogue, Epilogue) else apply_fixed_point
+    return rule(accumulator, epilogue, dtype, residual, residual_zero)  # type: ignore[arg-type]
+
+
+def apply_fixed_point(
+    accumulator: Array, stage: FixedPoint, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
+) -> Array:
+    """Codes by the chip's rule; see :class:`anynpu.program.FixedPoint`."""
+    limits = limits_of(dtype)
+    if stage.slope is not None:
+        channel = stage.channel_multiplier if stage.channel_multiplier.size else np.array([1 << 14])
+        codes = leaky_output(accumulator, channel, stage.slope, stage.multiplier, stage.shift, stage.zero_point, limits)
+    else:
+        scaled = accumulator.astype(np.int64)
+        if stage.channel_multiplier.size:
+            scaled = scaled_accumulator(scaled, stage.channel_multiplier)
+        if residual is not None and stage.residual_multiplier is not None:
+            difference = residual.astype(np.int64) - residual_zero
+            scaled = scaled + shift_right(difference * stage.residual_multiplier, stage.residual_shift)
+        if stage.bounds is not None:
+            scaled = np.clip(scaled, stage.bounds[0], stage.bounds[1])
+        if stage.curves:
+            scaled = _through_curves(scaled, stage)
+        codes = output(scaled, stage.multiplier, stage.shift, stage.zero_point, limits)
+    stored = codes.astype(dtype)
+    return stored if stage.table is None else apply_table(stored, stage.table, stage.table_groups)
+
+
+def _through_curves(scaled: Array, stage: FixedPoint) -> Array:
+    if not stage.curve_groups:
+        return evaluate(stage.curves[0], scaled)
+    values = np.empty(scaled.shape, np.int64)
+    first = 0
+    for curve, count in zip(stage.curves, stage.curve_groups, strict=True):
+        group = slice(first, first + count)
+        values[..., group] = evaluate(curve, scaled[..., group])
+        first += count
+    return values
