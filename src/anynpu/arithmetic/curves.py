@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from ..program import Curve
 from .fixed_point import Ints, multiplier_and_shift
-from .rounding import shift_right
+from .rounding import saturate, shift_right
 
 __all__ = ["CURVES", "ENTRIES", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
 
@@ -109,7 +109,7 @@ def curve_of(shape: Shape, scale: float) -> Curve:
 
 def evaluate(curve: Curve, scaled: Array) -> Ints:
     """The value of *curve* for ``t``, in units of its tables."""
-    index = shift_right((scaled.astype(np.int64) + curve.offset) * curve.multiplier, curve.shift)
+    index = saturate(shift_right((scaled.astype(np.int64) + curve.offset) * curve.multiplier, curve.shift))
     place = np.where(index < 0, np.maximum(index, -_HALF) + _HALF, np.minimum(index, _HALF))
     entry = np.minimum(place >> _STEP_BITS, ENTRIES - 2)
     rest = place - (entry << _STEP_BITS)
@@ -118,4 +118,4 @@ def evaluate(curve: Curve, scaled: Array) -> Ints:
     above = np.where(index < 0, negative[entry + 1], positive[entry + 1])
     value = below + (((above - below) * rest) >> _STEP_BITS)
     beyond = positive[-1] + (((index - _HALF) * curve.slope) >> curve.slope_shift)
-    return np.clip(np.where((index > _HALF) & (curve.slope != 0), beyond, value), -(1 << 31), (1 << 31) - 1)
+    return saturate(np.where((index > _HALF) & (curve.slope != 0), beyond, value))

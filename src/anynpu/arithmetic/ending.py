@@ -11,7 +11,7 @@ from ..program import Epilogue, Finish, FixedPoint, limits_of
 from .curves import evaluate
 from .fixed_point import leaky_output, output, scaled_accumulator
 from .float_rule import apply_float_rule, apply_table
-from .rounding import shift_right
+from .rounding import saturate, shift_right
 
 __all__ = ["apply_epilogue", "apply_fixed_point"]
 
@@ -35,7 +35,7 @@ def apply_fixed_point(
         channel = stage.channel_multiplier if stage.channel_multiplier.size else np.array([1 << 14])
         codes = leaky_output(accumulator, channel, stage.slope, stage.multiplier, stage.shift, stage.zero_point, limits)
     else:
-        scaled = accumulator.astype(np.int64)
+        scaled = saturate(accumulator)
         if stage.channel_multiplier.size:
             scaled = scaled_accumulator(scaled, stage.channel_multiplier)
         if residual is not None and stage.residual_multiplier is not None:

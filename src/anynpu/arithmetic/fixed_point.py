@@ -5,9 +5,10 @@ An accumulator becomes a code in two stages::
     t = RNE(acc * channel_multiplier, 14)                       one multiplier per output channel, in units of 2**-14
     y = clip8(RNE(t * multiplier + zero_point * 2**shift, shift))   one multiplier of 15 bits and one shift per tensor
 
-``RNE(p, s)`` is p / 2**s rounded to the nearest integer, ties to even (:func:`~anynpu.arithmetic.rounding.shift_right`). What is fused
-to a layer works on ``t``, before the second rounding: ReLU and Clip as limits, LeakyRelu as a factor, other activations as a curve
-(:mod:`anynpu.arithmetic.curves`). Padding of a convolution has the zero point of its input.
+Sums and ``t`` are held in 32 bits and stay at those limits. ``RNE(p, s)`` is p / 2**s rounded to the nearest integer, ties to even
+(:func:`~anynpu.arithmetic.rounding.shift_right`). What is fused to a layer works on ``t``, before the second rounding: ReLU and Clip as
+limits, LeakyRelu as a factor, other activations as a curve (:mod:`anynpu.arithmetic.curves`). Padding of a convolution has the zero point
+of its input.
 
 Sources: bytes that an RV1103 produced (github.com/dnhkng/open-rknpu, MIT), recomputed in tests/arithmetic; :data:`EVIDENCE` says for each
 chip which part is proven. One rounding instead of two, half up, or truncation in the first stage do not reproduce those bytes.
@@ -21,18 +22,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .rounding import shift_right
+from .rounding import saturate, shift_right
 
 __all__ = [
     "CHANNEL_BITS",
     "EVIDENCE",
     "MAX_MULTIPLIER",
-    "add",
-    "average",
     "channel_multipliers",
     "leaky_output",
     "multiplier_and_shift",
-    "multiply",
     "operand_multiplier",
     "output",
     "scaled_accumulator",
@@ -84,7 +82,7 @@ def channel_multipliers(weight_scales: npt.NDArray[np.float32]) -> npt.NDArray[n
 
 def scaled_accumulator(accumulator: Array, channel_multiplier: Array) -> Ints:
     """The first stage: ``t``, in units of the largest weight scale times the input's scale. Channels are the last axis."""
-    return shift_right(accumulator.astype(np.int64) * channel_multiplier.astype(np.int64), CHANNEL_BITS)
+    return saturate(shift_right(saturate(accumulator) * channel_multiplier.astype(np.int64), CHANNEL_BITS))
 
 
 def output(
@@ -109,8 +107,8 @@ def leaky_output(
 
     :param slope: in units of 2**-14, by channel
     """
-    product = accumulator.astype(np.int64) * channel_multiplier.astype(np.int64)
-    bent = np.where(accumulator < 0, shift_right(product, CHANNEL_BITS) * slope.astype(np.int64), product)
+    product = saturate(accumulator) * channel_multiplier.astype(np.int64)
+    bent = np.where(accumulator < 0, saturate(shift_right(product, CHANNEL_BITS)) * slope.astype(np.int64), product)
     return output(bent, multiplier, np.asarray(shift, np.int64) + CHANNEL_BITS, zero_point, limits)
 
 
@@ -127,22 +125,3 @@ def operand_multiplier(scale: float, largest: float) -> tuple[int, int]:
         return 1 << CHANNEL_BITS, 0
     shift = min(15, math.floor(math.log2(MAX_MULTIPLIER / (ratio * (1 << CHANNEL_BITS)))))
     return int(np.rint(ratio * 2.0 ** (CHANNEL_BITS + shift))), shift
-
-
-def add(
-    a: Array, b: Array, multipliers: tuple[int, int], shifts: tuple[int, int], multiplier: int, shift: int, zero_point: int
-) -> Ints:
-    """a + b of differences to zero points; a negative second multiplier subtracts. Equal scales are proven, unequal ones inferred."""
-    left = shift_right(a.astype(np.int64) * multipliers[0], shifts[0])
-    right = shift_right(b.astype(np.int64) * multipliers[1], shifts[1])
-    return output(left + right, multiplier, shift, zero_point)
-
-
-def multiply(a: Array, b: Array, multiplier: int, shift: int, zero_point: int) -> Ints:
-    """a * b of differences to zero points."""
-    return output(a.astype(np.int64) * b.astype(np.int64), multiplier, shift, zero_point)
-
-
-def average(total: Array, multiplier: Array | int, shift: Array | int, zero_point: Array | int) -> Ints:
-    """The mean of a window from the sum of its differences to the zero point; multiplier and shift belong to the window's count."""
-    return output(total, multiplier, shift, zero_point)

@@ -1,4 +1,4 @@
-"""Rounding of integers by shifting."""
+"""Rounding of integers by shifting, and their limits of 32 bits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["shift_right"]
+__all__ = ["saturate", "shift_right"]
 
 
 def shift_right(value: npt.NDArray[Any], bits: npt.NDArray[Any] | int) -> npt.NDArray[np.int64]:
@@ -21,4 +21,10 @@ def shift_right(value: npt.NDArray[Any], bits: npt.NDArray[Any] | int) -> npt.ND
     half = np.left_shift(np.int64(1), np.maximum(shift - 1, 0))
     rounded = (wide + half - 1 + ((wide >> shift) & 1)) >> shift
     result: npt.NDArray[np.int64] = np.where(shift == 0, wide, rounded)
+    return result
+
+
+def saturate(value: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """*value* limited to 32 bits, as the chip's registers are."""
+    result: npt.NDArray[np.int64] = np.clip(np.asarray(value, np.int64), -(1 << 31), (1 << 31) - 1)
     return result

@@ -20,9 +20,12 @@ from ..program import (
     Conv,
     Convert,
     ConvTranspose,
+    Curve,
     Custom,
     Dense,
     Epilogue,
+    Finish,
+    FixedPoint,
     MatMul,
     Pad,
     Pool,
@@ -42,6 +45,10 @@ MAX_DIMENSIONS = 8
 MAX_STEP = 1 << 20
 """Largest kernel, stride, dilation or pad."""
 WIDEST_ZERO_POINT = 1 << 16
+
+MAX_FACTOR = 1 << 15
+MAX_SHIFT = 31
+CURVE_ENTRIES = 513
 
 _CODES = frozenset({DType.INT8, DType.UINT8, DType.INT16})
 _WEIGHTS = ("int8", "uint8", "int16")
@@ -167,7 +174,7 @@ def _table(table: Array, groups: tuple[int, ...], channels: int, source: DType, 
     require(not groups or sum(groups) == channels, f"table groups of {sum(groups)} channels on {channels}")
 
 
-def _epilogue(epilogue: Epilogue, target: TensorSpec, operands: Operands, *, multiplier: bool = True) -> None:
+def _float_epilogue(epilogue: Epilogue, target: TensorSpec, operands: Operands, *, multiplier: bool = True) -> None:
     channels = _channels(target)
     by_channel = (1, channels)
     _codes(target, quantized=False)
@@ -198,12 +205,73 @@ def _epilogue(epilogue: Epilogue, target: TensorSpec, operands: Operands, *, mul
         require(not epilogue.table_groups, "there are table groups without a table")
 
 
+def _epilogue(epilogue: Finish, target: TensorSpec, operands: Operands, *, multiplier: bool = True) -> None:
+    """*multiplier*: whether the epilogue has one of its own; element-wise operators and, in integers, pooling have not."""
+    if isinstance(epilogue, FixedPoint):
+        _fixed_point(epilogue, target, operands, pooling=False)
+    else:
+        _float_epilogue(epilogue, target, operands, multiplier=multiplier)
+
+
+def _within(operands: Operands, array: Array, name: str, low: int, high: int) -> None:
+    inside = operands.once(array, f"{name} {low} {high}", lambda values: bool((values >= low).all() and (values <= high).all()))
+    require(inside, f"a {name} is not from {low} to {high}")
+
+
+def _fixed_point(stage: FixedPoint, target: TensorSpec, operands: Operands, *, pooling: bool) -> None:
+    """Numbers of as many bits as the chip has for them: then no product leaves 64 bits."""
+    channels = _channels(target)
+    by_channel = (1, channels)
+    require(target.dtype is DType.INT8, f"tensor '{target.name}' is {target.dtype.value}; the chip's integers give int8")
+    _channel_array(stage.channel_multiplier, "channel_multiplier", "int32", (0,) if pooling else (0, *by_channel))
+    for array, name in ((stage.multiplier, "multiplier"), (stage.shift, "shift")):
+        _channel_array(array, name, "int32", (0,) if pooling else by_channel)
+    _channel_array(stage.zero_point, "zero_point", "int32", by_channel)
+    for array, name in ((stage.channel_multiplier, "channel multiplier"), (stage.multiplier, "multiplier")):
+        _within(operands, array, name, -MAX_FACTOR, MAX_FACTOR)
+    _within(operands, stage.shift, "shift", 0, MAX_SHIFT)
+    _within(operands, stage.zero_point, "zero point", -WIDEST_ZERO_POINT, WIDEST_ZERO_POINT)
+    if stage.slope is not None:
+        _channel_array(stage.slope, "slope", "int32", by_channel)
+        _within(operands, stage.slope, "slope", -2 * MAX_FACTOR, 2 * MAX_FACTOR)
+        alone = stage.bounds is None and stage.residual_multiplier is None and not stage.curves
+        require(alone, "a slope excludes bounds, a residual and a curve")
+    if stage.residual_multiplier is not None:
+        require(abs(stage.residual_multiplier) <= MAX_FACTOR, "the residual's multiplier has more than 16 bits")
+        require(0 <= stage.residual_shift <= MAX_SHIFT, f"the residual's shift is not from 0 to {MAX_SHIFT}")
+    if stage.bounds is not None:
+        bounds = stage.bounds
+        require(bounds.dtype.name == "int32", f"bounds are {bounds.dtype.name}, not int32")
+        require(bounds.ndim == 2 and bounds.shape[0] == 2 and bounds.shape[1] in by_channel, f"bounds have shape {bounds.shape}")
+        require(operands.once(bounds, "bounds", lambda b: bool((b[0] <= b[1]).all())), "a lower bound is above the upper one")
+    require(not pooling or not (stage.curves or stage.slope is not None or stage.bounds is not None), "pooling only rounds")
+    groups = stage.curve_groups
+    require(len(stage.curves) == (len(groups) or min(len(stage.curves), 1)), "curves and groups of channels differ in number")
+    require(all(size > 0 for size in groups) and (not groups or sum(groups) == channels), "curve groups do not fit the channels")
+    for curve in stage.curves:
+        _curve(curve)
+    if stage.table is not None:
+        _table(stage.table, stage.table_groups, channels, target.dtype, target.dtype)
+    else:
+        require(not stage.table_groups, "there are table groups without a table")
+
+
+def _curve(curve: Curve) -> None:
+    for table in (curve.negative, curve.positive):
+        require(table.dtype.name == "int16" and table.shape == (CURVE_ENTRIES,), f"a curve has tables of {CURVE_ENTRIES} int16")
+    require(abs(curve.offset) < 1 << 31, "the offset of a curve is beyond 32 bits")
+    require(abs(curve.multiplier) <= MAX_FACTOR and abs(curve.slope) <= MAX_FACTOR, "a factor of a curve has more than 16 bits")
+    require(
+        0 <= curve.shift <= MAX_SHIFT and 0 <= curve.slope_shift <= MAX_SHIFT, f"a shift of a curve is not from 0 to {MAX_SHIFT}"
+    )
+
+
 def _channels(spec: TensorSpec) -> int:
     shape = _dense(spec)
     return shape[-1] if shape else 1
 
 
-def _residual(epilogue: Epilogue, operands: Operands) -> None:
+def _residual(epilogue: Finish, operands: Operands) -> None:
     """A second input if and only if there is a multiplier for it."""
     expected = 2 if epilogue.residual_multiplier is not None else 1
     _count(operands, (expected,))
@@ -213,7 +281,7 @@ def _residual(epilogue: Epilogue, operands: Operands) -> None:
         require(_broadcast(_dense(residual), _dense(target)) == _dense(target), "the residual is larger than the output")
 
 
-def _no_residual(epilogue: Epilogue | None) -> None:
+def _no_residual(epilogue: Finish | None) -> None:
     require(epilogue is None or epilogue.residual_multiplier is None, "the operator takes no residual")
 
 
@@ -298,6 +366,13 @@ def _binary(op: Binary, operands: Operands) -> None:
         _codes(spec)
     shape = _broadcast(*map(_dense, operands.inputs))
     require(shape == _dense(target), f"the inputs give {list(shape)}, the output is {list(_dense(target))}")
+    if isinstance(op.epilogue, FixedPoint):
+        for factor in (op.a_multiplier, op.b_multiplier):
+            _channel_array(factor, "a factor", "int32", (0,) if op.kind == "mul" else (1,))
+            _within(operands, factor, "factor", -MAX_FACTOR, MAX_FACTOR)
+        require(all(0 <= shift <= MAX_SHIFT for shift in op.shifts), f"a shift is not from 0 to {MAX_SHIFT}")
+        _fixed_point(op.epilogue, target, operands, pooling=False)
+        return
     by_channel = (1, _channels(target))
     _channel_array(op.a_multiplier, "a_multiplier", "float32", by_channel)
     _channel_array(op.b_multiplier, "b_multiplier", "float32", (0, *by_channel) if op.kind == "mul" else by_channel)
@@ -390,7 +465,18 @@ def _pool(op: Pool, operands: Operands) -> None:
     require(op.epilogue is not None, "an average pooling needs an epilogue")
     assert op.epilogue is not None
     _no_residual(op.epilogue)
-    _epilogue(op.epilogue, target, operands)
+    if not isinstance(op.epilogue, FixedPoint):
+        _epilogue(op.epilogue, target, operands)
+        return
+    _fixed_point(op.epilogue, target, operands, pooling=True)
+    counts = math.prod(op.kernel) + 1
+    divisors = op.divisors
+    require(
+        divisors is not None and divisors.dtype.name == "int32" and divisors.shape == (2, counts), f"divisors for {counts} counts"
+    )
+    assert divisors is not None
+    _within(operands, divisors[0], "divisor", 0, MAX_FACTOR)
+    _within(operands, divisors[1], "shift of a divisor", 0, MAX_SHIFT)
 
 
 def _pool_axis(op: Pool, axis: int, source: int, target: int) -> None:

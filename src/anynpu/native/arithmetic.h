@@ -93,12 +93,18 @@ static inline int64_t anynpu_clamp(int64_t value, int64_t low, int64_t high)
     return value < low ? low : value > high ? high : value;
 }
 
+/* The chip holds sums and what becomes of them in 32 bits. */
+static inline int64_t anynpu_saturate(int64_t value)
+{
+    return anynpu_clamp(value, INT32_MIN, INT32_MAX);
+}
+
 enum { ANYNPU_CHANNEL_BITS = 14, ANYNPU_CURVE_HALF = 1 << 14, ANYNPU_CURVE_LAST = 512 };
 
 /* The value of a curve for a scaled sum, in units of its tables. */
 static inline int64_t anynpu_curve_value(const struct anynpu_curve *curve, int64_t scaled)
 {
-    const int64_t index = anynpu_shift_right((scaled + curve->offset) * curve->multiplier, curve->shift);
+    const int64_t index = anynpu_saturate(anynpu_shift_right((scaled + curve->offset) * curve->multiplier, curve->shift));
     int64_t value;
     if (index > ANYNPU_CURVE_HALF && curve->slope != 0) {
         value = curve->positive[ANYNPU_CURVE_LAST] + (((index - ANYNPU_CURVE_HALF) * curve->slope) >> curve->slope_shift);
@@ -108,7 +114,7 @@ static inline int64_t anynpu_curve_value(const struct anynpu_curve *curve, int64
         const int64_t entry = anynpu_clamp(place >> 5, 0, ANYNPU_CURVE_LAST - 1);
         value = table[entry] + (((int64_t)(table[entry + 1] - table[entry]) * (place - (entry << 5))) >> 5);
     }
-    return anynpu_clamp(value, INT32_MIN, INT32_MAX);
+    return anynpu_saturate(value);
 }
 
 /* The second stage. */
@@ -124,8 +130,9 @@ static inline int32_t anynpu_fixed_output(const struct anynpu_epilogue *epilogue
 static inline int32_t anynpu_fixed_code(const struct anynpu_epilogue *epilogue, size_t channel, int64_t sum, int32_t residual)
 {
     const struct anynpu_fixed_point *fixed = epilogue->fixed;
-    const int64_t product = fixed->channel == NULL ? sum * (1 << ANYNPU_CHANNEL_BITS) : sum * fixed->channel[channel];
-    int64_t value = anynpu_shift_right(product, ANYNPU_CHANNEL_BITS);
+    const int64_t product =
+        anynpu_saturate(sum) * (fixed->channel == NULL ? 1 << ANYNPU_CHANNEL_BITS : fixed->channel[channel]);
+    int64_t value = anynpu_saturate(anynpu_shift_right(product, ANYNPU_CHANNEL_BITS));
     if (fixed->slope != NULL)
         return anynpu_fixed_output(epilogue, channel, sum < 0 ? value * fixed->slope[channel] : product, fixed->multiplier[channel],
                                    fixed->shift[channel] + ANYNPU_CHANNEL_BITS);

@@ -74,7 +74,7 @@ MAX_POOL(i16, int16_t, INT16_MIN)
             if (pool->epilogue.fixed != NULL) {                                                                                \
                 for (size_t i = 0; i < count; i++)                                                                             \
                     codes[i] = anynpu_fixed_output(&pool->epilogue, first + i,                                                 \
-                                                   sums[first + i] - inside * pool->input_zero[first + i],                     \
+                                                   anynpu_saturate(sums[first + i] - inside * pool->input_zero[first + i]),    \
                                                    pool->divisor_multiplier[counted], pool->divisor_shift[counted]);           \
             } else {                                                                                                           \
                 for (size_t i = 0; i < count; i++) {                                                                           \

@@ -138,11 +138,17 @@ def half_even(product: int, bits: int) -> int:
     return round(Fraction(product, 2**bits))
 
 
+def register(value: int) -> int:
+    """What the chip keeps of a number: 32 bits."""
+    return max(-(2**31), min(2**31 - 1, value))
+
+
 def fixed_code(sum_: int, stage: FixedPoint, channel: int, dtype: np.dtype[Any], residual: int | None = None) -> int:
     """A sum to its code by the chip's integers."""
     factor = int(entry(stage.channel_multiplier, channel)) if stage.channel_multiplier.size else 2**14
     multiplier, shift, zero = (int(entry(array, channel)) for array in (stage.multiplier, stage.shift, stage.zero_point))
-    value = half_even(sum_ * factor, 14)
+    sum_ = register(sum_)
+    value = register(half_even(sum_ * factor, 14))
     if stage.slope is not None:
         value = value * int(entry(stage.slope, channel)) if sum_ < 0 else sum_ * factor
         shift += 14
@@ -161,10 +167,10 @@ def fixed_code(sum_: int, stage: FixedPoint, channel: int, dtype: np.dtype[Any],
 
 
 def curve_value(curve: Curve, scaled: int) -> int:
-    index = half_even((scaled + curve.offset) * curve.multiplier, curve.shift)
+    index = register(half_even((scaled + curve.offset) * curve.multiplier, curve.shift))
     if index > 16384 and curve.slope:
         value = int(curve.positive[512]) + math.floor(Fraction((index - 16384) * curve.slope, 2**curve.slope_shift))
-        return max(-(2**31), min(2**31 - 1, value))
+        return register(value)
     table, place = (curve.negative, max(index, -16384) + 16384) if index < 0 else (curve.positive, min(index, 16384))
     if place == 16384:
         return int(table[512])

@@ -107,23 +107,32 @@ def _tiled(values: Array, channels: int, times: int) -> Array:
 def _tiled_epilogue(epilogue: Finish, channels: int, times: int) -> Finish:
     """The epilogue for *times* as many channels: every array by channel, and every group, repeated."""
 
-    def tiled(values: Array | None) -> Array | None:
-        return None if values is None or not values.size else _tiled(values, channels, times)
+    def tiled(values: Array) -> Array:
+        return _tiled(values, channels, times) if values.size else values
 
-    table = epilogue.table if epilogue.table is None or not epilogue.table_groups else np.tile(epilogue.table, (times, 1))
-    common = {"zero_point": _tiled(epilogue.zero_point, channels, times), "slope": tiled(epilogue.slope)}
-    common |= {"table": table, "table_groups": epilogue.table_groups * times}
+    def optional(values: Array | None) -> Array | None:
+        return None if values is None else tiled(values)
+
+    made: Finish
     if isinstance(epilogue, FixedPoint):
-        by_channel = {
-            name: _tiled(getattr(epilogue, name), channels, times)
-            for name in ("channel_multiplier", "multiplier", "shift")
-            if getattr(epilogue, name).size
-        }
-        grouped = {"curves": epilogue.curves * times, "curve_groups": epilogue.curve_groups * times}
-        return replace(
-            epilogue, **common, **by_channel, **(grouped if epilogue.curve_groups else {}), bounds=tiled(epilogue.bounds)
+        made = replace(
+            epilogue,
+            channel_multiplier=tiled(epilogue.channel_multiplier),
+            multiplier=tiled(epilogue.multiplier),
+            shift=tiled(epilogue.shift),
+            bounds=optional(epilogue.bounds),
+            curves=epilogue.curves * (times if epilogue.curve_groups else 1),
+            curve_groups=epilogue.curve_groups * times,
         )
-    return replace(epilogue, **common, multiplier=_tiled(epilogue.multiplier, channels, times), clamp=tiled(epilogue.clamp))
+    else:
+        made = replace(epilogue, multiplier=tiled(epilogue.multiplier), clamp=optional(epilogue.clamp))
+    return replace(
+        made,
+        zero_point=tiled(epilogue.zero_point),
+        slope=optional(epilogue.slope),
+        table=epilogue.table if epilogue.table is None or not epilogue.table_groups else np.tile(epilogue.table, (times, 1)),
+        table_groups=epilogue.table_groups * times,
+    )
 
 
 def lower_dense(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
