@@ -137,9 +137,9 @@ class FixedPoint:
         code = clip(RNE(t * multiplier + zero_point * 2**shift, shift))
         code = table[code]                                                                  where there is a table
 
-    With a slope (LeakyRelu and PRelu), which excludes a residual, bounds and a curve, positive sums skip the first rounding::
+    With a slope (LeakyRelu and PRelu), which excludes bounds and a curve, positive sums skip the first rounding::
 
-        p = acc * channel_multiplier if acc >= 0 else RNE(acc * channel_multiplier, 14) * slope
+        p = t * slope if t < 0 else acc * channel_multiplier        t * 2**14 where there is a residual
         code = clip(RNE(p * multiplier + zero_point * 2**(shift + 14), shift + 14))
 
     :ivar channel_multiplier: int32[C] in units of 2**-14; empty where the accumulator is taken as it is
@@ -512,6 +512,7 @@ class Model:
     :ivar dtype: its format: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``
     :ivar preprocess: by input name; an input without an entry takes its values as they are
     :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
+    :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``
     :ivar weightless: the weights were left out (remove_weight) and must come from another context
 
     >>> model = anynpu.compile("det.onnx", target="rk3588", dtype="fp16")    # doctest: +SKIP
@@ -526,6 +527,7 @@ class Model:
     preprocess: Mapping[str, Preprocess] = field(default_factory=dict)
     provenance: Mapping[str, str] = field(default_factory=dict)
     weightless: bool = False
+    arithmetic: str = "simulator"
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

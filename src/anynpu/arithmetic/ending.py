@@ -9,13 +9,15 @@ import numpy.typing as npt
 
 from ..program import Epilogue, Finish, FixedPoint, limits_of
 from .curves import evaluate
-from .fixed_point import leaky_output, output, scaled_accumulator
+from .fixed_point import CHANNEL_BITS, leaky_output, output, scaled_accumulator
 from .float_rule import apply_float_rule, apply_table
 from .rounding import saturate, shift_right
 
 __all__ = ["apply_epilogue", "apply_fixed_point"]
 
 Array = npt.NDArray[Any]
+
+_ONE = np.array([1 << CHANNEL_BITS])
 
 
 def apply_epilogue(
@@ -31,21 +33,20 @@ def apply_fixed_point(
 ) -> Array:
     """Codes by the chip's rule; see :class:`anynpu.program.FixedPoint`."""
     limits = limits_of(dtype)
+    factors = stage.channel_multiplier if stage.channel_multiplier.size else _ONE
+    scaled = scaled_accumulator(accumulator, factors)
+    has_residual = residual is not None and stage.residual_multiplier is not None
+    if residual is not None and stage.residual_multiplier is not None:
+        difference = residual.astype(np.int64) - residual_zero
+        scaled = saturate(scaled + shift_right(difference * stage.residual_multiplier, stage.residual_shift))
+    end = stage.multiplier, stage.shift, stage.zero_point, limits
     if stage.slope is not None:
-        channel = stage.channel_multiplier if stage.channel_multiplier.size else np.array([1 << 14])
-        codes = leaky_output(accumulator, channel, stage.slope, stage.multiplier, stage.shift, stage.zero_point, limits)
+        sums, factors = (scaled, _ONE) if has_residual else (accumulator, factors)
+        codes = leaky_output(sums, factors, stage.slope, *end)
     else:
-        scaled = saturate(accumulator)
-        if stage.channel_multiplier.size:
-            scaled = scaled_accumulator(scaled, stage.channel_multiplier)
-        if residual is not None and stage.residual_multiplier is not None:
-            difference = residual.astype(np.int64) - residual_zero
-            scaled = scaled + shift_right(difference * stage.residual_multiplier, stage.residual_shift)
         if stage.bounds is not None:
             scaled = np.clip(scaled, stage.bounds[0], stage.bounds[1])
-        if stage.curves:
-            scaled = _through_curves(scaled, stage)
-        codes = output(scaled, stage.multiplier, stage.shift, stage.zero_point, limits)
+        codes = output(_through_curves(scaled, stage) if stage.curves else scaled, *end)
     stored = codes.astype(dtype)
     return stored if stage.table is None else apply_table(stored, stage.table, stage.table_groups)
 

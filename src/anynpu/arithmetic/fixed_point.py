@@ -108,7 +108,7 @@ def leaky_output(
     :param slope: in units of 2**-14, by channel
     """
     product = saturate(accumulator) * channel_multiplier.astype(np.int64)
-    bent = np.where(accumulator < 0, saturate(shift_right(product, CHANNEL_BITS)) * slope.astype(np.int64), product)
+    bent = np.where(product < 0, saturate(shift_right(product, CHANNEL_BITS)) * slope.astype(np.int64), product)
     return output(bent, multiplier, np.asarray(shift, np.int64) + CHANNEL_BITS, zero_point, limits)
 
 

@@ -12,7 +12,9 @@ from ..errors import CompileError, TensorNameError
 from ..program import Model, Program
 from ..reports import Report, report
 from ..tensor import DType
+from .arithmetic import CHIP, with_arithmetic
 from .calibrate import CalibratedRanges, UnknownRanges, calibrate
+from .curves import assign_curves
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import InputInfo, open_dataset
 from .formats import Format, format_of, without_zero_points
@@ -61,6 +63,7 @@ def compile(
     name: str = "",
     calibration_limit: int | None = None,
     custom_ops: CustomOperators = (),
+    arithmetic: str | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Compile an ONNX model for one chip.
@@ -93,13 +96,15 @@ def compile(
     :param custom_ops: types of nodes to compile as custom operators, which the program that runs the model computes itself; besides those
         of domains that ONNX does not know. A mapping says more: name -> function of (input_shapes, attributes) that gives the shapes of the
         outputs, or name -> :class:`anynpu.compiler.CustomOperator`
+    :param arithmetic: how integer layers round: ``chip`` as the NPU itself does (Rockchip's int8 models), ``simulator`` with one float32
+        multiplication per output, as the vendors' simulators do
     :param progress: called with (stage, done, total)
 
     >>> model = anynpu.compile("det.onnx", target="rk3588", dataset="pages/", std=(255, 255, 255))    # doctest: +SKIP
     >>> model.save("det.rknn")                                                                       # doctest: +SKIP
     """
     chip = chips.get(target)
-    kind = format_of(dtype, chip, per_channel=per_channel, channel_groups=channel_groups)
+    kind = with_arithmetic(format_of(dtype, chip, per_channel=per_channel, channel_groups=channel_groups), chip, arithmetic)
     if not kind.floats and dataset is None:
         raise CompileError(
             f"a {kind.name} model needs calibration data",
@@ -176,6 +181,7 @@ def compile(
         custom_string=custom_string,
         preprocess=first.normalisation.preprocess,
         provenance=_provenance(model, proto, first.graph, calibration, remarks, warnings),
+        arithmetic=kind.arithmetic,
     )
 
 
@@ -257,6 +263,8 @@ def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str]) -> list[Step]:
         for step in steps:
             if tensor in step.reads or tensor in step.outputs:
                 step.is_float = True
+    if kind.arithmetic == CHIP:
+        assign_curves(graph, steps)
     return steps
 
 

@@ -19,6 +19,7 @@ from ..program import (
     ConvTranspose,
     Dense,
     Epilogue,
+    Finish,
     MatMul,
     Pool,
     Resize,
@@ -32,7 +33,7 @@ from .simulate import QuantizedWeights
 from .steps import Activation, Step
 from .windows import resize_indices, resize_scales, window_of
 
-__all__ = ["Emitter", "OutlineEmitter"]
+__all__ = ["Emitter", "OutlineEmitter", "by_group"]
 
 Array = npt.NDArray[Any]
 
@@ -110,8 +111,8 @@ class Emitter:
 
     def matmul(self, step: Step) -> MatMul:
         """A product of two activations."""
-        scale = self._scale(step.inputs[0]) * self._scale(step.inputs[1])
-        return MatMul(self._epilogue(step, np.array([scale / self._result(step).scale], np.float32)))
+        source = np.array([self._scale(step.inputs[0]) * self._scale(step.inputs[1])])
+        return MatMul(self._product_epilogue(step, source, np.ones(1, np.float32)))
 
     def binary(self, step: Step) -> Binary:
         """Two tensors element by element."""
@@ -130,7 +131,7 @@ class Emitter:
         """A function of one tensor."""
         assert step.activation is not None
         source, target = self.quantization[step.inputs[0]], self.quantization[step.outputs[0]]
-        return Table(function_table(step.activation.function, source, target, self.dtype))
+        return Table(self._function_table(step.activation, source, target))
 
     def concat(self, step: Step, axis: int) -> Concat:
         """Tensors one after the other, brought to one scale."""
@@ -138,7 +139,7 @@ class Emitter:
         tables = []
         for name in step.inputs:
             source = self.quantization[name]
-            tables.append(None if source == target else Table(requantize_table(source, target, self.dtype)))
+            tables.append(None if source == target else Table(self._requantize_table(source, target)))
         return Concat(axis, tuple(tables))
 
     def pool(self, step: Step) -> Pool:
@@ -177,12 +178,15 @@ class Emitter:
 
     def _result(self, step: Step) -> Quantization:
         """The quantisation of what the accumulator becomes: before the table, if there is one."""
-        table = step.activation is not None and step.activation.is_table
-        return self.quantization[step.before_activation if table else step.outputs[0]]
+        return self.quantization[step.before_activation if step.rounds_before_activation else step.outputs[0]]
 
-    def _linear(
-        self, step: Step, weights: Array, bias: Array, source: Array | None = None
-    ) -> tuple[Array, Array, Array, Epilogue]:
+    def _function_table(self, activation: Activation, source: Quantization, target: Quantization) -> Array:
+        return function_table(activation.function, source, target, self.dtype)
+
+    def _requantize_table(self, source: Quantization, target: Quantization) -> Array:
+        return requantize_table(source, target, self.dtype)
+
+    def _linear(self, step: Step, weights: Array, bias: Array, source: Array | None = None) -> tuple[Array, Array, Array, Finish]:
         """Codes, zero points, bias and epilogue of weights whose first axis is the output channel.
 
         *source* is the scale of the input by output channel, where the input has more than one.
@@ -202,9 +206,16 @@ class Emitter:
             codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)
         else:
             codes, scales, zero, bias = made.codes.reshape(weights.shape), made.scales, made.zeros, made.bias
+        return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._product_epilogue(step, source, scales)
+
+    def _product_epilogue(self, step: Step, source: Array, scales: Array) -> Finish:
+        """How a sum of products ends.
+
+        :param source: scale of the input, one or by output channel
+        :param scales: scale of the weights by output channel
+        """
         result, _ = self._result(step).expand(len(scales))
-        multiplier = (source * scales.astype(np.float64) / result.astype(np.float64)).astype(np.float32)
-        return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._epilogue(step, multiplier)
+        return self._epilogue(step, (source * scales.astype(np.float64) / result.astype(np.float64)).astype(np.float32))
 
     def _epilogue(self, step: Step, multiplier: Array) -> Epilogue:
         activation, result = step.activation, self._result(step)
@@ -214,9 +225,7 @@ class Emitter:
         groups = result.group_sizes if isinstance(result, Affine) else ()
         table = None
         if activation is not None and activation.is_table:
-            before, after = _by_group(result), _by_group(self.quantization[step.outputs[0]])
-            rows = [function_table(activation.function, *pair, self.dtype) for pair in zip(before, after, strict=True)]
-            table = np.concatenate(rows)
+            table = self._activation_table(step, activation, result)
         return Epilogue(
             multiplier=multiplier,
             zero_point=self._zero_point(result),
@@ -226,6 +235,11 @@ class Emitter:
             table=table,
             table_groups=groups if table is not None else (),
         )
+
+    def _activation_table(self, step: Step, activation: Activation, before: Quantization) -> Array:
+        """The table of an activation after a code, a row by group of channels."""
+        pairs = zip(by_group(before), by_group(self.quantization[step.outputs[0]]), strict=True)
+        return np.concatenate([self._function_table(activation, *pair) for pair in pairs])
 
     @staticmethod
     def _zero_point(quantization: Quantization) -> Array:
@@ -240,7 +254,7 @@ class Emitter:
         codes = [
             [
                 limit if math.isinf(bound) else int(np.clip(round(bound / group.scale) + group.zero_point, first, last))
-                for group in _by_group(result)
+                for group in by_group(result)
             ]
             for bound, limit in zip(activation.bounds, (first, last), strict=True)
         ]
@@ -271,9 +285,7 @@ class Emitter:
 class OutlineEmitter(Emitter):
     """Builds operators of the right kind and size without looking at weights: they are all zero."""
 
-    def _linear(
-        self, step: Step, weights: Array, bias: Array, source: Array | None = None
-    ) -> tuple[Array, Array, Array, Epilogue]:
+    def _linear(self, step: Step, weights: Array, bias: Array, source: Array | None = None) -> tuple[Array, Array, Array, Finish]:
         wide = self.dtype is DType.INT16
         channels = len(bias)
         codes = np.broadcast_to(np.zeros((), np.int16 if wide else np.int8), weights.shape)
@@ -281,7 +293,7 @@ class OutlineEmitter(Emitter):
         return codes, np.zeros(channels, np.int32), sums, self._epilogue(step, np.ones(channels, np.float32))
 
 
-def _by_group(quantization: Quantization) -> list[Quantization]:
+def by_group(quantization: Quantization) -> list[Quantization]:
     """The quantisation of each group by itself."""
     if not isinstance(quantization, Affine):
         return [quantization]

@@ -70,6 +70,7 @@ class Format:
     :ivar fixed_point: scales of activations are powers of two, without zero points
     :ivar half: type of float layers on the NPU
     :ivar floats: there are no integer layers
+    :ivar arithmetic: by which rule integer layers end: ``chip`` or ``simulator``
     :ivar groups: most groups of channels with a scale of their own in one tensor
     """
 
@@ -81,6 +82,7 @@ class Format:
     half: DType = DType.FLOAT16
     floats: bool = False
     groups: int = 1
+    arithmetic: str = "simulator"
 
 
 _FLOAT16 = Format("fp16", "float16", floats=True)

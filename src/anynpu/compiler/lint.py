@@ -186,7 +186,7 @@ class _Rules:
         """Ranges before tables that the table does not tell apart."""
         for step in self._steps:
             activation, before = step.activation, step.before_activation
-            if activation is None or not activation.is_table or step.form is Form.FUNCTION or self._quantization is not None:
+            if activation is None or not step.rounds_before_activation or self._quantization is not None:
                 continue
             low, high = self._range(before)
             target = affine_from_range(*self._range(step.outputs[0]))

@@ -31,7 +31,9 @@ from ..program import (
     Transpose,
 )
 from ..tensor import DType, Layout, Quantization, TensorSpec
+from .arithmetic import CHIP
 from .emit import Emitter, OutlineEmitter
+from .emit_chip import ChipEmitter
 from .formats import Format
 from .forms import Form
 from .graph import Graph
@@ -91,7 +93,8 @@ class _Lowering:
         self._graph = graph
         self._chip = chip
         self._outline = outline
-        self._emitter = (OutlineEmitter if outline else Emitter)(graph, quantization, kind.codes, kind.weights, refined)
+        emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
+        self._emitter = emitter(graph, quantization, kind.codes, kind.weights, refined)
         self._half = kind.half
         self._layers: list[Layer] = []
         self._tensors = Tensors(kind.codes, quantization, self._layers)

@@ -133,7 +133,7 @@ def assign_quantization(
         for name in (*step.reads, *step.outputs):
             of(name)
         activation = step.activation
-        if activation is not None and activation.is_table and step.form is not Form.FUNCTION:
+        if activation is not None and step.rounds_before_activation:
             before = step.before_activation
             target = result[step.outputs[0]]
             if step.outputs[0] in groups:

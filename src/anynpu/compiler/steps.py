@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arithmetic.curves import Shape
 from .forms import Form
 from .functions import Function, binary_function, clip_bounds, scalar_operand, unary_function
 from .graph import Graph, Node
@@ -52,6 +53,7 @@ class Step:
     :ivar before_activation: the tensor between the operator and its activation
     :ivar residual: a tensor that is added before the activation
     :ivar is_float: it is computed in float, whatever its form
+    :ivar curve: the function that its activation is, where the chip takes it on the unrounded result
     """
 
     form: Form | None
@@ -63,6 +65,13 @@ class Step:
     before_activation: str = ""
     residual: str = ""
     is_float: bool = False
+    curve: Shape | None = None
+
+    @property
+    def rounds_before_activation(self) -> bool:
+        """Whether a code stands between the operator and its activation."""
+        fused = self.activation is not None and self.form is not Form.FUNCTION
+        return fused and self.activation.is_table and self.curve is None  # type: ignore[union-attr]
 
     @property
     def reads(self) -> list[str]:

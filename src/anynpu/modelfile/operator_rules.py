@@ -234,8 +234,7 @@ def _fixed_point(stage: FixedPoint, target: TensorSpec, operands: Operands, *, p
     if stage.slope is not None:
         _channel_array(stage.slope, "slope", "int32", by_channel)
         _within(operands, stage.slope, "slope", -2 * MAX_FACTOR, 2 * MAX_FACTOR)
-        alone = stage.bounds is None and stage.residual_multiplier is None and not stage.curves
-        require(alone, "a slope excludes bounds, a residual and a curve")
+        require(stage.bounds is None and not stage.curves, "a slope excludes bounds and a curve")
     if stage.residual_multiplier is not None:
         require(abs(stage.residual_multiplier) <= MAX_FACTOR, "the residual's multiplier has more than 16 bits")
         require(0 <= stage.residual_shift <= MAX_SHIFT, f"the residual's shift is not from 0 to {MAX_SHIFT}")

@@ -130,13 +130,15 @@ static inline int32_t anynpu_fixed_output(const struct anynpu_epilogue *epilogue
 static inline int32_t anynpu_fixed_code(const struct anynpu_epilogue *epilogue, size_t channel, int64_t sum, int32_t residual)
 {
     const struct anynpu_fixed_point *fixed = epilogue->fixed;
-    const int64_t product =
-        anynpu_saturate(sum) * (fixed->channel == NULL ? 1 << ANYNPU_CHANNEL_BITS : fixed->channel[channel]);
+    int64_t product = anynpu_saturate(sum) * (fixed->channel == NULL ? 1 << ANYNPU_CHANNEL_BITS : fixed->channel[channel]);
     int64_t value = anynpu_saturate(anynpu_shift_right(product, ANYNPU_CHANNEL_BITS));
+    if (fixed->residual_multiplier != 0) {
+        value = anynpu_saturate(value + anynpu_shift_right((int64_t)residual * fixed->residual_multiplier, fixed->residual_shift));
+        product = value * (1 << ANYNPU_CHANNEL_BITS);
+    }
     if (fixed->slope != NULL)
-        return anynpu_fixed_output(epilogue, channel, sum < 0 ? value * fixed->slope[channel] : product, fixed->multiplier[channel],
-                                   fixed->shift[channel] + ANYNPU_CHANNEL_BITS);
-    value += anynpu_shift_right((int64_t)residual * fixed->residual_multiplier, fixed->residual_shift);
+        return anynpu_fixed_output(epilogue, channel, product < 0 ? value * fixed->slope[channel] : product,
+                                   fixed->multiplier[channel], fixed->shift[channel] + ANYNPU_CHANNEL_BITS);
     if (fixed->low != NULL)
         value = anynpu_clamp(value, fixed->low[channel], fixed->high[channel]);
     if (fixed->curves != NULL)

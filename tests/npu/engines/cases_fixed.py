@@ -71,11 +71,11 @@ def _stage(rng: Rng, epilogue: Epilogue, channels: int) -> FixedPoint:
         table=epilogue.table,
         table_groups=epilogue.table_groups,
     )
-    if epilogue.residual_multiplier is None and epilogue.slope is not None:
-        return replace(stage, slope=np.rint(epilogue.slope * 16384).astype(np.int32))
     if epilogue.residual_multiplier is not None:
         factor, bits = multiplier_and_shift(float(epilogue.residual_multiplier.max()) / largest)
         stage = replace(stage, residual_multiplier=factor, residual_shift=bits)
+    if epilogue.slope is not None:
+        return replace(stage, slope=np.rint(epilogue.slope * 16384).astype(np.int32))
     if epilogue.clamp is not None:
         stage = replace(stage, bounds=np.rint((epilogue.clamp - epilogue.zero_point) / largest).astype(np.int32))
     return _with_curve(rng, stage, channels, largest) if chance(rng, 0.4) else stage

@@ -149,13 +149,14 @@ def fixed_code(sum_: int, stage: FixedPoint, channel: int, dtype: np.dtype[Any],
     multiplier, shift, zero = (int(entry(array, channel)) for array in (stage.multiplier, stage.shift, stage.zero_point))
     sum_ = register(sum_)
     value = register(half_even(sum_ * factor, 14))
+    exact = sum_ * factor
+    if residual is not None and stage.residual_multiplier:
+        value = register(value + half_even(residual * stage.residual_multiplier, stage.residual_shift))
+        exact = value * 2**14
     if stage.slope is not None:
-        value = value * int(entry(stage.slope, channel)) if sum_ < 0 else sum_ * factor
+        value = value * int(entry(stage.slope, channel)) if exact < 0 else exact
         shift += 14
     else:
-        if residual is not None:
-            assert stage.residual_multiplier is not None
-            value += half_even(residual * stage.residual_multiplier, stage.residual_shift)
         if stage.bounds is not None:
             low, high = (int(entry(bound, channel)) for bound in stage.bounds)
             value = max(low, min(high, value))

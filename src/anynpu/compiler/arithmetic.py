@@ -1,0 +1,29 @@
+"""By which rule the integer layers of a model round."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..arithmetic.fixed_point import EVIDENCE
+from ..chips import Chip
+from ..errors import CompileError
+from ..tensor import DType
+from .formats import Format
+
+__all__ = ["CHIP", "SIMULATOR", "with_arithmetic"]
+
+CHIP = "chip"
+SIMULATOR = "simulator"
+
+
+def with_arithmetic(kind: Format, chip: Chip, wanted: str | None) -> Format:
+    """The format with the rule that was asked for, or with the default."""
+    if wanted not in (None, CHIP, SIMULATOR):
+        raise CompileError(f"there is no arithmetic '{wanted}'", hint=f"choose {CHIP} or {SIMULATOR}")
+    known = chip.name in EVIDENCE and kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats
+    if wanted == CHIP and not known:
+        raise CompileError(
+            f"the chip's own arithmetic is not known for {kind.name} models of {chip.name}",
+            hint=f"leave arithmetic out, or use {SIMULATOR}; it is known for int8 models of: {', '.join(EVIDENCE)}",
+        )
+    return replace(kind, arithmetic=CHIP) if wanted == CHIP else kind

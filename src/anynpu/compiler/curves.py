@@ -1,0 +1,46 @@
+"""Which activations a chip takes on the unrounded result of a layer, through its tables.
+
+The vendor's compiler does so after dense and grouped convolutions and after fully connected layers; after a depthwise or a transposed
+convolution, and after everything else, an int8 code stands in between. Bytes of a board show the first for Sigmoid, HardSigmoid,
+HardSwish, Swish, Softplus and Elu.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..arithmetic.curves import CURVES, Shape, hard_sigmoid
+from .forms import Form
+from .graph import Graph
+from .groups import is_depthwise
+from .steps import Activation, Step
+
+__all__ = ["assign_curves", "shape_of"]
+
+_PROBE = np.linspace(-7.0, 7.0, 57)
+
+
+def assign_curves(graph: Graph, steps: list[Step]) -> None:
+    """Give each step that computes its activation by a curve the shape of that curve."""
+    for step in steps:
+        activation = step.activation
+        takes_curve = step.form is Form.DENSE or (step.form is Form.CONV and not is_depthwise(graph, step))
+        if takes_curve and not step.is_float and not step.residual and activation is not None and activation.is_table:
+            step.curve = shape_of(activation)
+
+
+def shape_of(activation: Activation) -> Shape | None:
+    """The tabulated function that an activation is; None if it is none of them."""
+    with np.errstate(all="ignore"):
+        values = activation.function(_PROBE)
+        for shape in (*CURVES.values(), _hard_sigmoid_through(activation)):
+            if shape is not None and np.allclose(values, shape.function(_PROBE), rtol=1e-5, atol=1e-6):
+                return shape
+    return None
+
+
+def _hard_sigmoid_through(activation: Activation) -> Shape | None:
+    """The hard sigmoid with the activation's value and slope at zero."""
+    first, second = activation.function(np.array([0.0, 0.125]))
+    slope = (second - first) / 0.125
+    return hard_sigmoid(float(slope), float(first)) if 1e-3 < slope < 1e3 and 0.0 < first < 1.0 else None
