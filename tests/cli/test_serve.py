@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,27 +10,30 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tritonclient.http as triton_http
+from ports import free_ports
+from waiting import PATIENCE, wait_until
 
 from anynpu.session import InferenceSession, make_provider_options
 
+GUARD = 600
+"""Seconds after which a process is taken for hung."""
 
-@contextmanager
+
+@contextlib.contextmanager
 def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
     """The process, its HTTP and its gRPC address."""
     command = [sys.executable, "-m", "anynpu.cli", "serve", *map(str, arguments), "--json-log"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
     assert process.stderr is not None
-    killer = threading.Timer(60, process.kill)
+    killer = threading.Timer(GUARD, process.kill)
     killer.start()
     try:
         for line in process.stderr:
@@ -43,7 +47,7 @@ def serving(*arguments: object) -> Iterator[tuple[subprocess.Popen[str], str, st
         killer.cancel()
         if process.poll() is None:
             process.kill()
-        process.wait(30)
+        process.wait(PATIENCE)
         process.stderr.close()
 
 
@@ -60,7 +64,7 @@ def test_a_compiled_model_until_a_signal(compiled_path: Path) -> None:
         with InferenceSession(f"grpc://{grpc_address}/small") as session:
             assert np.array_equal(session.run(None, picture)[0], expected)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stderr is not None
         assert json.loads(process.stderr.read().splitlines()[-1])["message"] == "ended"
 
@@ -69,7 +73,8 @@ def test_a_server_that_is_killed_can_be_started_again_and_sessions_go_on(compile
     picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
     with InferenceSession(compiled_path, device="sim:rk3588") as session:
         (expected,) = session.run(None, picture)
-    device = "--device", "sim:rk3588"
+    http_port, grpc_port = free_ports(2)
+    options = "--device", "sim:rk3588", "--port", http_port, "--grpc-port", grpc_port
     rights: list[bool] = []
     stop = threading.Event()
 
@@ -77,33 +82,26 @@ def test_a_server_that_is_killed_can_be_started_again_and_sessions_go_on(compile
         while not stop.is_set():
             rights.append(np.array_equal(session.run(None, picture)[0], expected))
 
-    with ThreadPoolExecutor(2) as pool:
-        with serving(compiled_path, *device, "--port", 0, "--grpc-port", 0) as (process, http_address, grpc_address):
-            options = make_provider_options(submit_timeout_ms=60_000)
-            session = InferenceSession(f"grpc://{grpc_address}/small", provider_options=options)
+    with ThreadPoolExecutor(2) as pool, contextlib.ExitStack() as ending:
+        ending.callback(stop.set)  # however the test ends
+        with serving(compiled_path, *options) as (process, http_address, grpc_address):
+            patient = make_provider_options(submit_timeout_ms=GUARD * 1000)
+            session = InferenceSession(f"grpc://{grpc_address}/small", provider_options=patient)
             users = [pool.submit(use, session) for _ in range(2)]
-            wait_for(lambda: len(rights) > 20)
+            wait_until(lambda: len(rights) > 2, "both users get answers")
             process.kill()
-            process.wait(30)
+            process.wait(PATIENCE)
             with pytest.raises(OSError), triton_http.InferenceServerClient(http_address) as client:
                 client.is_server_live()
-        ports = "--port", http_address.rpartition(":")[2], "--grpc-port", grpc_address.rpartition(":")[2]
-        with serving(compiled_path, *device, *ports), triton_http.InferenceServerClient(http_address) as client:
+        with serving(compiled_path, *options), triton_http.InferenceServerClient(http_address) as client:
             assert client.is_model_ready("small")
             before = len(rights)
-            wait_for(lambda: len(rights) > before + 20)
+            wait_until(lambda: len(rights) > before + 2, "both users get answers again")
             stop.set()
             for user in users:
-                user.result(60)
+                user.result(PATIENCE)
             session.close()
     assert all(rights)
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 40.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def test_wrong_usage(invoke: Any, tmp_path: Path) -> None:

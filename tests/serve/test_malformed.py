@@ -64,6 +64,7 @@ def test_reading_any_body_gives_a_request_or_says_what_is_wrong() -> None:
     assert 2000 < refused < 3000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
 def test_any_body_gets_an_answer_or_a_client_error(serve: Serve, seed: int) -> None:
     """Each time 5000 bodies over HTTP."""
@@ -204,6 +205,7 @@ def outcome(call: Callable[..., Any], data: bytes) -> str:
     return code
 
 
+@pytest.mark.full
 def test_any_message_over_grpc(channel: tuple[Server, Any]) -> None:
     rng = random.Random(12)
     seen: Counter[str] = Counter()
