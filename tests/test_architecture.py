@@ -35,8 +35,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session": {LEAF, "npu", "rknn", "vip"},
     "dropin": {LEAF, "npu", "rknn", "vip"},
     "serve": {LEAF, "npu", "session"},
-    "profiling": {LEAF, "timing", "npu"},
-    "comparison": {LEAF, "npu", "compiler", "profiling"},
+    "pages": set(),
+    "profiling": {LEAF, "timing", "npu", "pages"},
+    "comparison": {LEAF, "npu", "compiler", "pages"},
     "demo": {LEAF, "npu", "compiler", "session", "profiling"},
     "cli": {LEAF, "timing", "npu", "compiler", "session", "rknn", "vip", "dropin", "serve", "profiling", "comparison", "demo"},
 }

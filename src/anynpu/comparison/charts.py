@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from ..profiling.svg import LEFT, RIGHT, WIDTH, grid_rows, svg
+from ..pages import LEFT, RIGHT, WIDTH, grid_rows, svg
 from .compare import Comparison, LayerComparison
 from .figures import ChannelRanges, Histograms
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from ..profiling.document import figure_boxes, html_document, number_cell, sortable_table, text_cell
+from ..pages import figure_boxes, html_document, number_cell, sortable_table, text_cell
 from .charts import COLOUR_A, COLOUR_ALONE, COLOUR_B, histogram_chart, noise_chart, range_chart
 from .compare import Comparison, LayerComparison
 from .report import sentences

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from html import escape
 
+from ..pages import LEFT, RIGHT, WIDTH, grid_rows, svg
 from ..timing import Bound
 from .profile import LayerProfile, Profile
-from .svg import LEFT, RIGHT, WIDTH, grid_rows, svg
 
 __all__ = ["BOUND_COLOURS", "core_timeline", "layer_chart", "memory_chart", "roofline_chart"]
 

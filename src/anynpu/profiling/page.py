@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from html import escape
 
+from ..pages import figure_boxes, html_document, number_cell, sortable_table, text_cell
 from ..timing import Bound
 from .charts import BOUND_COLOURS, core_timeline, layer_chart, memory_chart, roofline_chart
-from .document import figure_boxes, html_document, number_cell, sortable_table, text_cell
 from .profile import LayerProfile, Profile
 
 __all__ = ["profile_page"]

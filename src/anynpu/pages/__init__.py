@@ -1,0 +1,21 @@
+"""What all pages are made of: the frame of a page, its tables and figures, and the pieces of its charts.
+
+A page is one file: nothing is loaded from elsewhere, and it can be read without a script. Who has something to show
+(:mod:`anynpu.profiling`, :mod:`anynpu.comparison`) composes its page from these; nothing here knows what is shown.
+"""
+
+from .document import figure_boxes, html_document, number_cell, sortable_table, text_cell
+from .svg import LEFT, RIGHT, WIDTH, grid_rows, svg
+
+__all__ = [
+    "LEFT",
+    "RIGHT",
+    "WIDTH",
+    "figure_boxes",
+    "grid_rows",
+    "html_document",
+    "number_cell",
+    "sortable_table",
+    "svg",
+    "text_cell",
+]
