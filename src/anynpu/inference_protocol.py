@@ -20,12 +20,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _optional
 from .errors import RequestError, TensorTypeError
 from .modelfile.codec import Mismatch, from_json, to_json
 from .tensor import TensorSpec
+from .types import Array
 
 __all__ = [
     "DATATYPES",
@@ -39,7 +39,6 @@ __all__ = [
     "messages",
 ]
 
-Array = npt.NDArray[Any]
 
 DETAILS = "anynpu.model"
 """The property of a model's metadata that holds its :class:`ModelDetails`."""

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..tensor import Affine, DType, DynamicFixedPoint, Quantization
+from ..types import Array
 
 __all__ = [
     "WeightScales",
@@ -25,7 +26,6 @@ __all__ = [
     "quantize_weights",
 ]
 
-Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating[Any]]
 
 _SMALLEST_SCALE = 1e-9  # a tensor that is constant zero still needs a scale

@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
-
-import numpy.typing as npt
 
 from ..errors import ParameterError, TensorNameError
+from ..types import Array
 from .figures import ChannelRanges, CodeCount, CodesUsed, Difference, Figures, Histograms
 from .subject import Sample, Subject, Unit, check_interfaces
 
 __all__ = ["Comparison", "Divergence", "LayerComparison", "Limits", "compare"]
 
-Array = npt.NDArray[Any]
 Progress = Callable[[str, int, "int | None"], None]
 
 _CODES_FOR_A_SCALE = 16

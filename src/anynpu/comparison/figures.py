@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..tensor import Layout, TensorSpec
+from ..types import Array, Floats
 
 __all__ = ["ChannelRanges", "CodeCount", "CodesUsed", "Difference", "Figures", "Histograms"]
 
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 
 BINS = 96
 """Bars of a histogram."""

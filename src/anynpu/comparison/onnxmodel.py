@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..compiler.calibrate import float_session
 from ..compiler.graph import Graph, Node
@@ -15,11 +14,10 @@ from ..compiler.importer import Shapes, import_onnx, load_onnx
 from ..compiler.options import InputOptions, preprocessing
 from ..errors import InputError, ParameterError
 from ..program import Preprocess
+from ..types import Array
 from .subject import InputSpec, Outcome, Sample, Subject, Unit
 
 __all__ = ["OnnxSubject"]
-
-Array = npt.NDArray[Any]
 
 
 class OnnxSubject:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ShapeError
+from ..types import Array
 from .subject import InputSpec, Outcome, Sample, Subject, Unit
 
 __all__ = ["OutputsSubject"]
-
-Array = npt.NDArray[Any]
 
 
 class OutputsSubject:

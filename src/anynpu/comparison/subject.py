@@ -15,14 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import ShapeError, TensorNameError
 from ..tensor import TensorSpec
+from ..types import Array
 
 __all__ = ["InputSpec", "Outcome", "Sample", "Subject", "Unit", "check_interfaces"]
 
-Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
 """Raw inputs by name: what a program would feed to the compiled model, in the shape of the ONNX model."""
 

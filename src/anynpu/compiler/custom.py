@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._optional import onnx
 from ..errors import CalibrationError, CompileError
 from ..program import AttributeValue
+from ..types import Array
 from .graph import CUSTOM, Graph, Node
 
 __all__ = ["CustomOperator", "CustomOperators", "CustomTable", "Declarations", "custom_node", "infer_custom", "mark_custom"]
 
-Array = npt.NDArray[Any]
 Attributes = Mapping[str, AttributeValue]
 ShapeFunction = Callable[[list[tuple[int, ...]], Attributes], Sequence[Sequence[int]]]
 ComputeFunction = Callable[[list[Array], Attributes], Sequence[Array]]

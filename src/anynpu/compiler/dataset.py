@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import CalibrationError
+from ..types import Array
 from .images import IMAGE_SUFFIXES, load_image
 from .samples import InputInfo, Item, Sample, check_input, check_takes_images, count_samples, samples_of
 
 __all__ = ["Dataset", "InputInfo", "Sample", "load_image", "open_dataset"]
 
-Array = npt.NDArray[Any]
 
 _FORMS = "a folder of images, a dataset file (one sample a line), an image, .npy, .npz, an array, or an iterable of samples"
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._optional import onnx
+from ..types import Array
 
 __all__ = ["CUSTOM", "Graph", "Node", "to_onnx"]
 
-Array = npt.NDArray[Any]
 
 CUSTOM = "Custom"
 """What stands in ``Node.op`` of every custom operator: no rule for an operator of ONNX is meant for it, even if it has that one's name."""

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..types import Floats
 from .forms import Form
 from .graph import Graph
 from .steps import Step
@@ -21,7 +22,6 @@ from .windows import window_of
 
 __all__ = ["ChannelRanges", "GroupChoice", "Grouping", "choose_groups", "group_scores", "grouping_candidates"]
 
-Floats = npt.NDArray[np.float64]
 ChannelRanges = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 WORTHWHILE = 8.0

@@ -7,16 +7,14 @@ classes, or about one whose answers are a few large values among many small ones
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import CompileError
+from ..types import Array
 
 __all__ = ["METRICS", "Metric", "cosine", "detections", "margin", "map_overlap", "metric_of", "top1"]
 
-Array = npt.NDArray[Any]
 Metric = Callable[[Sequence[Array], Sequence[Array]], float]
 
 _DETECTED = 0.3

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..types import Array
 from .calibrate import FloatModel
 from .forms import Form
 from .graph import Graph, Node, to_onnx
@@ -25,7 +26,6 @@ from .study import Study, open_study
 
 __all__ = ["Optimized", "optimize"]
 
-Array = npt.NDArray[Any]
 Members = list[npt.NDArray[np.intp]]
 
 _MEASURED = 4

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..arithmetic import affine_from_range
 from ..errors import CalibrationError, CompileError
 from ..tensor import DType, Quantization
+from ..types import Floats
 from .histogram import GrowingHistogram, minmax
 
 __all__ = ["ALGORITHMS", "Observer", "clip_to_table"]
@@ -24,7 +25,6 @@ __all__ = ["ALGORITHMS", "Observer", "clip_to_table"]
 ALGORITHMS = ("minmax", "percentile", "kl", "mse")
 """The names that ``Observer.range`` takes."""
 
-Floats = npt.NDArray[np.float64]
 Range = tuple[float, float]
 
 _CODES = 256

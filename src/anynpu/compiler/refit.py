@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arithmetic import WeightScales, quantize_weights
 from ..tensor import Quantization
+from ..types import Array, Floats
 from .calibrate import FloatModel
 from .forms import Form
 from .graph import Graph, Node
@@ -30,8 +30,6 @@ from .windows import window_of
 
 __all__ = ["FEWEST_SAMPLES", "refit"]
 
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 Sample = Mapping[str, Array]
 Progress = Callable[[str, int, "int | None"], None]
 

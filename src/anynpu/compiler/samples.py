@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import CalibrationError, ImageError
 from ..program import Preprocess
+from ..types import Array
 from .images import IMAGE_SUFFIXES, load_image
 
 __all__ = ["InputInfo", "Item", "Sample", "check_input", "check_takes_images", "count_samples", "samples_of"]
 
-Array = npt.NDArray[Any]
 Sample = dict[str, Array]
 """One set of inputs by name, in the shapes and types of the model."""
 

@@ -7,16 +7,14 @@ convolution before them or are a 1x1 depthwise convolution of their own; padding
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..types import Array
 from .graph import Graph, Node
 
 __all__ = ["channel_affine", "pad_amounts", "pad_value", "reverse_channels", "shuffle_groups", "simplify"]
 
-Array = npt.NDArray[Any]
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
 _GEMM_WITHOUT_BIAS = 11

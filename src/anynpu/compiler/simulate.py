@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arithmetic import WeightScales, quantize_weights
 from ..tensor import Quantization
+from ..types import Array, Floats
 from .calibrate import float_session
 from .forms import Form
 from .graph import Graph, Node
@@ -23,8 +23,6 @@ from .steps import Step
 
 __all__ = ["QuantizedWeights", "Simulation", "column_ratio", "round_weights", "simulated_weights"]
 
-Array = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
 Sample = Mapping[str, Array]
 
 _DOMAIN = "com.microsoft"

@@ -11,14 +11,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..chips import Chip
 from ..program import Preprocess
 from ..tensor import Quantization
+from ..types import Array
 from .calibrate import CalibratedRanges, Calibration, FloatModel
 from .formats import Format
 from .graph import Graph
@@ -33,7 +32,6 @@ from .steps import Step
 
 __all__ = ["GROUP_BUDGET", "Score", "Trial", "Workbench", "with_floats", "within_budget"]
 
-Array = npt.NDArray[Any]
 Sample = Mapping[str, Array]
 Progress = Callable[[str, int, "int | None"], None]
 

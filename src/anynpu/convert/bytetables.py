@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from .. import arithmetic
 from .._native import lib
 from ..tensor import Affine, DType, TensorSpec
+from ..types import Array
 from .kernel import Geometry, KernelCall, type_code
 from .values import meaning, parameters_of
-
-Array = npt.NDArray[Any]
-
 
 _LINE_BITS = 16  # fraction bits of the kernel's slope and offset
 _STEEPEST = 1 << 22  # 255 times this, and the offset, stay within int32

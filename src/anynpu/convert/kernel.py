@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import MissingDependencyError, ShapeError, TensorTypeError
 from ..tensor import DType
+from ..types import Array
 
 try:
     from .._native import ffi, lib
@@ -20,8 +20,6 @@ except ImportError as error:
         f"the compiled extension anynpu._native cannot be loaded: {error}",
         hint="install the package, which compiles it: pip install . (or pip install -e . in a clone)",
     ) from error
-
-Array = npt.NDArray[Any]
 
 
 _TYPES = {

@@ -8,10 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShapeError, TensorTypeError
+from ..types import Array
 from .kernel import Geometry, KernelCall, Place, check_out, type_of_size
-
-Array = npt.NDArray[Any]
-
 
 # Options shared by the layout functions: *height* and *width* say how much of the source is the image where it is stored with padding
 # (0: all of it); *h_stride* and *w_stride* are the stored extents of the result; *fill* is what padding becomes.

@@ -7,17 +7,15 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._native import lib
 from ..errors import InputError, ShapeError, TensorTypeError
 from ..program import Preprocess
 from ..tensor import Affine, DType, Layout, Quantization, TensorSpec
+from ..types import Array
 from .bytetables import byte_job, is_byte
 from .kernel import Geometry, KernelCall, Place, type_code
 from .values import QUANTIZED_TYPES, meaning, parameters_of
-
-Array = npt.NDArray[Any]
 
 
 class _Side:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,11 +11,10 @@ from .._native import ffi, lib
 from ..errors import ShapeError, TensorTypeError
 from ..program import Preprocess
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 from .kernel import POINTER, check_out
 from .plan import plan_conversion, view_of
 from .values import pack_int4, unpack_int4
-
-Array = npt.NDArray[Any]
 
 
 def convert(

@@ -11,10 +11,8 @@ import numpy.typing as npt
 from .._native import ffi, lib
 from ..errors import ShapeError, TensorTypeError
 from ..tensor import Affine, DType, DynamicFixedPoint, Quantization, TensorSpec
+from ..types import Array
 from .kernel import Geometry, KernelCall, check_out, type_code
-
-Array = npt.NDArray[Any]
-
 
 QUANTIZED_TYPES = frozenset(
     {

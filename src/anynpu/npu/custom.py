@@ -12,20 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import CustomOperatorError
 from ..program import AttributeValue
 from ..tensor import TensorSpec
+from ..types import Array
 from .control import RunControl
 from .memory import Buffer
 
 __all__ = ["CustomCall", "CustomFunction", "CustomTensor", "require_registered"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import ShapeError, TensorTypeError
 from ..program import Preprocess
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 
 __all__ = ["interpret"]
 
-Array = npt.NDArray[Any]
 
 _VALUE_TYPES = ("float32", "float16", "uint8")
 

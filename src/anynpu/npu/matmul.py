@@ -33,12 +33,12 @@ from .._native import ffi, lib
 from ..convert.kernel import check_out
 from ..errors import ShapeError, TensorTypeError
 from ..tensor import DType
+from ..types import Array
 from .engines.native_arrays import aligned_bytes
 from .engines.native_levels import choose_level, level_names
 
 __all__ = ["MAX_STEPS", "Blocks", "PackedMatrix", "StoredMatrix", "multiply"]
 
-Array = npt.NDArray[Any]
 
 MAX_STEPS = 131_071
 """The longest inner dimension of integer products: their sums fit 32 bits."""

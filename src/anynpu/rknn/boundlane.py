@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..convert import convert
 from ..errors import AnynpuError, FeedTypeError
 from ..session import Bound, Feed, Marks
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 from .context import Context
 from .lane import BoundContext, RknnLane, RknnMemory
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from .backend import RknnBackend
 
 __all__ = ["BoundLane"]
-
-Array = npt.NDArray[Any]
 
 
 class BoundLane(RknnLane):

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._optional import pyopencl
 from .._rknn import ffi
 from ..errors import DeviceError, ParameterError
+from ..types import Array
 from .attributes import DTYPE_OF
 from .constants import RKNN_MAX_NAME_LEN, Code, rknn_target_type, rknn_tensor_format, rknn_tensor_type
 from .library import Library, check
@@ -48,7 +48,6 @@ __all__ = [
 
 log = logging.getLogger("anynpu.rknn")
 
-Array = npt.NDArray[Any]
 _TENSOR_CALLBACK = "int(rknn_custom_op_context *, rknn_custom_op_tensor *, uint32_t, rknn_custom_op_tensor *, uint32_t)"
 _DESTROY_CALLBACK = "int(rknn_custom_op_context *)"
 _ENTRY = "get_rknn_custom_op"

@@ -14,17 +14,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from ..chips import Chip
 from ..chips.timing import TimingParameters, timing_profile
 from ..errors import CalibrationError
+from ..types import Floats
 from .model import TaskTable, predict_work
 from .work import ProgramWork, relative_rate
 
 __all__ = ["FULL_FORM", "Fit", "Measurement", "cross_validate", "fit"]
 
-Floats = npt.NDArray[np.float64]
 
 FULL_FORM = 10
 """Measured int8 models from which on all six parameters are fitted."""

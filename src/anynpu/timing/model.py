@@ -22,12 +22,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from ..chips import Chip
 from ..chips.timing import TimingParameters, TimingProfile, timing_profile
 from ..errors import DeviceError
 from ..program import Program
+from ..types import Floats
 from .work import LayerWork, ProgramWork, Task, matmul_work, peak_macs, relative_rate, work_of
 
 __all__ = [
@@ -42,7 +42,6 @@ __all__ = [
     "predict_work",
 ]
 
-Floats = npt.NDArray[np.float64]
 
 CONTENTION = 0.25
 """How much longer memory takes for each further core that is busy; two pinned contexts were reported to reach 1.78 times one."""

@@ -12,14 +12,13 @@ from .._vip import ffi
 from ..convert import convert
 from ..errors import ShapeError, TensorTypeError, UnsupportedCall
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
+from ..types import Array
 from .attributes import DTYPE_OF, buffer_bytes
 from .constants import vip_buffer_format_e, vip_buffer_property_e, vip_buffer_quantize_format_e
 from .interface import Library
 from .library import check
 
 __all__ = ["HardwareInfo", "Profile", "TensorInfo", "read_info"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +29,12 @@ from ...chips import Chip, MatMulRules
 from ...convert import nc1hwc2_to_nhwc, nhwc_to_nc1hwc2, nhwc_to_nchw, pack_int4, unpack_int4
 from ...npu.matmul import Blocks
 from ...tensor import DType
+from ...types import Array
 from ..constants import Code, rknn_matmul_layout, rknn_matmul_type, rknn_tensor_type
 from .refusal import Refusal
 
 __all__ = ["MatmulLayout", "MatrixAttributes", "TYPES", "types_of"]
 
-Array = npt.NDArray[Any]
 
 _NORM, _NATIVE, _TRANSPOSED = rknn_matmul_layout
 _ATOM = 16

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,12 +29,12 @@ from ...convert import float32_to_bfloat16, float32_to_float16
 from ...npu.matmul import StoredMatrix
 from ...program import Epilogue
 from ...tensor import DType
+from ...types import Array
 from ..constants import Code, rknn_matmul_quant_type
 from .refusal import Refusal
 
 __all__ = ["Parameters", "Quantization", "check_scheme"]
 
-Array = npt.NDArray[Any]
 Types = tuple[DType, DType, DType]
 
 _PER_LAYER = (rknn_matmul_quant_type.RKNN_QUANT_TYPE_PER_LAYER_SYM, rknn_matmul_quant_type.RKNN_QUANT_TYPE_PER_LAYER_ASYM)
