@@ -13,7 +13,6 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 
 from .. import convert
 from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNameError
+from ..lifetime import Closeable
 from ..program import Custom, Float, Layer, Program
 from ..tensor import DType, Layout, TensorSpec
 from .control import RunControl
@@ -43,7 +43,7 @@ Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array | None
 _ALIGNMENT = 64  # of the tensors inside a block of I/O memory
 
 
-class Context:
+class Context(Closeable):
     """Runs a loaded model. Made by :meth:`LoadedModel.context`.
 
     >>> with Device("rk3588") as device, device.load("det.rknn").context() as context:        # doctest: +SKIP
@@ -467,12 +467,6 @@ class Context:
         else:
             target = TensorSpec(spec.name, spec.shape, spec.dtype, order, spec.quantization)
         return convert.convert(self._outputs[spec.name].tensor(spec), spec, target)
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         resident = self._resident

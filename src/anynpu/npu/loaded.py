@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .. import modelfile
 from ..errors import DeviceClosed, DeviceMemoryError, ModelError, ShapeError
+from ..lifetime import Closeable
 from ..program import Model, Program
 from ..tensor import TensorSpec
 from .engines.base import Engine, Executable
@@ -47,7 +47,7 @@ class Resident:
             return self._executables[index]
 
 
-class LoadedModel:
+class LoadedModel(Closeable):
     """A model in the memory of a device, shared by all its contexts. Made by :meth:`Device.load`.
 
     >>> with Device("rk3588") as device:                                   # doctest: +SKIP
@@ -134,12 +134,6 @@ class LoadedModel:
         if resident is None:
             raise DeviceClosed("the loaded model was closed", hint="load it again")
         return resident
-
-    def __enter__(self) -> LoadedModel:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         resident = self._resident

@@ -26,13 +26,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..errors import DeviceClosed, DeviceMemoryError
+from ..lifetime import Closeable
 from ..tensor import TensorSpec
 
 __all__ = ["Buffer", "MemoryPool", "MemoryUsage", "Purpose"]
@@ -114,7 +114,7 @@ def _release(fd: int, on_release: Callable[[], None] | None) -> None:
         on_release()
 
 
-class Buffer:
+class Buffer(Closeable):
     """Device memory. Made by :meth:`allocate`, :meth:`from_fd`, :meth:`from_address`, :meth:`slice`, or by a device.
 
     Not to be used after :meth:`close`, which may be called twice and which the end of a ``with`` block calls.
@@ -281,12 +281,6 @@ class Buffer:
         self._memory = None
         Buffer.closings = object()
         self._finalizer()
-
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Buffer of {self._size} bytes, {'closed' if self.closed else f'fd {self._fd}'}>"

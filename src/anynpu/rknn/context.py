@@ -11,7 +11,6 @@ import os
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from .. import modelfile
 from .._rknn import ffi
 from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, TensorTypeError
+from ..lifetime import Closeable
 from ..program import Model
 from .attributes import DTYPE_OF
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
@@ -59,7 +59,7 @@ def _destroy(
     operators.clear()  # not before: destroying the context calls their functions
 
 
-class Context:
+class Context(Closeable):
     """A model on an NPU, through the RKNN calls.
 
     :param model: a file, its bytes, or a compiled model
@@ -456,12 +456,6 @@ class Context:
     def close(self) -> None:
         """``rknn_destroy``; again is harmless. Runs in other threads stop."""
         self._finalizer()
-
-    def __enter__(self) -> Context:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return "<rknn.Context, closed>" if self.closed else f"<rknn.Context {self._handle:#x} on {self.library.description}>"

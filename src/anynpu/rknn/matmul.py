@@ -14,7 +14,6 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -24,6 +23,7 @@ from .._rknn import ffi
 from ..convert import bfloat16_to_float32, pack_int4
 from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ShapeError, TensorTypeError
+from ..lifetime import Closeable
 from ..tensor import DType
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
 from .library import Library, check, open_library
@@ -50,7 +50,7 @@ def _end(library: Library, handle: int, memories: list[TensorMemory]) -> None:
     library.rknn_matmul_destroy(handle)
 
 
-class Matmul:
+class Matmul(Closeable):
     """A product of A ``[m, k]`` and B ``[k, n]`` on the NPU. One thread at a time may use it.
 
     Arrays are given and returned as plain matrices; where the memory has another layout, they are converted. int4 is held in arrays of
@@ -231,12 +231,6 @@ class Matmul:
     def close(self) -> None:
         """Give the context and its memory back; again is harmless."""
         self._finalizer()
-
-    def __enter__(self) -> Matmul:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         a, b, c = (dtype.value for dtype in self.types)

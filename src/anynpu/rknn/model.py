@@ -12,7 +12,6 @@ are read where the NPU wrote them.
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from ..convert import dequantize_affine, dequantize_dfp
 from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ShapeError, TensorNameError, TensorTypeError
+from ..lifetime import Closeable
 from ..program import Model
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
@@ -33,7 +33,7 @@ __all__ = ["RknnModel"]
 Array = npt.NDArray[Any]
 
 
-class RknnModel:
+class RknnModel(Closeable):
     """A model with its memory: made by :meth:`load`, :meth:`load_with_lib` or :meth:`from_bytes`.
 
     Not for several threads at a time; load it once for each, or use a session.
@@ -122,12 +122,6 @@ class RknnModel:
     def _require_open(self) -> None:
         if self._context.closed:
             raise DeviceClosed("the model was closed", hint="load it again")
-
-    def __enter__(self) -> RknnModel:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<RknnModel on {self._context.library.description}>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from types import TracebackType
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from .._rknn import ffi
 from ..errors import DeviceClosed, DeviceMemoryError
+from ..lifetime import Closeable
 from .constants import rknn_mem_sync_mode
 from .library import Library, check
 
@@ -28,7 +28,7 @@ def _destroy(library: Library, handle: int, pointer: Any) -> None:
     library.rknn_destroy_mem(handle, pointer)
 
 
-class TensorMemory:
+class TensorMemory(Closeable):
     """A ``rknn_tensor_mem``. Made by the ``memory`` methods of :class:`anynpu.rknn.Context`.
 
     Arrays that view it keep it alive. Only :meth:`close` ends it before them: do not touch them after it.
@@ -97,12 +97,6 @@ class TensorMemory:
     def close(self) -> None:
         """Give it back; again is harmless."""
         self._finalizer()
-
-    def __enter__(self) -> TensorMemory:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<TensorMemory of {self._pointer.size} bytes>" if self._finalizer.alive else "<TensorMemory, closed>"

@@ -20,7 +20,6 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -29,6 +28,7 @@ import numpy.typing as npt
 from ..convert import convert
 from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ParameterError, ShapeError
+from ..lifetime import Closeable
 from ..tensor import DType, TensorSpec
 from .buffer import Buffer
 from .info import TensorInfo
@@ -56,7 +56,7 @@ _libraries: list[Library] = []
 """What each :func:`awnn_init` opened, for the :func:`awnn_uninit` that belongs to it; under the lock."""
 
 
-class Awnn:
+class Awnn(Closeable):
     """A network with its buffers: what ``awnn_create`` gives.
 
     :param model: a file
@@ -139,12 +139,6 @@ class Awnn:
     def close(self) -> None:
         """Destroy the network and its buffers; again is harmless."""
         self.network.close()
-
-    def __enter__(self) -> Awnn:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Awnn, {self.network!r}>"

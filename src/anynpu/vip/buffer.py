@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from .._vip import ffi
 from ..errors import DeviceClosed, DeviceMemoryError, ParameterError
+from ..lifetime import Closeable
 from .constants import vip_buffer_memory_type_e, vip_buffer_operation_type_e, vip_buffer_quantize_format_e
 from .info import TensorInfo
 from .library import Library, check
@@ -42,7 +42,7 @@ def _destroy(library: Library, handle: Any) -> None:
     library.vip_destroy()
 
 
-class Buffer:
+class Buffer(Closeable):
     """A ``vip_buffer``. Made by the ``buffer`` methods of :class:`anynpu.vip.Network`.
 
     Arrays that view it keep it alive. Only :meth:`close` ends it before them: do not touch them after it.
@@ -148,12 +148,6 @@ class Buffer:
 
     def _flush(self, way: vip_buffer_operation_type_e) -> None:
         check(self._library, "vip_flush_buffer", self._library.vip_flush_buffer(self.handle, int(way)))
-
-    def __enter__(self) -> Buffer:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return "<vip.Buffer, closed>" if self.closed else f"<vip.Buffer of {self.info.nbytes} bytes for '{self.info.name}'>"

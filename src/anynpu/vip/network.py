@@ -11,7 +11,6 @@ import os
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from .. import modelfile
 from .._vip import ffi
 from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ParameterError, TensorNameError
+from ..lifetime import Closeable
 from ..program import Model
 from .buffer import Buffer
 from .constants import (
@@ -59,7 +59,7 @@ def _destroy(library: Library, handle: Any) -> None:
     library.vip_destroy()
 
 
-class Network:
+class Network(Closeable):
     """A model on an NPU, through the VIPLite calls.
 
     :param model: a file, its bytes, or a compiled model
@@ -333,12 +333,6 @@ class Network:
         self._bound.clear()
         self._kept.clear()
         self._source = None
-
-    def __enter__(self) -> Network:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return "<vip.Network, closed>" if self.closed else f"<vip.Network {self.name!r} on {self.library.description}>"
