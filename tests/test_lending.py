@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anynpu.errors import DeviceClosed
-from anynpu.lending import Lender
+from anynpu.vendors.lending import Lender
 
 
 class Root:

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from vendor_files import nb_file
+from vendor_files import nb_file, rknn_description, rknn_file
 
 from anynpu.cli.diagnosis import Finding, diagnose, docker_flags
 
@@ -109,18 +109,10 @@ def test_a_wrong_device_name(tmp_path: Path) -> None:
     assert "sim:rk3588" in found["choice"][0].advice
 
 
-def test_a_model_newer_than_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from anynpu.cli import diagnosis
-    from anynpu.modelfile import vendorfile
-
+def test_a_model_newer_than_the_runtime(tmp_path: Path) -> None:
     library(board(tmp_path) / "usr/lib/librknnrt.so", "1.6.0")
     model = tmp_path / "yolo.rknn"
-    model.write_bytes(b"RKNN")
-    monkeypatch.setattr(diagnosis, "identify", lambda path: diagnosis.FileKind.RKNN)
-    info = vendorfile.VendorModelInfo
-    fields = dict.fromkeys(info.__dataclass_fields__)
-    made = info(**{**fields, "toolkit": "rknn-toolkit2 2.3.2", "chip": "rk3566"})  # type: ignore[arg-type]
-    monkeypatch.setattr(vendorfile, "read_rknn", lambda path: made)
+    model.write_bytes(rknn_file(rknn_description(version="2.3.2", target_platform=["rk3566"])))
     texts = [finding.text for finding in look(tmp_path, model=model)["model"]]
     assert any("toolkit 2.3.2, librknnrt.so is 1.6.0" in text for text in texts)
     assert any("for rk3566, this board is rk3588" in text for text in texts)

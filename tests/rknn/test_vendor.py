@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from anynpu._rknn import ffi
-from anynpu.devices import DeviceChoice, board_chip, choose_device, find_npu
 from anynpu.errors import DeviceError, DeviceUnavailable, ModelError, UnknownChipError, UnsupportedCall
 from anynpu.rknn import Context, VendorLibrary, check, open_library, vendor
 from anynpu.rknn.interface import functions
+from anynpu.vendors.devices import DeviceChoice, board_chip, choose_device, find_npu
 
 ABI = Path(__file__).parents[2] / "src" / "anynpu" / "rknn"
 SOURCE = r"""

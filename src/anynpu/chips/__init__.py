@@ -1,4 +1,4 @@
-"""The chip catalogue: what each NPU is, takes and answers. Data and look-ups only.
+"""The chip catalogue: what each NPU is, takes and answers. Data and look-ups only; the vendors bring the entries.
 
 >>> from anynpu import chips
 >>> chip = chips.get("RK3588S")
@@ -10,9 +10,8 @@ published TRM and datasheet figures
 
 from __future__ import annotations
 
-from ..errors import UnknownChipError
-from .allwinner import ALLWINNER
-from .model import (
+from ..vendors.catalogue import all_chips, get
+from ..vendors.chip import (
     Chip,
     ConvLimits,
     ConvTransposeLimits,
@@ -24,7 +23,6 @@ from .model import (
     Source,
     VipIdentity,
 )
-from .rockchip import ROCKCHIP
 from .support import CALLS, QUERIES
 
 __all__ = [
@@ -46,38 +44,10 @@ __all__ = [
     "source",
 ]
 
-_CATALOGUE: dict[str, Chip] = {chip.name: chip for chip in (*ROCKCHIP, *ALLWINNER)}
-_BY_ANY_NAME: dict[str, Chip] = {name: chip for chip in _CATALOGUE.values() for name in (chip.name, *chip.aliases)}
-
 
 def names() -> tuple[str, ...]:
     """The names of all chips, in the catalogue's order."""
-    return tuple(_CATALOGUE)
-
-
-def all_chips() -> tuple[Chip, ...]:
-    """All chips, in the catalogue's order."""
-    return tuple(_CATALOGUE.values())
-
-
-def get(name: str) -> Chip:
-    """The chip called *name*, whatever its case; names of variants such as ``rk3588s`` work too.
-
-    >>> get("V851se").name
-    'v851'
-    >>> get("rk3558")    # doctest: +ELLIPSIS +IGNORE_EXCEPTION_DETAIL
-    Traceback (most recent call last):
-    anynpu.errors.UnknownChipError: there is no chip 'rk3558' in the catalogue
-    """
-    key = name.strip().lower() if isinstance(name, str) else ""
-    chip = _BY_ANY_NAME.get(key)
-    if chip is None:
-        import difflib  # only a wrong name needs it
-
-        near = dict.fromkeys(_BY_ANY_NAME[match].name for match in difflib.get_close_matches(key, _BY_ANY_NAME, n=3))
-        guess = f"did you mean {', '.join(near)}? " if near else ""
-        raise UnknownChipError(f"there is no chip {name!r} in the catalogue", hint=f"{guess}Known: {', '.join(_CATALOGUE)}")
-    return chip
+    return tuple(chip.name for chip in all_chips())
 
 
 def source(chip: Chip, attribute: str) -> Source:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from ..vendors.chip import ConvLimits, ConvTransposeLimits, OperatorLimits, PoolLimits, Range, ResizeLimits
 
-from .model import ConvLimits, ConvTransposeLimits, OperatorLimits, PoolLimits, Range, ResizeLimits
-
-__all__ = ["RKNN_LIMITS", "RKNN_MULTICORE_ACTIVATIONS", "RKNN_MULTICORE_OPERATORS", "TABLE_ACTIVATIONS", "VIP_LIMITS"]
+__all__ = ["COMMON_LIMITS", "TABLE_ACTIVATIONS"]
 
 TABLE_ACTIVATIONS = frozenset(
     {
@@ -33,7 +31,7 @@ _RECURRENT = frozenset({"LSTM", "GRU"})
 
 _COMMON = TABLE_ACTIVATIONS | _ARITHMETIC | _DENSE | _NORMALISATION | _POOLING | _DATA_MOVEMENT | _RECURRENT
 
-RKNN_LIMITS = OperatorLimits(
+COMMON_LIMITS = OperatorLimits(
     npu_operators=_COMMON,
     conv=ConvLimits(kernel=Range(1, 31), stride=Range(1, 7), pad=Range(0, 15), dilation=Range(1, 31)),
     depthwise=ConvLimits(kernel=Range(1, 8), stride=Range(1, 7), pad=Range(0, 15), dilation=Range(1, 32)),
@@ -55,15 +53,4 @@ RKNN_LIMITS = OperatorLimits(
     lstm_size_max=8192,
     transpose_pixels_max=8192,
 )
-"""The limits that most chips with an RKNN NPU share; a chip replaces what differs."""
-
-VIP_LIMITS = replace(
-    RKNN_LIMITS,
-    npu_operators=_COMMON | {"Greater", "Less", "Equal", "Where", "LogSoftmax", "ArgMax", "Tile"},
-    softmax_axes=(1, 2, 3),
-    transpose_pixels_max=None,
-)
-"""No document gives the limits of a VIP: those of the RKNN NPUs, and the operators that its shader cores add."""
-
-RKNN_MULTICORE_OPERATORS = frozenset({"Conv", "Add", "Concat", "Mul"})
-RKNN_MULTICORE_ACTIVATIONS = frozenset({"Relu", "Clip", "ThresholdedRelu", "PRelu", "LeakyRelu"})
+"""The limits that most chips share; a chip replaces what differs."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from .model import Chip
+from ..vendors.chip import Chip
 
 __all__ = ["TimingParameters", "TimingProfile", "derived_parameters", "timing_profile"]
 

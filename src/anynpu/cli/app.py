@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ..errors import AnynpuError
+from ..vendors import registry, resolve
 from . import (
     bench,
     calibrate,
@@ -28,7 +29,6 @@ from . import (
     run_model,
     serve,
     top,
-    vpm_run,
 )
 from . import exec as exec_program
 from .console import fail
@@ -62,7 +62,9 @@ app.command("serve")(serve.command)
 app.command("cluster")(cluster.command)
 app.command("compare")(compare.command)
 app.command("doctor")(doctor.command)
-app.command("vpm-run")(vpm_run.command)
+for vendor in registry.all_vendors():
+    for name, function in vendor.commands.items():
+        app.command(name)(resolve(function))
 app.command("demo")(demo.command)
 
 

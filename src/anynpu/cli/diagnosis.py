@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
-import platform
-import re
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Literal
 
 from .. import chips
-from ..devices import DeviceChoice, board_chip, choose_device, find_npu
 from ..errors import AnynpuError
-from ..modelfile import FileKind, identify, read, vendorfile
-from ..rknn.vendor import FOLDERS, NAMES, OLDEST, read_version
-from ..vip.preflight import target_words
-from ..vip.vendor import FOLDERS as VIP_FOLDERS
-from ..vip.vendor import HELPERS as VIP_HELPERS
-from ..vip.vendor import NAMES as VIP_NAMES
-from ..vip.vendor import VendorLibrary as VipLibrary
+from ..modelfile import FileKind, read, vendorfile
+from ..modelfile.recognise import kind_of, open_source, vendor_of
+from ..vendors import Finding, registry
+from ..vendors.devices import SOFTWARE, DeviceChoice, board_chip, choose_device, find_npu
 
 __all__ = ["Finding", "diagnose", "docker_flags"]
 
-State = Literal["ok", "note", "problem"]
-
-_RENDER_NODES = ("dev/dri/renderD129", "dev/dri/renderD128")
-_DRIVER_FILES = ("sys/kernel/debug/rknpu/version", "proc/debug/rknpu/version", "sys/module/rknpu/version")
 _TREE = "sys/firmware/devicetree/base/compatible"
-_MAINLINE = "sys/module/rocket"
-_CORE_0_ONLY = ((0, 9, 2),)
-"""Drivers that hang when another core than the first is used."""
 
 _PACKAGES = (
     ("numpy", ""),
@@ -42,28 +26,7 @@ _PACKAGES = (
     ("onnxruntime", "sim"),
     ("opencv-python-headless", "vision"),
 )
-_VARIABLES = (
-    "ANYNPU_DEVICE",
-    "ANYNPU_CHIP",
-    "ANYNPU_RKNN_LIBRARY",
-    "ANYNPU_VIP_LIBRARY",
-    "ANYNPU_ENGINE",
-    "ANYNPU_ISA",
-    "ANYNPU_REALTIME",
-)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One line of the report.
-
-    :ivar advice: what to do; empty where there is nothing to do
-    """
-
-    topic: str
-    state: State
-    text: str
-    advice: str = ""
+_VARIABLES = ("ANYNPU_DEVICE", "ANYNPU_CHIP", "ANYNPU_ENGINE", "ANYNPU_ISA", "ANYNPU_REALTIME")
 
 
 def diagnose(*, root: Path = Path("/"), environment: Mapping[str, str] | None = None, model: Path | None = None) -> list[Finding]:
@@ -72,7 +35,10 @@ def diagnose(*, root: Path = Path("/"), environment: Mapping[str, str] | None = 
     :param root: where the system's files are
     """
     environment = os.environ if environment is None else environment
-    findings = [*_npu(root), *_vendor_library(root, environment), *_vip_library(root, environment), *_driver(root)]
+    found = [finding for vendor in registry.all_vendors() for finding in vendor.diagnose(root, environment)]
+    about_devices = [finding for finding in found if finding.topic == "device"]
+    findings = about_devices or [_npu(root)]
+    findings += [finding for finding in found if finding.topic != "device"]
     findings += [*_permissions(root), *_python(), *_engine()]
     findings += _environment(environment)
     if model is not None:
@@ -83,143 +49,28 @@ def diagnose(*, root: Path = Path("/"), environment: Mapping[str, str] | None = 
 
 def docker_flags(root: Path = Path("/")) -> list[str]:
     """What a container needs to reach the NPU of this machine."""
-    flags = []
-    for node in (*_RENDER_NODES, "dev/vipcore", "dev/galcore", "dev/mpp_service", "dev/rga"):
-        if (root / node).exists():
-            flags.append(f"--device /{node}")
+    vendors = registry.all_vendors()
+    nodes = dict.fromkeys(node for vendor in vendors for node in (*vendor.device_nodes, *vendor.container_nodes))
+    flags = [f"--device /{node}" for node in nodes if not node.startswith("dev/dma_heap") and (root / node).exists()]
     if (root / "dev/dma_heap").is_dir():
         flags.append("--device /dev/dma_heap")
     if (root / _TREE).exists():
-        flags += [
-            "-v /sys/firmware/devicetree/base/compatible:/sys/firmware/devicetree/base/compatible:ro",
-            "--security-opt systempaths=unconfined",
-        ]
-    for library in (*_libraries(root), *_vip_libraries(root, (*VIP_NAMES, *VIP_HELPERS))):
-        flags.append(f"-v {library}:{library}:ro")
-    return flags
+        flags += [f"-v /{_TREE}:/{_TREE}:ro", "--security-opt systempaths=unconfined"]
+    libraries = [library for vendor in vendors for library in vendor.installed_libraries(root, helpers=True)]
+    return flags + [f"-v {library}:{library}:ro" for library in libraries]
 
 
-def _npu(root: Path) -> Iterator[Finding]:
+def _npu(root: Path) -> Finding:
     found = find_npu(root)
+    if found is None:
+        words = " nor ".join(vendor.system_words for vendor in registry.all_vendors() if vendor.system_words)
+        return Finding("device", "ok", f"no NPU found: neither {words}", "the software NPU will be used")
     chip = board_chip(root)
-    name = f", {chip}" if chip else ""
-    if (root / _MAINLINE).exists():
-        yield Finding(
-            "device",
-            "problem",
-            f"the mainline driver 'rocket' drives the NPU{name}; the vendor's library does not work with it",
-            "boot the vendor's kernel with the rknpu driver, or use the software NPU with ANYNPU_DEVICE=sim",
-        )
-    elif found is None:
-        yield Finding("device", "ok", "no NPU found: neither an rknpu driver nor /dev/vipcore", "the software NPU will be used")
-    else:
-        kind = "Rockchip" if found[0] == "rknn" else "Allwinner"
-        yield Finding("device", "ok", f"{kind} NPU{name}: {found[1]}")
-
-
-def _vendor_library(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    named = environment.get("ANYNPU_RKNN_LIBRARY", "")
-    device = environment.get("ANYNPU_DEVICE", "")
-    if device.startswith("rknn:"):
-        named = device.partition(":")[2]
-    has_npu = find_npu(root)
-    libraries = [Path(named)] if named else _libraries(root)
-    if not libraries:
-        needed = has_npu is not None and has_npu[0] == "rknn"
-        yield Finding(
-            "vendor",
-            "problem" if needed else "ok",
-            f"{' and '.join(NAMES)} not found (ANYNPU_RKNN_LIBRARY, ld path, {FOLDERS[0]})",
-            "install the runtime of the board's SDK, or name it with ANYNPU_RKNN_LIBRARY" if needed else "",
-        )
-    for library in libraries:
-        yield _one_library(library)
-
-
-def _one_library(library: Path) -> Finding:
-    if not library.is_file():
-        return Finding("vendor", "problem", f"{library} does not exist", "correct ANYNPU_RKNN_LIBRARY or ANYNPU_DEVICE")
-    version = read_version(str(library))
-    try:
-        ctypes.CDLL(str(library))
-    except OSError as error:
-        return Finding(
-            "vendor",
-            "problem",
-            f"{library} cannot be loaded: {error}",
-            f"it must be for {platform.machine()}; take the one of the SDK that fits, and install what it needs",
-        )
-    if version is None:
-        return Finding("vendor", "note", f"{library}, of a version that it does not state")
-    dotted = ".".join(map(str, version))
-    if version < OLDEST:
-        return Finding(
-            "vendor", "problem", f"{library} is version {dotted}", f"update it to {'.'.join(map(str, OLDEST))} or later"
-        )
-    return Finding("vendor", "ok", f"{library}, version {dotted}")
-
-
-def _libraries(root: Path) -> list[Path]:
-    return [
-        root / folder.lstrip("/") / name for folder in FOLDERS for name in NAMES if (root / folder.lstrip("/") / name).is_file()
-    ]
-
-
-def _vip_library(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Allwinner's library: only where there is something to say about it."""
-    named = environment.get("ANYNPU_VIP_LIBRARY", "")
-    device = environment.get("ANYNPU_DEVICE", "")
-    if device.startswith("vip:"):
-        named = device.partition(":")[2]
-    found = find_npu(root)
-    libraries = [Path(named)] if named else _vip_libraries(root, VIP_NAMES)
-    if not libraries and found is not None and found[0] == "vip":
-        yield Finding(
-            "vendor",
-            "problem",
-            f"{' and '.join(VIP_NAMES)} not found (ANYNPU_VIP_LIBRARY, ld path, {VIP_FOLDERS[0]})",
-            "install the libraries of the board's SDK, or name one with ANYNPU_VIP_LIBRARY",
-        )
-    for path in libraries:
-        try:
-            library = VipLibrary(path)
-        except AnynpuError as error:
-            yield Finding("vendor", "problem", error.message, error.hint)
-        else:
-            yield Finding("vendor", "ok", f"{path}, VIPLite {library.description.split()[-1]}")
-
-
-def _vip_libraries(root: Path, names: tuple[str, ...]) -> list[Path]:
-    paths = [root / folder.lstrip("/") / name for folder in VIP_FOLDERS for name in names]
-    return [path for path in paths if path.is_file()]
-
-
-def _driver(root: Path) -> Iterator[Finding]:
-    for file in _DRIVER_FILES:
-        try:
-            text = (root / file).read_text(errors="replace").strip()
-        except PermissionError:
-            yield Finding("driver", "note", f"/{file} may not be read", "run as root to see the driver's version")
-            return
-        except OSError:
-            continue
-        match = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
-        if match is None:
-            yield Finding("driver", "note", f"/{file} says '{text}'")
-        elif tuple(map(int, match.groups())) in _CORE_0_ONLY:
-            yield Finding(
-                "driver",
-                "problem",
-                f"rknpu {match[0]} hangs on other cores than the first",
-                "update the kernel, or use core 0 only",
-            )
-        else:
-            yield Finding("driver", "ok", f"rknpu {match[0]}")
-        return
+    return Finding("device", "ok", f"{registry.get(found[0]).title} NPU{f', {chip}' if chip else ''}: {found[1]}")
 
 
 def _permissions(root: Path) -> Iterator[Finding]:
-    for node in (*_RENDER_NODES, "dev/vipcore", "dev/dma_heap/system"):
+    for node in dict.fromkeys(node for vendor in registry.all_vendors() for node in vendor.device_nodes):
         path = root / node
         if path.exists() and not os.access(path, os.R_OK | os.W_OK):
             group = f"; it belongs to group {path.stat().st_gid}"
@@ -259,62 +110,46 @@ def _engine() -> Iterator[Finding]:
 
 
 def _environment(environment: Mapping[str, str]) -> Iterator[Finding]:
-    given = [f"{name}={environment[name]}" for name in _VARIABLES if environment.get(name)]
+    libraries = (vendor.library_variable for vendor in registry.all_vendors())
+    given = [f"{name}={environment[name]}" for name in (*_VARIABLES, *libraries) if environment.get(name)]
     if given:
         yield Finding("environment", "note", ", ".join(given))
 
 
 def _model(model: Path, root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     try:
-        kind = identify(model)
-        if kind is FileKind.ANYNPU:
+        data = open_source(model).data
+        if kind_of(data) is FileKind.ANYNPU:
             compiled = read(model, verify=False)
             yield Finding("model", "ok", f"{model.name}: compiled by anynpu for {compiled.chip}")
             yield from _fits(model, compiled.chip, root, environment)
             return
-        if kind not in (FileKind.RKNN, FileKind.NB):
+        vendor, form = vendor_of(data) or (None, None)
+        if vendor is None or form is None:
             yield Finding(
                 "model", "problem", f"{model.name} is not a compiled model", f"anynpu compile {model.name} --target rk3588"
             )
             return
-        info = vendorfile.read_rknn(model) if kind is FileKind.RKNN else vendorfile.read_nb(model)
+        info = vendorfile.read(model)
     except AnynpuError as error:
         yield Finding("model", "problem", f"{model.name}: {error.message}", error.hint)
         return
     yield Finding(
         "model", "ok", f"{model.name}: compiled by {info.toolkit or 'the vendor'} for {info.chip or 'a chip that is not known'}"
     )
-    yield from _toolkit_fits(info.toolkit, root)
+    yield from vendor.diagnose_file(info, root)
     if info.chip:
         yield from _fits(model, info.chip, root, environment)
 
 
-def _toolkit_fits(toolkit: str, root: Path) -> Iterator[Finding]:
-    wanted = re.search(r"(\d+)\.(\d+)\.(\d+)", toolkit)
-    for library in _libraries(root):
-        version = read_version(str(library))
-        if wanted is not None and version is not None and version < tuple(map(int, wanted.groups())):
-            yield Finding(
-                "model",
-                "problem",
-                f"the model is of toolkit {wanted[0]}, {library.name} is {'.'.join(map(str, version))}",
-                f"update the runtime to {wanted[0]}, or convert the model with the older toolkit",
-            )
-
-
-def _fits(model: Path, chip: str, root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
+def _fits(model: Path, name: str, root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     board = board_chip(root) or environment.get("ANYNPU_CHIP")
     if not board:
         return
-    here, there = chips.get(board).vip, chips.get(chip).vip
-    if here is not None and there is not None:
-        if here.customer_id != there.customer_id:
-            text = f"{model.name} is for {target_words(there.customer_id)}, this board has {target_words(here.customer_id)}"
-            yield Finding("model", "problem", text, f"compile it again with --target {board}")
-    elif chips.get(board).name != chips.get(chip).name:
-        yield Finding(
-            "model", "problem", f"{model.name} is for {chip}, this board is {board}", f"compile it again with --target {board}"
-        )
+    here, there = (registry.of_chip(chip).target_words(chip) for chip in (chips.get(board), chips.get(name)))
+    if here != there:
+        text = f"{model.name} is for {there}, this board is {here}"
+        yield Finding("model", "problem", text, f"compile it again with --target {board}")
 
 
 def _choice(root: Path, environment: Mapping[str, str]) -> Finding:
@@ -326,7 +161,6 @@ def _choice(root: Path, environment: Mapping[str, str]) -> Finding:
 
 
 def _device_name(choice: DeviceChoice) -> str:
-    if choice.kind == "sim":
+    if choice.kind == SOFTWARE:
         return f"the software NPU{f' as {choice.detail}' if choice.detail else ''}"
-    vendor = "Rockchip" if choice.kind == "rknn" else "Allwinner"
-    return f"{vendor}'s library{f' {choice.detail}' if choice.detail else ''}"
+    return f"{registry.get(choice.kind).title}'s library{f' {choice.detail}' if choice.detail else ''}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +19,8 @@ from ..modelfile import FileKind, identify, vendorfile
 from ..modelfile.vendorfile import VendorModelInfo, VendorTensor
 from ..program import Model
 from ..reports import report
-from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
-from ..vip.preflight import check_target, model_target
+from ..tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
+from ..vendors import registry
 from .console import plain_table, print_json, results, size_text
 from .onnxfile import OnnxInfo, describe
 from .options import JsonOption, LayersOption, optional_chip
@@ -61,7 +61,7 @@ def command(
     elif kind is FileKind.UNKNOWN:
         raise ModelFormatError(f"{file} is not a model that is known here", hint="inspect opens .rknn, .nb and .onnx files")
     else:
-        vendor = vendorfile.read_rknn(file) if kind is FileKind.RKNN else vendorfile.read_nb(file)
+        vendor = vendorfile.read(file)
         print_json(_vendor_json(vendor)) if as_json else _print_vendor(results(), file, vendor, layers)
     if target is not None and kind is not FileKind.ONNX:
         _check_target(file, kind, chips.get(target))
@@ -69,17 +69,11 @@ def command(
 
 def _check_target(file: Path, kind: FileKind, chip: Chip) -> None:
     """Raise if a compiled file is for another chip, naming both."""
-    if chip.vip is not None and model_target(file) is not None:
-        check_target(file, chip.vip.customer_id)
+    check = registry.of_chip(chip).check_target
+    if check is not None and check(file, chip):
         return
-    if kind is FileKind.ANYNPU:
-        own = anynpu.load(file).chip
-    elif kind is FileKind.RKNN:
-        info = vendorfile.read_rknn(file)
-        own = chip.name if chip.name in info.target.replace(",", " ").lower().split() else info.target
-    else:
-        own = vendorfile.read_nb(file).target
-    if own != chip.name:
+    own = anynpu.load(file).chip if kind is FileKind.ANYNPU else vendorfile.read(file).target
+    if chip.name not in own.replace(",", " ").lower().split():
         raise ModelError(
             f"{file.name} is for {own or 'a chip that it does not name'}, not for {chip.name}", hint="compile it again"
         )
@@ -106,18 +100,9 @@ def _model_json(model: Model) -> dict[str, Any]:
 
 
 def _as_seen(model: Model, spec: TensorSpec) -> TensorSpec:
-    """An input or output as programs see it: on a VIP planes one after the other, and uint8 where the engine has int8 of other numbers."""
-    if chips.get(model.chip).family != "vip":
-        return spec
-    preprocess = model.preprocess.get(spec.name)
-    if preprocess is not None and preprocess.picture:
-        return TensorSpec(spec.name, spec.shape, DType.UINT8, Layout.NHWC)
-    spec = replace(spec, layout=Layout.row_major(len(spec.shape)))
-    quantization = spec.quantization
-    if model.dtype == "w8a8" and spec.dtype is DType.INT8 and isinstance(quantization, Affine) and quantization.is_per_tensor:
-        moved = Affine.per_tensor(quantization.scale, quantization.zero_point + 128)
-        return replace(spec, dtype=DType.UINT8, quantization=moved)
-    return spec
+    """An input or output as programs see it."""
+    seen: TensorSpec = registry.of_chip(chips.get(model.chip)).port(model, spec)
+    return seen
 
 
 def _spec_json(spec: TensorSpec) -> dict[str, Any]:
@@ -223,7 +208,8 @@ def _print_onnx(console: Console, file: Path, info: OnnxInfo) -> None:
 
 
 def _version_text(info: VendorModelInfo) -> str:
-    return hex(info.version) if info.kind is FileKind.NB else str(info.version)
+    forms = (form for vendor in registry.all_vendors() for form in vendor.files)
+    return next((form.version_text(info.version) for form in forms if form.name == info.kind), str(info.version))
 
 
 def _quantization_text(quantization: Quantization | None) -> str:

@@ -27,7 +27,7 @@ class TimedModel:
         if not path.is_file():
             raise ModelFormatError(f"there is no file {path}", hint="check the path of the model")
         kind = identify(path)
-        if kind in (FileKind.ANYNPU, FileKind.RKNN, FileKind.NB):
+        if kind is FileKind.ANYNPU or kind.of_a_vendor:
             if shapes or batch:
                 raise CompileError(f"{path.name} is compiled: its shapes are fixed", hint="give the ONNX model to change them")
             self.compiled = modelfile.read_or_twin(path)

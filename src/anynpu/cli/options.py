@@ -62,10 +62,10 @@ def chip_name(value: str) -> str:
 
 def dtype_name(value: str) -> str:
     """A type that some chip has; wrong usage if there is none of that name."""
-    from ..compiler.formats import DTYPES, known_names
+    from ..compiler.formats import known_names, known_types
 
     if value not in known_names():
-        raise typer.BadParameter(f"there is no type {value!r}; choose one of {', '.join(DTYPES)}")
+        raise typer.BadParameter(f"there is no type {value!r}; choose one of {', '.join(known_types())}")
     return value
 
 

@@ -11,11 +11,14 @@ import numpy as np
 import typer
 
 from .. import chips
+from ..errors import UnsupportedCall
+from ..modelfile.recognise import open_source, vendor_of
 from ..npu import Device, LoadedModel
 from ..profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
 from ..program import Model
-from ..rknn import Context, Flag
 from ..timing.board import read_board
+from ..vendors import registry
+from ..vendors.devices import SOFTWARE, choose_device
 from .console import plain_table, print_json, results
 from .models import TimedModel
 from .options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
@@ -116,16 +119,14 @@ def _print(profile: Profile, top: int) -> None:
 
 def _print_device_table(model: Path, device: str) -> None:
     """What the device's runtime says about its last run: measured on a board, predicted by the software NPU."""
-    with Context(model, device=device, flags=Flag.RKNN_FLAG_COLLECT_PERF_MASK) as context:
-        for info in context.native_inputs:
-            context.bind_input(info.index)
-        for info in context.native_outputs:
-            context.bind_output(info.index)
-        for _ in range(_RUNS):
-            context.execute()
-        console = results()
-        console.print(context.perf_detail)
-        console.print(f"{context.library.description}: {context.run_microseconds} us, the last of {_RUNS} runs")
+    choice = choose_device(device)
+    found = vendor_of(open_source(model).data)
+    vendor = registry.get(choice.kind) if choice.kind != SOFTWARE else registry.default() if found is None else found[0]
+    if vendor.layer_table is None:
+        raise UnsupportedCall(
+            f"the runtime of {vendor.title} has no table of layers", hint="leave --device out: times are predicted"
+        )
+    results().print(vendor.layer_table(model, device, _RUNS))
 
 
 def _host_times(model: Model) -> dict[int, float]:

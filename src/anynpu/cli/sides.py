@@ -12,17 +12,15 @@ import numpy.typing as npt
 
 from .. import modelfile
 from ..comparison import CompiledSubject, OnnxSubject, OutputsSubject, Subject
-from ..devices import choose_device
 from ..errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError
 from ..modelfile import FileKind, identify
 from ..program import Model, Preprocess
 from ..session import InferenceSession
+from ..vendors.devices import choose_device
 
 __all__ = ["SideOptions", "open_sides"]
 
 Array = npt.NDArray[Any]
-
-_COMPILED = (FileKind.ANYNPU, FileKind.RKNN, FileKind.NB)
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def _recognise(text: str) -> _Side:
     path = Path(text)
     if path.is_file():
         kind = identify(path)
-        if kind in _COMPILED:
+        if kind is FileKind.ANYNPU or kind.of_a_vendor:
             return _Side(path.name, path, model=modelfile.read_or_twin(path))
         if kind is FileKind.ONNX or path.suffix.lower() == ".onnx":
             return _Side(path.name, path)

@@ -12,6 +12,7 @@ from ..errors import CompileError, TensorNameError
 from ..program import Model, Program
 from ..reports import Report, report
 from ..tensor import DType
+from ..vendors import registry
 from .arithmetic import CHIP, with_arithmetic
 from .calibrate import CalibratedRanges, UnknownRanges, calibrate
 from .curves import assign_curves
@@ -110,10 +111,10 @@ def compile(
             f"a {kind.name} model needs calibration data",
             hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
         )
-    if preprocess is not None and chip.family != "vip":
+    if preprocess is not None and not registry.of_chip(chip).picture_node:
         raise CompileError(
             f"models of {chip.name} have no pre-process node",
-            hint="leave preprocess out: with mean and std the RKNN calls take the bytes of a picture and normalise them",
+            hint="leave preprocess out: with mean and std its calls take the bytes of a picture and normalise them",
         )
     _tell(progress, "importing", 0, 1)
     proto = load_onnx(model, custom_ops)

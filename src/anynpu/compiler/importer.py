@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from .._optional import onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from ..vendors import registry
 from .custom import DOMAIN as CUSTOM_DOMAIN
 from .custom import CustomOperators, CustomTable, Declarations, custom_node, infer_custom, mark_custom
 from .graph import Graph, Node, to_onnx
@@ -94,7 +95,7 @@ def _load_file(path: Path, *, external: bool) -> Any:
 def _parse(data: bytes, what: str) -> Any:
     from google.protobuf.message import DecodeError
 
-    if data[:4] in (b"RKNN", b"VPMN"):
+    if registry.of_file(data[:16]) is not None:
         raise CompileError(
             f"{what} is already compiled", hint="compile takes the .onnx file; look at this one with 'anynpu inspect'"
         )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..chips import Chip
-from ..chips.model import ConvLimits
 from ..program import Placement
+from ..vendors.chip import ConvLimits
 from .forms import Form
 from .graph import Graph
 from .steps import Step

@@ -12,18 +12,9 @@ from pathlib import Path
 from .. import chips
 from ..chips import Chip
 from ..npu.board import runtime_folder
-from ..rknn.software.versions import driver_version
+from ..vendors import registry
 
 __all__ = ["board_root"]
-
-_NPU_DEVICES = {
-    "rk3588": "fdab0000.npu",
-    "rk3576": "27700000.npu",
-    "rk3566": "fde40000.npu",
-    "rk3568": "fde40000.npu",
-    "rk3562": "ff300000.npu",
-}
-"""Under which name the NPU's clock is found in sysfs."""
 
 _HEAPS = ("system", "system-uncached", "system-dma32", "system-uncached-dma32", "cma", "cma-uncached")
 
@@ -44,23 +35,9 @@ def board_root(chip: str, board: str | None = None) -> Path:
 
 def _files(chip: Chip) -> dict[str, str]:
     files = {f"dev/dma_heap/{name}": "" for name in _HEAPS}
-    vendor = "rockchip" if chip.family == "rknn" else "allwinner"
+    vendor = registry.of_chip(chip)
     for folder in ("proc/device-tree", "sys/firmware/devicetree/base"):
-        files[f"{folder}/compatible"] = f"anynpu,{chip.name}-virtual\0{vendor},{chip.name}\0"
+        files[f"{folder}/compatible"] = f"anynpu,{chip.name}-virtual\0{vendor.device_tree},{chip.name}\0"
         files[f"{folder}/model"] = f"anynpu virtual board ({chip.name})\0"
-    if chip.family == "vip":
-        files["dev/vipcore"] = ""
-    if chip.family == "rknn":
-        load = "".join(f" Core{core}:  0%," for core in range(chip.cores)) if chip.cores > 1 else " 0%"
-        for folder in ("sys/kernel/debug/rknpu", "proc/rknpu"):
-            files[f"{folder}/version"] = f"RKNPU driver: v{driver_version(chip)}\n"
-            files[f"{folder}/load"] = f"NPU load: {load}\n"
-            files[f"{folder}/freq"] = f"{chip.clock_hz}\n"
-            files[f"{folder}/power"] = "on\n"
-        clock = f"sys/class/devfreq/{_NPU_DEVICES.get(chip.name, 'npu')}"
-        files[f"{clock}/cur_freq"] = f"{chip.clock_hz}\n"
-        files[f"{clock}/max_freq"] = f"{chip.clock_hz}\n"
-        files[f"{clock}/available_frequencies"] = f"{chip.clock_hz}\n"
-        files[f"{clock}/governor"] = "performance\n"
-        files[f"{clock}/load"] = f"0@{chip.clock_hz}Hz\n"
+    files.update(vendor.board_files(chip))
     return files

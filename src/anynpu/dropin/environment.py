@@ -13,6 +13,7 @@ from pathlib import Path
 from .. import chips
 from ..errors import DeviceUnavailable
 from ..npu.board import HOLDERS, board_folder
+from ..vendors import registry
 from .boardfiles import board_root
 
 __all__ = ["Observation", "include_folder", "library_folder", "prefix", "program_environment", "remember_python"]
@@ -36,9 +37,9 @@ class Observation:
 
 def prefix() -> Path:
     """The folder with ``lib`` and ``include``: beside the compiled modules, which an editable install keeps apart from the sources."""
-    spec = util.find_spec("anynpu._rknn")
+    spec = util.find_spec("anynpu._native")
     folder = None if spec is None or spec.origin is None else Path(spec.origin).parent / "dropin"
-    if folder is None or not (folder / "lib" / "librknnrt.so").is_file():
+    if folder is None or not (folder / "lib" / "libanynpu_board.so").is_file():
         raise DeviceUnavailable(
             "this installation has no drop-in libraries", hint="they are built on Linux: pip install --force-reinstall anynpu"
         )
@@ -46,12 +47,12 @@ def prefix() -> Path:
 
 
 def library_folder() -> Path:
-    """The folder with ``librknnrt.so``."""
+    """The folder with the vendors' libraries."""
     return prefix() / "lib"
 
 
 def include_folder() -> Path:
-    """The folder with ``rknn_api.h``."""
+    """The folder with the vendors' headers."""
     return prefix() / "include"
 
 
@@ -102,7 +103,7 @@ def program_environment(
         changed["ANYNPU_BOARD"] = board
     if realtime:
         changed["ANYNPU_REALTIME"] = "1"
-    name = chips.get(chip or "rk3588").name
+    name = chips.get(chip or registry.default().chips[0].name).name
     changed["ANYNPU_BOARD_ROOT"] = str(board_root(name, changed.get("ANYNPU_BOARD")))
     if "ANYNPU_BOARD" in changed:
         changed["ANYNPU_BOARD_CORES"] = str(board_folder(changed["ANYNPU_BOARD"], name) / HOLDERS)

@@ -4,7 +4,8 @@ Nothing of this exists unless the environment asks for it, and then it is wrappe
 
 * ``ANYNPU_CALL_LOG=FILE`` (``-``: stderr), ``ANYNPU_CALL_LOG_FORMAT=human|json``: every call with arguments, result and duration.
 * ``ANYNPU_TRACE=FILE``: the calls as slices of the threads that made them, in the JSON that Perfetto and Chrome open.
-* ``RKNN_LOG_LEVEL=0..5`` on stderr: 0 what failed and why, 3 also what is initialised, 4 also every call, 5 with arguments.
+* The vendor's own variable, such as ``RKNN_LOG_LEVEL=0..5``, on stderr: 0 what failed and why, 3 also what is initialised, 4 also every
+  call, 5 with arguments.
 
 Concurrency: each entry is one write to a file that is opened for appending, so that threads and processes do not mix their lines; there is
 no state besides.
@@ -12,6 +13,7 @@ no state besides.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import json
 import os
@@ -22,10 +24,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..vendors import DropIn
+
 __all__ = ["Observer", "observer_from"]
 
 ERRORS, INFORMATION, CALLS, ARGUMENTS = 0, 3, 4, 5
-"""Levels of ``RKNN_LOG_LEVEL`` from which on something is said."""
+"""Levels of the vendor's variable from which on something is said."""
 
 _NOT_READ = ("void", "char", "rknn_tensor_mem", "struct _vip_network", "struct _vip_buffer", "struct _vip_group")
 """Types whose pointers are only printed: there is nothing behind them, or they may be stale where the call itself does not read it."""
@@ -91,14 +95,15 @@ class Observer:
         return observed
 
 
-def observer_from(environment: Mapping[str, str], library: str, code_name: Callable[[int], str]) -> Observer:
+def observer_from(environment: Mapping[str, str], library: str, served: DropIn) -> Observer:
     """The observer that the environment asks for.
 
-    :param library: the name of the drop-in library, for messages
-    :param code_name: the interface's name of a result
+    :param library: the name of the drop-in library
+    :param served: the vendor's names of results, and of what controls its messages
     """
     sinks: list[Sink] = []
-    log, trace, level = (environment.get(name) for name in ("ANYNPU_CALL_LOG", "ANYNPU_TRACE", "RKNN_LOG_LEVEL"))
+    code_name = served.code_name
+    log, trace, level = (environment.get(name) for name in ("ANYNPU_CALL_LOG", "ANYNPU_TRACE", served.log_variable))
     if log:
         form = _json_line if environment.get("ANYNPU_CALL_LOG_FORMAT") == "json" else _human_line
         fd = 2 if log == "-" else _append_to(log)
@@ -108,10 +113,10 @@ def observer_from(environment: Mapping[str, str], library: str, code_name: Calla
         if os.fstat(trace_fd).st_size == 0:
             _write(trace_fd, "[")
         sinks.append(lambda call: _write(trace_fd, _slice(call) + ","))
-    if level is not None and level.strip().isdigit() and library.startswith("librknn"):
+    if level is not None and level.strip().isdigit():
         number = int(level)
-        timed = library != "librknnmrt"
-        sinks.append(lambda call: _message(call, number, timed, code_name))
+        timed = library not in served.log_untimed
+        sinks.append(lambda call: _message(call, number, timed, served))
     return Observer(sinks, code_name)
 
 
@@ -176,21 +181,22 @@ def _slice(call: Call) -> str:
     )
 
 
-def _message(call: Call, level: int, timed: bool, code_name: Callable[[int], str]) -> None:
+def _message(call: Call, level: int, timed: bool, served: DropIn) -> None:
+    say = functools.partial(_say, served.log_name, timed)
     if call.failed:
-        code = f" ({code_name(call.result)}, {call.result})" if isinstance(call.result, int) else ""
-        _say("E", f"{call.name}: {call.why or 'failed'}{code}", timed)
-    elif level >= INFORMATION and call.name == "rknn_init":
-        _say("I", f"initialised context {call.arguments.get('context')} on the software NPU of anynpu", timed)
+        code = f" ({served.code_name(call.result)}, {call.result})" if isinstance(call.result, int) else ""
+        say("E", f"{call.name}: {call.why or 'failed'}{code}")
+    elif level >= INFORMATION and call.name == served.first_call:
+        say("I", f"initialised context {call.arguments.get('context')} on the software NPU of anynpu")
     if level >= CALLS:
         arguments = ", ".join(f"{name}={_text(value)}" for name, value in call.arguments.items()) if level >= ARGUMENTS else ""
-        _say("D", f"{call.name}({arguments}) = {call.result}, {call.elapsed_ns / 1e3:.1f} us", timed)
+        say("D", f"{call.name}({arguments}) = {call.result}, {call.elapsed_ns / 1e3:.1f} us")
 
 
-def _say(kind: str, text: str, timed: bool) -> None:
+def _say(name: str, timed: bool, kind: str, text: str) -> None:
     now = time.time()
     clock = f"[{time.strftime('%H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03d}] " if timed else ""
-    _write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, f"{kind} RKNN: {clock}{text}")
+    _write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, f"{kind} {name}: {clock}{text}")
 
 
 def _shown_result(ffi: Any, result: Any) -> Any:

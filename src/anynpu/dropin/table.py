@@ -1,10 +1,9 @@
 """Fills the table of a drop-in library with functions that end in the software NPU.
 
-The library calls :func:`fill` once, in the Python that it found or started. A family of libraries has bindings (a cffi module with the
-types and one C function for each call) and a *library object*, whose methods carry the names of the calls; :func:`fill` ties the two
-together.
+The library calls :func:`fill` once, in the Python that it found or started. A vendor's table has bindings (a cffi module with the types and
+one C function for each call) and opens a *library object*, whose methods carry the names of the calls; :func:`fill` ties the two together.
 
-State: what each family in this process uses is kept in a module variable, which :func:`fill` writes and which a forked child writes anew:
+State: what each vendor in this process uses is kept in a module variable, which :func:`fill` writes and which a forked child writes anew:
 the threads of its parent do not exist in it, so that it gets another library object, to which contexts of before the fork are unknown.
 Who ends: Python's end closes the gate of each library before anything of Python is gone; a program in C closes it in ``exit``.
 """
@@ -17,90 +16,23 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..vendors import DropIn, registry
 from .observe import Observer, observer_from
 
 __all__ = ["fill"]
 
 
-@dataclass(frozen=True)
-class _Family:
-    """How a family of libraries is served.
-
-    :ivar bindings: gives ``(ffi, lib)`` of the cffi module
-    :ivar open: makes the library object for a chip; None: each model says for which chip it is
-    :ivar failure: what a call returns that Python could not finish
-    :ivar code_name: the interface's name of a result
-    """
-
-    bindings: Callable[[], tuple[Any, Any]]
-    open: Callable[[str | None], Any]
-    failure: int
-    code_name: Callable[[int], str]
-
-
 @dataclass
 class _Installed:
-    family: _Family
+    served: DropIn
     chip: str | None
     names: list[str]
     observer: Observer
     library: Any = None
 
 
-def _rknn_bindings() -> tuple[Any, Any]:
-    from .. import _rknn
-
-    return _rknn.ffi, _rknn.lib
-
-
-def _rknn_library(chip: str | None) -> Any:
-    from ..rknn.software.library import SoftwareLibrary
-
-    return SoftwareLibrary(chip)
-
-
-def _rknn_code_name(code: int) -> str:
-    from ..rknn.constants import Code
-
-    try:
-        return Code(code).name
-    except ValueError:
-        return f"code {code}"
-
-
-def _vip_bindings() -> tuple[Any, Any]:
-    from .. import _vip
-
-    return _vip.ffi, _vip.lib
-
-
-def _vip_library(chip: str | None) -> Any:
-    from ..vip.software.library import SoftwareLibrary
-
-    return SoftwareLibrary(chip)
-
-
-def _vip_status_name(status: int) -> str:
-    from ..vip.constants import vip_status_e
-
-    try:
-        return vip_status_e(status).name
-    except ValueError:
-        return f"status {status}"
-
-
-_RKNN = _Family(_rknn_bindings, _rknn_library, failure=-1, code_name=_rknn_code_name)
-_VIP = _Family(_vip_bindings, _vip_library, failure=-11, code_name=_vip_status_name)
-_LIBRARIES: dict[str, tuple[_Family, str | None]] = {
-    "librknnrt": (_RKNN, None),
-    "librknnmrt": (_RKNN, "rv1106"),
-    "libVIPlite": (_VIP, None),
-    "libNBGlinker": (_VIP, "a733"),
-}
-"""The family of each library, and the chip that it stands for unless something else is said."""
-
-_installed: dict[int, _Installed] = {}
-"""By the identity of the family: libraries of one family in one process share one library object."""
+_installed: dict[str, _Installed] = {}
+"""By the name of the vendor: its libraries share one library object in a process."""
 
 _left_behind: list[Any] = []
 """In a forked child, what was the parent's: never closed, since its threads are not here to answer."""
@@ -108,18 +40,21 @@ _left_behind: list[Any] = []
 
 def fill(library: str, address: int) -> None:
     """Fill the table of *library*, whose ``anynpu_start`` lies at *address*."""
-    family, chip = _LIBRARIES[library]
-    ffi, lib = family.bindings()
+    vendor = registry.find(lambda vendor: vendor.dropin is not None and library in vendor.dropin.libraries)
+    served = None if vendor is None else vendor.dropin
+    if vendor is None or served is None:
+        raise KeyError(library)
+    ffi, lib = served.bindings()
     start = ffi.cast("anynpu_start *", address)
     names = [ffi.string(start.names[index]).decode() for index in range(start.count)]
-    if id(family) not in _installed:
-        chip = chosen_chip(os.environ) or chip
-        observer = observer_from(os.environ, library, family.code_name)
-        installed = _Installed(family, chip, names, observer)
+    if vendor.name not in _installed:
+        chip = chosen_chip(os.environ) or served.libraries[library]
+        observer = observer_from(os.environ, library, served)
+        installed = _Installed(served, chip, names, observer)
         _connect(installed)
         if not _installed:
             os.register_at_fork(after_in_child=_renew)
-        _installed[id(family)] = installed
+        _installed[vendor.name] = installed
     for index, name in enumerate(names):
         start.entries[index] = ffi.cast("anynpu_entry", ffi.addressof(lib, f"anynpu_{name}"))
     start.shutdown = lib.anynpu_shutdown
@@ -139,8 +74,8 @@ def chosen_chip(environment: Any) -> str | None:
 
 def _connect(installed: _Installed) -> None:
     """Make a library object and let the C functions call its methods."""
-    ffi, _ = installed.family.bindings()
-    library = installed.library = installed.family.open(installed.chip)
+    ffi, _ = installed.served.bindings()
+    library = installed.library = installed.served.open(installed.chip)
     for name in installed.names:
         method = installed.observer.around(ffi, library, name)
         kind = ffi.typeof(f"{name}_fn").result.kind
@@ -148,7 +83,7 @@ def _connect(installed: _Installed) -> None:
             ffi.def_extern(name=f"anynpu_{name}")(_without_result(method))
         else:
             unsigned = ffi.typeof(f"{name}_fn").result.cname.startswith("uint")
-            failure = ffi.NULL if kind == "pointer" else 0 if unsigned else installed.family.failure
+            failure = ffi.NULL if kind == "pointer" else 0 if unsigned else installed.served.failure
             ffi.def_extern(name=f"anynpu_{name}", error=failure)(method)
     ffi.def_extern(name="anynpu_shutdown")(library.close)
 

@@ -29,10 +29,11 @@ import numpy.typing as npt
 from .. import chips
 from ..errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from ..program import Model
+from ..vendors import registry
 from .codec import Mismatch, from_json, map_arrays, to_json
 from .container import ALIGNMENT, HEADER, ISLANDS, VERSION, WEIGHTS, Buffer, Section, pack, unpack
 from .operator_rules import MAX_DIMENSIONS
-from .recognise import RKNN_MAGIC, VIP_MAGIC, Contents, FileKind, Source, identify, kind_of, open_source
+from .recognise import Contents, FileKind, Source, identify, kind_of, open_source, vendor_of
 from .validate import validate_model
 from .vendorfile import refuse_vendor_model
 
@@ -449,7 +450,7 @@ def _writable(buffer: Buffer, size: int) -> memoryview:
 
 
 def _magic(chip: str) -> bytes:
-    return VIP_MAGIC if chips.get(chip).family == "vip" else RKNN_MAGIC
+    return registry.of_chip(chips.get(chip)).mark
 
 
 def _pieces(model: Model, encoded: Encoded) -> Iterator[Buffer]:
@@ -465,9 +466,10 @@ def _pieces(model: Model, encoded: Encoded) -> Iterator[Buffer]:
 
 def _read(contents: Contents, weights: Buffer | None, verify: bool) -> Model:
     data = contents.data
+    vendor, form = vendor_of(data) or (None, None)
+    if vendor is not None and form is not None:
+        refuse_vendor_model(contents, vendor, form)
     kind = kind_of(data)
-    if kind in (FileKind.RKNN, FileKind.NB):
-        refuse_vendor_model(contents, kind)
     if kind is FileKind.ONNX:
         raise ModelFormatError(
             "this is an ONNX model, not a compiled one", hint="compile it first: anynpu compile MODEL.onnx -o OUT"

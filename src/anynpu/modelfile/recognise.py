@@ -2,38 +2,72 @@
 
 from __future__ import annotations
 
-import enum
 import mmap
 import os
 import stat
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from ..errors import ModelError, ModelFormatError
+from ..vendors import FileFormat, Vendor, registry
 
-__all__ = ["Contents", "FileKind", "MARKER", "RKNN_MAGIC", "Source", "VIP_MAGIC", "identify", "open_source"]
+__all__ = ["Contents", "FileKind", "MARKER", "Source", "identify", "kind_of", "open_source", "vendor_of"]
 
-RKNN_MAGIC = b"RKNN"
-VIP_MAGIC = b"VPMN"
-ENCRYPTED_MAGIC = b"CYPTRKNN"
 MARKER = b"\x89ANYNPU\n"
-"""Bytes 4 to 11 of our own files. A genuine .rknn has zeros at 4, a genuine .nb a version number below 2**28."""
+"""Bytes 4 to 11 of our own files; before them stands the mark of the chip's vendor, whose own files have other bytes here."""
 
-_MAX_RKNN_VERSION = 0xFFFF
-_MAX_NB_VERSION = 0x0FFFFFFF
+_HEAD = 16
 
 Source = str | os.PathLike[str] | bytes | bytearray | memoryview
 """A path, or the contents of a file in memory."""
 
 
-class FileKind(str, enum.Enum):
-    """What a file is."""
+class _Kinds(type):
+    """Lets ``FileKind.NAME`` be the kind of that name, for the formats of all vendors."""
 
-    ANYNPU = "anynpu"  # compiled by anynpu, for either family
-    RKNN = "rknn"  # compiled by Rockchip's toolkit
-    NB = "nb"  # compiled by Allwinner's, VeriSilicon's, toolkit
-    ONNX = "onnx"
-    UNKNOWN = "unknown"
+    def __getattr__(cls, name: str) -> FileKind:
+        key = name.lower()
+        if name != key.upper() or registry.find(lambda vendor: any(form.name == key for form in vendor.files)) is None:
+            raise AttributeError(f"there is no kind of file {name}")
+        return FileKind(key)
+
+
+class FileKind(str, metaclass=_Kinds):
+    """What a file is: one of ours, an ONNX model, unknown, or a file of a vendor's tools under the name that its table gives the format.
+
+    There is one object for each kind: ``is`` compares them.
+
+    >>> FileKind("nb") is FileKind.NB
+    True
+    """
+
+    _known: ClassVar[dict[str, FileKind]] = {}
+    ANYNPU: ClassVar[FileKind]
+    ONNX: ClassVar[FileKind]
+    UNKNOWN: ClassVar[FileKind]
+
+    def __new__(cls, value: str) -> FileKind:
+        return cls._known.setdefault(value, super().__new__(cls, value))
+
+    @property
+    def value(self) -> str:
+        """The name as plain text."""
+        return str(self)
+
+    @property
+    def of_a_vendor(self) -> bool:
+        """Whether a vendor's tools wrote it."""
+        return self not in (FileKind.ANYNPU, FileKind.ONNX, FileKind.UNKNOWN)
+
+    def __repr__(self) -> str:
+        return f"<FileKind.{self.upper()}: '{self}'>"
+
+    def __reduce__(self) -> tuple[type[FileKind], tuple[str]]:
+        return FileKind, (str(self),)
+
+
+FileKind.ANYNPU, FileKind.ONNX, FileKind.UNKNOWN = FileKind("anynpu"), FileKind("onnx"), FileKind("unknown")
 
 
 @dataclass(frozen=True)
@@ -88,18 +122,17 @@ def identify(source: Source) -> FileKind:
 
 def kind_of(data: memoryview) -> FileKind:
     """As :func:`identify`, for bytes that are at hand."""
-    head = bytes(data[:16])
-    if head[:4] in (RKNN_MAGIC, VIP_MAGIC) and head[4:12] == MARKER:
+    found = vendor_of(data)
+    if found is not None and found[1] is not None:
+        return FileKind(found[1].name)
+    if found is not None and data[4:12] == MARKER:
         return FileKind.ANYNPU
-    if head[:8] == ENCRYPTED_MAGIC:
-        return FileKind.RKNN
-    if head[:4] == RKNN_MAGIC and len(head) == 16 and head[4:8] == bytes(4):
-        version = int.from_bytes(head[8:16], "little")
-        return FileKind.RKNN if 1 <= version <= _MAX_RKNN_VERSION else FileKind.UNKNOWN
-    if head[:4] == VIP_MAGIC and len(head) >= 12:
-        version = int.from_bytes(head[4:8], "little")
-        return FileKind.NB if 1 <= version <= _MAX_NB_VERSION else FileKind.UNKNOWN
     return FileKind.ONNX if _looks_like_onnx(data) else FileKind.UNKNOWN
+
+
+def vendor_of(data: memoryview) -> tuple[Vendor, FileFormat | None] | None:
+    """The vendor whose chips a compiled model is for, and the format if the vendor's own tools wrote it."""
+    return registry.of_file(bytes(data[:_HEAD]))
 
 
 # ModelProto: field number -> wire type (0 a number, 2 a length and bytes)

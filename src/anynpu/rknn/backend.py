@@ -1,8 +1,8 @@
 """A session's backend on the RKNN calls: the vendor's library or the software NPU.
 
 Who owns what: the backend owns its first context, which its first lane uses, which the others are duplicated from, and which is destroyed
-last; it stays while a backend that shares its weights is open (see :mod:`anynpu.lending`). A lane owns its other contexts. ``_lock``
-protects the list of lanes too; it is never held during a call.
+last; it stays while a backend that shares its weights is open (see :mod:`anynpu.vendors.lending`). A lane owns its other contexts.
+``_lock`` protects the list of lanes too; it is never held during a call.
 
 Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not say whether that
 holds for his library, so there all lanes are opened before the first run.
@@ -17,13 +17,13 @@ from dataclasses import replace
 from os import PathLike
 
 from .. import chips, modelfile
-from ..devices import board_chip
 from ..errors import OptionError, UnsupportedCall
-from ..lending import Lender, session_errors
 from ..modelfile.recognise import FileKind, identify
 from ..npu.memory import Buffer
 from ..session import SessionOptions
 from ..tensor import Layout, TensorSpec
+from ..vendors.devices import board_chip
+from ..vendors.lending import Lender, session_errors
 from .attributes import DTYPE_OF
 from .boundlane import BoundLane
 from .constants import Flag, rknn_query_cmd, rknn_tensor_format
@@ -32,8 +32,7 @@ from .info import TensorInfo
 from .lane import LAYOUTS, RknnLane, RknnMemory, optional, quantization, set_mask
 from .library import Library, open_library
 from .plugins import Plugins
-from .software.context import ModelContext
-from .software.library import SoftwareLibrary
+from .table import VENDOR
 
 __all__ = ["RknnBackend", "open_backend"]
 
@@ -45,7 +44,7 @@ def open_backend(
     weights_from: object = None,
 ) -> RknnBackend:
     """The backend of a session for *model*."""
-    if options.family not in ("", "rknn"):
+    if options.family not in ("", VENDOR.name):
         raise OptionError(
             f"the provider {options.provider} is for models of another family than RKNN",
             hint="leave providers out, or name RKNPU2ExecutionProvider",
@@ -59,7 +58,7 @@ def open_backend(
 class RknnBackend(Lender[Context]):
     """One model on one RKNN device."""
 
-    provider = "RKNPU2ExecutionProvider"
+    provider = VENDOR.providers[0]
     library: Library
 
     def __init__(
@@ -82,7 +81,7 @@ class RknnBackend(Lender[Context]):
     @property
     def device_ms(self) -> float | None:
         """The predicted time of a run; None on a board, whose time is real."""
-        if not isinstance(self.library, SoftwareLibrary) or self._root.closed:
+        if self._root.closed:
             return None
         microseconds = self.library.predicted_us(self._root.handle)
         return None if microseconds is None else microseconds / 1000
@@ -94,13 +93,8 @@ class RknnBackend(Lender[Context]):
         self.cores = chip.cores
         self.core_masks = chip.core_masks
         self._general = chip.calls.get("rknn_inputs_set", True)
-        self.lanes_on_demand = isinstance(self.library, SoftwareLibrary)
-        cores = f"{chip.cores} core{'' if chip.cores == 1 else 's'}"
-        self.description = (
-            f"software NPU, {chip.name}, {cores}"
-            if isinstance(self.library, SoftwareLibrary)
-            else f"{chip.name.upper()}, {self.library.description}, driver {context.version.driver}, {cores}"
-        )
+        self.lanes_on_demand = self.library.lanes_on_demand
+        self.description = self.library.words(chip, f"driver {context.version.driver}")
         self.input_infos = tuple(_named(info, "input") for info in context.inputs)
         self.output_infos = tuple(_named(info, "output") for info in context.outputs)
         self.inputs = tuple(_spec(info) for info in self.input_infos)
@@ -115,12 +109,13 @@ class RknnBackend(Lender[Context]):
         self.metadata: Mapping[str, str] = {"rknn_custom_string": text} if text else {}
 
     def _chip(self) -> chips.Chip:
-        if isinstance(self.library, SoftwareLibrary):
-            return self.library.handles.get(self._root.handle, ModelContext).device.chip
+        known = self.library.chip_of(self._root.handle)
+        if known is not None:
+            return known
         name = board_chip()
         if name is None and identify(self._model) is FileKind.ANYNPU:
             name = modelfile.read(self._model).chip
-        return chips.get(name or "rk3588")  # an unknown board: the largest, whose masks the library checks itself
+        return chips.get(name or VENDOR.chips[0].name)  # an unknown board: the largest, whose masks the library checks itself
 
     def _bound_info(self, info: TensorInfo, is_input: bool, nhwc: bool) -> TensorInfo:
         """How an input or output lies in memory that is bound; the logical attributes where a chip has no others."""

@@ -11,6 +11,7 @@ from enum import IntEnum, IntFlag
 __all__ = [
     "Code",
     "Flag",
+    "code_name",
     "rknn_query_cmd",
     "rknn_tensor_type",
     "rknn_tensor_qnt_type",
@@ -57,6 +58,15 @@ class Code(IntEnum):
     RKNN_ERR_INCOMPATILE_OPTIMIZATION_LEVEL_VERSION = -12
     RKNN_ERR_TARGET_PLATFORM_UNMATCH = -13
     RKNN_WARNING_SKIP_CUSTOM_OP_COMPUTE = -14
+
+
+def code_name(code: int) -> str:
+    """The name of what a call returned.
+
+    >>> code_name(-1), code_name(-99)
+    ('RKNN_ERR_FAIL', 'code -99')
+    """
+    return Code(code).name if code in Code._value2member_map_ else f"code {code}"
 
 
 class Flag(IntFlag):

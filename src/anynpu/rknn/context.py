@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from .. import modelfile
 from .._rknn import ffi
-from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, TensorTypeError
 from ..lifetime import Closeable
 from ..program import Model
+from ..vendors.devices import DeviceChoice
 from .attributes import DTYPE_OF
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
 from .customop import CustomOperator, PluginOperator, Registration, register
@@ -63,7 +63,7 @@ class Context(Closeable):
     """A model on an NPU, through the RKNN calls.
 
     :param model: a file, its bytes, or a compiled model
-    :param device: see :mod:`anynpu.devices`; or a library object
+    :param device: see :mod:`anynpu.vendors.devices`; or a library object
     :param flags: of ``rknn_init``
     :param weights_from: a context whose weights this one shares
     :param sram_from: a context whose SRAM this one shares
@@ -539,3 +539,16 @@ def _named(infos: Iterable[TensorInfo], name: str | int) -> TensorInfo:
 def _text(field: Any) -> str:
     text: bytes = ffi.string(field)
     return text.decode("utf-8", "replace")
+
+
+def layer_table(model: os.PathLike[str], device: str, runs: int) -> str:
+    """The runtime's own table of layers, of the last of several runs: measured on a board, predicted by the software NPU."""
+    with Context(model, device=device, flags=Flag.RKNN_FLAG_COLLECT_PERF_MASK) as context:
+        for info in context.native_inputs:
+            context.bind_input(info.index)
+        for info in context.native_outputs:
+            context.bind_output(info.index)
+        for _ in range(runs):
+            context.execute()
+        last = f"{context.library.description}: {context.run_microseconds} us, the last of {runs} runs"
+        return f"{context.perf_detail}\n{last}"

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
-from .. import libraries
-from .._rknn import lib
-from ..libraries import CallFailure
+from .._rknn import ffi, lib
+from ..vendors import libraries
+from ..vendors.libraries import CallFailure
 
-__all__ = ["CallFailure", "Library", "functions"]
+__all__ = ["CallFailure", "Library", "bindings", "functions"]
+
+
+def bindings() -> tuple[Any, Any]:
+    """The cffi module, for drop-in libraries: its types, and one C function per call."""
+    return ffi, lib
 
 
 @functools.lru_cache(maxsize=1)
 def functions() -> tuple[str, ...]:
     """The names of all functions of the interface."""
-    return libraries.functions_of(lib, "rknn")
+    return libraries.functions_of(lib, "rknn_")
 
 
 class Library(libraries.Library):

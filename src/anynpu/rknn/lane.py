@@ -30,10 +30,7 @@ from .constants import Code, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tens
 from .context import Context
 from .info import TensorInfo, write_attr
 from .library import Library, check
-from .software.context import ModelContext
-from .software.library import SoftwareLibrary
 from .tensormemory import TensorMemory
-from .vendor import VendorLibrary
 
 if TYPE_CHECKING:
     from .backend import RknnBackend
@@ -119,7 +116,7 @@ class RknnLane:
         for index in range(count):
             self._inputs[index].index = index
         self._calls = self._call_each
-        if isinstance(library, VendorLibrary) and library.has("rknn_inputs_set", "rknn_outputs_get", "rknn_outputs_release"):
+        if library.has("rknn_inputs_set", "rknn_outputs_get", "rknn_outputs_release"):
             self._calls = self._call_in_a_row
             self._times = native_ffi.new("struct anynpu_inference_times *")
             self._inference = native_ffi.new("struct anynpu_inference *")
@@ -231,13 +228,12 @@ class RknnLane:
     def cancel(self) -> bool:
         """Stop the run, where the library can."""
         library = self._library
-        if not self._running or not isinstance(library, SoftwareLibrary):
+        if not self._running or library.genuine:
             return False
         handles = [self._handle] if self._bound is None else [self._handle, self._bound.context.handle]
         self._stopped = True
-        stopped = [library.handles.get(handle, ModelContext).last_control for handle in handles]
-        asked = [control.cancel() for control in stopped if control is not None]
-        return any(asked)
+        stopped = [library.cancel(handle) for handle in handles]
+        return any(stopped)
 
     def abandon(self) -> None:
         """The session has given the lane up; no context may be duplicated from it."""

@@ -12,7 +12,6 @@ makes no difference to it.
 
 from __future__ import annotations
 
-from ..devices import DeviceChoice
 from ..errors import (
     AnynpuError,
     CustomOperatorError,
@@ -25,17 +24,19 @@ from ..errors import (
     ParameterError,
     UnsupportedCall,
 )
-from ..libraries import Meanings, OpenLibraries
+from ..vendors.devices import DeviceChoice
+from ..vendors.libraries import Meanings, OpenLibraries
 from .constants import Code
 from .interface import Library
 from .software.library import SoftwareLibrary
+from .table import VENDOR
 from .vendor import VendorLibrary
 
 __all__ = ["Library", "check", "open_library"]
 
 
 def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
-    """The library for *device* (see :mod:`anynpu.devices`); the same object for the same device, so contexts can share weights."""
+    """The library for *device* (see :mod:`anynpu.vendors.devices`); the same object for the same device, so contexts can share weights."""
     return _libraries.get(device)
 
 
@@ -47,13 +48,7 @@ def _vendor(path: str, reason: str) -> VendorLibrary:
     return VendorLibrary.find(path, reason=reason)
 
 
-_libraries: OpenLibraries[Library] = OpenLibraries(
-    "vip",
-    lacks="RKNN NPU",
-    hint="Allwinner's chips have the VIPLite calls; or pass device='sim'",
-    software=_software,
-    vendor=_vendor,
-)
+_libraries: OpenLibraries[Library] = OpenLibraries(VENDOR, software=_software, vendor=_vendor)
 
 _CLASSES: dict[int, type[AnynpuError]] = {
     Code.RKNN_ERR_TIMEOUT: DeviceTimeout,

@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from .._rknn import ffi
 from ..convert import bfloat16_to_float32, pack_int4
-from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ShapeError, TensorTypeError
 from ..lifetime import Closeable
 from ..tensor import DType
+from ..vendors.devices import DeviceChoice
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
 from .library import Library, check, open_library
 from .software.matmul_layouts import TYPES, from_blocks, to_blocks

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..convert import dequantize_affine, dequantize_dfp
-from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ShapeError, TensorNameError, TensorTypeError
 from ..lifetime import Closeable
 from ..program import Model
+from ..vendors.devices import DeviceChoice
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
 from .info import TensorInfo

@@ -9,21 +9,13 @@ from pathlib import Path
 
 from .._rknn import ffi
 from ..errors import DeviceUnavailable
-from ..libraries import LoadedLibrary, find_library
+from ..vendors.libraries import LoadedLibrary, find_library
 from .interface import Library, functions
+from .table import VENDOR
 
 __all__ = ["VendorLibrary", "read_version"]
 
-NAMES = ("librknnrt.so", "librknnmrt.so")
-FOLDERS = (
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/local/lib",
-    "/oem/usr/lib",
-    "/vendor/lib64",
-    "/vendor/lib",
-)
+NAMES, FOLDERS = VENDOR.library_names, VENDOR.library_folders
 OLDEST = (1, 3, 0)
 """Before it the attributes of tensors had another layout."""
 

@@ -17,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError, OptionError, RequestError, UnknownModelError
+from ..modelfile.file import TWIN_SUFFIX
+from ..vendors import registry
 from .faces import IndexEntry, Model
 from .model import ServedModel, open_session
 from .options import ServeOptions
@@ -25,7 +27,6 @@ __all__ = ["Repository", "find_models", "parse_model"]
 
 log = logging.getLogger("anynpu.serve")
 
-SUFFIXES = (".rknn", ".nb", ".anynpu")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _VERSION = re.compile(r"[1-9][0-9]{0,8}")
 
@@ -65,9 +66,14 @@ def find_models(models: Sequence[str]) -> Sources:
     return sources
 
 
+def _suffixes() -> tuple[str, ...]:
+    """What the names of model files end in."""
+    return (*(suffix for vendor in registry.all_vendors() for suffix in vendor.suffixes), TWIN_SUFFIX)
+
+
 def _in_folder(folder: Path) -> Iterator[tuple[str, str, Path]]:
     for entry in sorted(folder.iterdir()):
-        if entry.is_file() and entry.suffix in SUFFIXES and _NAME.fullmatch(entry.stem):
+        if entry.is_file() and entry.suffix in _suffixes() and _NAME.fullmatch(entry.stem):
             yield entry.stem, "1", entry
         elif entry.is_dir() and _NAME.fullmatch(entry.name):
             for version, path in _versions(entry):
@@ -77,7 +83,7 @@ def _in_folder(folder: Path) -> Iterator[tuple[str, str, Path]]:
 def _versions(folder: Path) -> Iterator[tuple[str, Path]]:
     for inner in sorted(folder.iterdir()):
         if _VERSION.fullmatch(inner.name) and inner.is_dir():
-            files = sorted(path for path in inner.iterdir() if path.suffix in SUFFIXES)
+            files = sorted(path for path in inner.iterdir() if path.suffix in _suffixes())
             if files:
                 yield inner.name, files[0]
 
@@ -87,7 +93,7 @@ def _of_folder(folder: Path, version: str) -> dict[str, Path]:
     found = dict(_versions(folder))
     if found:
         return found
-    files = [path for path in folder.iterdir() if path.is_file() and path.suffix in SUFFIXES]
+    files = [path for path in folder.iterdir() if path.is_file() and path.suffix in _suffixes()]
     if len(files) != 1:
         raise OptionError(
             f"{folder} has {len(files)} model files, and one name is given for them",
@@ -224,9 +230,9 @@ class Repository:
             file = (root / path).resolve()
         except (OSError, ValueError):
             raise RequestError("the path of the model is no path", hint="name a file below the server's folder") from None
-        if not file.is_relative_to(root) or file.suffix not in SUFFIXES or not file.is_file():
+        if not file.is_relative_to(root) or file.suffix not in _suffixes() or not file.is_file():
             raise AccessDeniedError(
-                "there is no such model file in the folder of this server", hint=f"its files end in {', '.join(SUFFIXES)}"
+                "there is no such model file in the folder of this server", hint=f"its files end in {', '.join(_suffixes())}"
             )
         return file
 

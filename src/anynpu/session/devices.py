@@ -6,9 +6,10 @@ from os import PathLike
 from typing import TYPE_CHECKING
 
 from .. import chips
-from ..devices import choose_device
 from ..errors import ModelError
-from ..modelfile.recognise import RKNN_MAGIC, VIP_MAGIC, open_source
+from ..modelfile.recognise import open_source, vendor_of
+from ..vendors import Vendor, registry
+from ..vendors.devices import SOFTWARE, choose_device
 from .options import SessionOptions
 
 if TYPE_CHECKING:
@@ -25,20 +26,15 @@ def open_backend(
     device: str | DeviceFactory | None,
     weights_from: Backend | None,
 ) -> Backend:
-    """The backend for *device*: a name (see :mod:`anynpu.devices`), None for the machine's own, or an object that opens one."""
+    """The backend for *device*: a name (see :mod:`anynpu.vendors.devices`), None for the machine's own, or an object that opens one."""
     if isinstance(model, str) and is_remote(model):
         from . import remote
 
         return remote.open_backend(model, options, device, weights_from)
     if device is not None and not isinstance(device, str):
         return device.open_backend(model, options, weights_from)
-    if _family(model, options, device) == "vip":
-        from .. import vip
-
-        return vip.open_backend(model, options, device, weights_from)
-    from .. import rknn
-
-    return rknn.open_backend(model, options, device, weights_from)
+    opened: Backend = _vendor(model, options, device).open_backend(model, options, device, weights_from)
+    return opened
 
 
 def is_remote(model: object) -> bool:
@@ -50,17 +46,19 @@ def is_remote(model: object) -> bool:
     return isinstance(model, str) and model.startswith(REMOTE_SCHEMES)
 
 
-def _family(model: str | PathLike[str] | bytes, options: SessionOptions, device: str | None) -> str:
-    """Whose calls a session makes: what the device has, and else what the model is for. A provider that asks for another family than the
-    model's is refused by the model's backend."""
+def _vendor(model: str | PathLike[str] | bytes, options: SessionOptions, device: str | None) -> Vendor:
+    """Whose calls a session makes: those of the device, else those of the model. A provider that asks for another vendor than the model's
+    is refused by the model's backend."""
     if not options.family:
         choice = choose_device(device)
-        if choice.kind != "sim":
-            return choice.kind
+        if choice.kind != SOFTWARE:
+            return registry.get(choice.kind)
         if choice.detail:
-            return chips.get(choice.detail).family
+            return registry.of_chip(chips.get(choice.detail))
     try:
-        head = bytes(open_source(model).data[:4])
+        found = vendor_of(open_source(model).data)
     except ModelError:  # the backend says what is wrong with it
-        head = b""
-    return {VIP_MAGIC: "vip", RKNN_MAGIC: "rknn"}.get(head, options.family or "rknn")
+        found = None
+    if found is not None:
+        return found[0]
+    return registry.get(options.family) if options.family else registry.default()

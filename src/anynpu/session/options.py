@@ -17,6 +17,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 
 from ..errors import OptionError
+from ..vendors import registry
 
 __all__ = [
     "LayoutLike",
@@ -39,14 +40,6 @@ PathLikeStr = str | PathLike[str]
 OutputTypeLike = str | Mapping[str, str]
 """``float32`` (values; integers and booleans that are not quantised keep their type), ``model`` (the output's own type), a type's name, or
 one of these by output name."""
-
-PROVIDERS = {
-    "RKNPU2ExecutionProvider": "rknn",
-    "RKNNExecutionProvider": "rknn",
-    "VIPLiteExecutionProvider": "vip",
-    "AnynpuExecutionProvider": "",
-}
-"""The names of execution providers and the family that each asks for; none: whatever the model is."""
 
 DEFAULT_PLUGIN_FOLDER = "/usr/lib/rknpu/op_plugins/"
 
@@ -225,8 +218,14 @@ def parse_options(providers: object, provider_options: object) -> SessionOptions
             "provider options are given twice: inside providers and as provider_options",
             hint="give them in one of the two places",
         )
-    family = PROVIDERS[name] if name else ""
+    family = _providers()[name] if name else ""
     return _parse({**(inline or {}), **given}, family=family, provider=name)
+
+
+def _providers() -> dict[str, str]:
+    """The names of execution providers and the vendor that each asks for; none: whatever the model is."""
+    named = {name: vendor.name for vendor in registry.all_vendors() for name in vendor.providers}
+    return {**named, "AnynpuExecutionProvider": ""}
 
 
 def _provider(providers: object) -> tuple[str, Mapping[str, Any] | None]:
@@ -236,7 +235,7 @@ def _provider(providers: object) -> tuple[str, Mapping[str, Any] | None]:
     if len(entries) > 1:
         raise OptionError(
             f"exactly one execution provider is supported per session, got {len(entries)}",
-            hint=f"pass one of: {', '.join(PROVIDERS)}",
+            hint=f"pass one of: {', '.join(_providers())}",
         )
     entry = entries[0]
     options = None
@@ -246,8 +245,8 @@ def _provider(providers: object) -> tuple[str, Mapping[str, Any] | None]:
             raise OptionError(
                 f"the options of provider {entry!r} are {type(options).__name__}, not a dict", hint='pass [("name", {...})]'
             )
-    if not isinstance(entry, str) or entry not in PROVIDERS:
-        raise OptionError(f"unsupported execution provider: {entry!r}", hint=f"there are: {', '.join(PROVIDERS)}")
+    if not isinstance(entry, str) or entry not in _providers():
+        raise OptionError(f"unsupported execution provider: {entry!r}", hint=f"there are: {', '.join(_providers())}")
     return entry, options
 
 

@@ -18,6 +18,7 @@ from .. import convert
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
 from ..npu.memory import Buffer
 from ..tensor import DType, Layout, TensorSpec
+from ..vendors import registry
 from .backend import Memory
 from .nodes import type_string
 
@@ -27,9 +28,6 @@ if TYPE_CHECKING:
 __all__ = ["OrtValue"]
 
 Array = npt.NDArray[Any]
-
-DEVICES = ("npu", "rknpu2", "vip")
-"""Names for the device's memory; they mean the same."""
 
 VALUES = (DType.FLOAT32, DType.FLOAT16, DType.UINT8)
 
@@ -356,9 +354,10 @@ def is_cpu(device_type: str) -> bool:
     name = str(device_type).lower()
     if name == "cpu":
         return True
-    if name in DEVICES:
+    names = ("npu", *(name for vendor in registry.all_vendors() for name in vendor.memory_names))  # they mean the same
+    if name in names:
         return False
-    raise FeedError(f"there is no device {device_type!r}", hint=f"use one of: cpu, {', '.join(DEVICES)}")
+    raise FeedError(f"there is no device {device_type!r}", hint=f"use one of: cpu, {', '.join(names)}")
 
 
 def at_address(address: int, shape: tuple[int, ...], kind: DType) -> Array:

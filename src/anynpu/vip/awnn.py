@@ -26,10 +26,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..convert import convert
-from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ParameterError, ShapeError
 from ..lifetime import Closeable
 from ..tensor import DType, TensorSpec
+from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .info import TensorInfo
 from .library import Library, check, open_library
@@ -60,7 +60,7 @@ class Awnn(Closeable):
     """A network with its buffers: what ``awnn_create`` gives.
 
     :param model: a file
-    :param device: see :mod:`anynpu.devices`; or a library object
+    :param device: see :mod:`anynpu.vendors.devices`; or a library object
 
     Threads: runs of one context take turns, as in the vendor's source; everything else is for one thread at a time.
     """

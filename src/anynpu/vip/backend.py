@@ -8,7 +8,7 @@ here, unless a node inside the network does it. A ``.nb`` of the vendor's compil
 taken as the network's codes.
 
 Who owns what: the backend owns its first network, which its first lane uses and which the others are duplicated from; it stays
-while a backend that shares its weights is open (see :mod:`anynpu.lending`).
+while a backend that shares its weights is open (see :mod:`anynpu.vendors.lending`).
 
 Threads: see :mod:`anynpu.session.backend`. On V85x, which cannot duplicate, each lane loads the model again.
 """
@@ -28,7 +28,6 @@ from .. import chips, modelfile
 from .._vip import ffi
 from ..chips import Chip
 from ..convert import Conversion
-from ..devices import board_chip
 from ..errors import (
     AnynpuError,
     CallFailed,
@@ -37,22 +36,20 @@ from ..errors import (
     OptionError,
     UnsupportedCall,
 )
-from ..lending import Lender, session_errors
 from ..modelfile.recognise import FileKind, identify
 from ..npu import Buffer as HostBuffer
 from ..program import Model, Preprocess
 from ..session import Bound, Feed, Marks, Memory, SessionOptions
 from ..tensor import DType, Layout, TensorSpec
+from ..vendors.devices import board_chip
+from ..vendors.lending import Lender, session_errors
 from .buffer import ALIGNMENT, Buffer, create_params
 from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e
 from .info import TensorInfo
 from .interface import Library
 from .library import check, open_library
 from .network import Network
-from .software.buffers import BufferState
-from .software.handles import address_of
-from .software.library import SoftwareLibrary
-from .software.network import NetworkState
+from .table import VENDOR
 
 __all__ = ["VipBackend", "open_backend"]
 
@@ -66,7 +63,7 @@ def open_backend(
     weights_from: object = None,
 ) -> VipBackend:
     """The backend of a session for *model*."""
-    if options.family not in ("", "vip"):
+    if options.family not in ("", VENDOR.name):
         raise OptionError(
             f"the provider {options.provider} is for models of another family than VIPLite",
             hint="leave providers out, or name VIPLiteExecutionProvider",
@@ -80,7 +77,7 @@ def open_backend(
 class VipBackend(Lender[Network]):
     """One model on one VIPLite device."""
 
-    provider = "VIPLiteExecutionProvider"
+    provider = VENDOR.providers[0]
     library: Library
 
     def __init__(self, model: str | PathLike[str] | bytes, device: str | Library | None, weights_from: VipBackend | None) -> None:
@@ -97,13 +94,8 @@ class VipBackend(Lender[Network]):
         self.chip = chip.name
         self.cores = chip.cores
         self.core_masks: tuple[int, ...] = ()
-        self.lanes_on_demand = isinstance(self.library, SoftwareLibrary)
-        cores = f"{chip.cores} core{'' if chip.cores == 1 else 's'}"
-        self.description = (
-            f"software NPU, {chip.name}, {cores}"
-            if isinstance(self.library, SoftwareLibrary)
-            else f"{chip.name.upper()}, {self.library.description}, {cores}"
-        )
+        self.lanes_on_demand = self.library.lanes_on_demand
+        self.description = self.library.words(chip)
         self.input_ports = tuple(_InputPort(info, compiled) for info in self._root.inputs)
         self.output_infos = self._root.outputs
         self.inputs = tuple(port.logical for port in self.input_ports)
@@ -115,9 +107,9 @@ class VipBackend(Lender[Network]):
         self.metadata: Mapping[str, str] = {"rknn_custom_string": text} if text else {}
 
     def _chip(self) -> Chip:
-        state = self._state(self._root)
-        if state is not None:
-            return state.device.chip
+        known = self.library.chip_of(self._root.handle)
+        if known is not None:
+            return known
         name = board_chip()
         if name is None:
             number = self._root.hardware.customer_id
@@ -126,15 +118,10 @@ class VipBackend(Lender[Network]):
 
     def _compiled(self) -> Model | None:
         """The model itself, where it is one of ours."""
-        state = self._state(self._root)
-        if state is not None:
-            return state.model
+        known = self.library.model_of(self._root.handle)
+        if known is not None:
+            return known
         return modelfile.read(self._model) if identify(self._model) is FileKind.ANYNPU else None
-
-    def _state(self, network: Network) -> NetworkState | None:
-        if not isinstance(self.library, SoftwareLibrary):
-            return None
-        return self.library.handles.find(address_of(network.handle), NetworkState)
 
     # for the session
 
@@ -198,10 +185,7 @@ class VipMemory:
 
     @property
     def fd(self) -> int:
-        if self._fd is not None or not isinstance(self._library, SoftwareLibrary):
-            return -1 if self._fd is None else self._fd
-        state = self._library.handles.find(address_of(self.buffer.handle), BufferState)
-        return -1 if state is None else state.fd
+        return self._library.fd_of(self.buffer.handle) if self._fd is None else self._fd
 
     @property
     def offset(self) -> int:
@@ -317,18 +301,7 @@ class VipLane:
 
     def cancel(self) -> bool:
         """Stop the run, where the library can."""
-        if not self._running:
-            return False
-        library = self._library
-        if isinstance(library, SoftwareLibrary):
-            state = library.handles.find(address_of(self._handle), NetworkState)
-            if state is None:
-                return False
-            state.cancel()
-            return True
-        if "vip_cancel_network" in library.generation.missing:
-            return False
-        return bool(library.vip_cancel_network(self._handle) == 0)
+        return self._running and self._library.cancel(self._handle)
 
     def abandon(self) -> None:
         """Nothing waits for a lane's network: duplicates are made from the backend's first one, which only reads it."""

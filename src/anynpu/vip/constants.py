@@ -9,6 +9,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 __all__ = [
+    "status_name",
     "vip_bool_e",
     "vip_buffer_format_e",
     "vip_buffer_memory_type_e",
@@ -53,6 +54,15 @@ class vip_status_e(IntEnum):
     VIP_ERROR_CANCELED = -15
     VIP_ERROR_NAN_INF = -16
     VIP_ERROR_FUSA = -17
+
+
+def status_name(status: int) -> str:
+    """The name of what a call returned.
+
+    >>> status_name(0), status_name(-99)
+    ('VIP_SUCCESS', 'status -99')
+    """
+    return vip_status_e(status).name if status in vip_status_e._value2member_map_ else f"status {status}"
 
 
 class vip_buffer_format_e(IntEnum):

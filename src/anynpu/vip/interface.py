@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
-from .. import libraries
-from .._vip import lib
-from ..libraries import CallFailure
+from .._vip import ffi, lib
+from ..program import Model
+from ..vendors import libraries
+from ..vendors.libraries import CallFailure
 from .generations import Generation
 
-__all__ = ["CallFailure", "Library", "functions"]
+__all__ = ["CallFailure", "Library", "bindings", "functions"]
+
+
+def bindings() -> tuple[Any, Any]:
+    """The cffi module, for drop-in libraries: its types, and one C function per call."""
+    return ffi, lib
 
 
 @functools.lru_cache(maxsize=1)
 def functions() -> tuple[str, ...]:
     """The names of all functions of the interface."""
-    return libraries.functions_of(lib, "vip")
+    return libraries.functions_of(lib, "vip_")
 
 
 class Library(libraries.Library):
@@ -24,3 +31,13 @@ class Library(libraries.Library):
 
     generation: Generation
     """The form of the interface that the library has."""
+
+    def model_of(self, network: Any) -> Model | None:
+        """The model of a network, where it is known."""
+        del network
+        return None
+
+    def fd_of(self, buffer: Any) -> int:
+        """The descriptor of a buffer's memory; -1 where there is none."""
+        del buffer
+        return -1

@@ -17,7 +17,6 @@ answers makes no difference to it.
 from __future__ import annotations
 
 from .. import chips
-from ..devices import DeviceChoice
 from ..errors import (
     AnynpuError,
     DeviceError,
@@ -29,17 +28,19 @@ from ..errors import (
     ParameterError,
     UnsupportedCall,
 )
-from ..libraries import Meanings, OpenLibraries
+from ..vendors.devices import DeviceChoice
+from ..vendors.libraries import Meanings, OpenLibraries
 from .constants import vip_status_e
 from .interface import Library
 from .software.library import SoftwareLibrary
+from .table import VENDOR
 from .vendor import VendorLibrary
 
 __all__ = ["Library", "check", "open_library"]
 
 
 def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
-    """The library for *device* (see :mod:`anynpu.devices`); the same object for the same device, so networks can share
+    """The library for *device* (see :mod:`anynpu.vendors.devices`); the same object for the same device, so networks can share
     weights."""
     return _libraries.get(device)
 
@@ -52,13 +53,7 @@ def _vendor(path: str, reason: str) -> VendorLibrary:
     return VendorLibrary.find(path, reason=reason)
 
 
-_libraries: OpenLibraries[Library] = OpenLibraries(
-    "rknn",
-    lacks="VIPLite NPU",
-    hint="Rockchip's chips have the RKNN calls; or pass device='sim'",
-    software=_software,
-    vendor=_vendor,
-)
+_libraries: OpenLibraries[Library] = OpenLibraries(VENDOR, software=_software, vendor=_vendor)
 
 _CLASSES: dict[int, type[AnynpuError]] = {
     vip_status_e.VIP_ERROR_TIMEOUT: DeviceTimeout,

@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from .. import modelfile
 from .._vip import ffi
-from ..devices import DeviceChoice
 from ..errors import DeviceClosed, ParameterError, TensorNameError
 from ..lifetime import Closeable
 from ..program import Model
+from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .constants import (
     vip_create_network_type_e,
@@ -32,7 +32,6 @@ from .constants import (
 from .info import HardwareInfo, Profile, TensorInfo, read_info
 from .library import Library, check, open_library
 from .preflight import check_target
-from .vendor import VendorLibrary
 
 __all__ = ["Network", "query_hardware"]
 
@@ -63,7 +62,7 @@ class Network(Closeable):
     """A model on an NPU, through the VIPLite calls.
 
     :param model: a file, its bytes, or a compiled model
-    :param device: see :mod:`anynpu.devices`; or a library object
+    :param device: see :mod:`anynpu.vendors.devices`; or a library object
     :param priority: 0 to 255; of the networks that wait for a core, that with the highest runs first
     :param timeout: seconds for a run, waiting included; None for no limit
     :param core: the core to run on, where there is a choice
@@ -100,7 +99,7 @@ class Network(Closeable):
         handle = ffi.new("vip_network *")
         check(library, "vip_init", library.vip_init(video_memory))
         try:
-            if isinstance(library, VendorLibrary):
+            if library.genuine:
                 check_target(model, query_hardware(library).customer_id, genuine=True)
             check(library, "vip_create_network", library.vip_create_network(data, size, int(kind), handle))
         except BaseException:

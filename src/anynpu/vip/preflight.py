@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 from .. import chips, modelfile
+from ..chips import Chip
 from ..errors import ModelError
 from ..modelfile import vendorfile
 from ..modelfile.recognise import FileKind, identify
 
-__all__ = ["check_target", "model_target", "target_words"]
+__all__ = ["check_chip", "check_target", "chip_words", "model_target", "target_words"]
 
 
 def model_target(source: str | os.PathLike[str] | bytes) -> int | None:
@@ -55,3 +56,16 @@ def check_target(source: str | os.PathLike[str] | bytes, customer_id: int, *, ge
             f"binary target={target_words(target)}, actual target={target_words(customer_id)}: {name} is for another NPU",
             hint="compile the model for this chip",
         )
+
+
+def chip_words(chip: Chip) -> str:
+    """The NPU of a chip by its number, its name and its chips."""
+    return chip.name if chip.vip is None else target_words(chip.vip.customer_id)
+
+
+def check_chip(source: Path, chip: Chip) -> bool:
+    """Raise if *source* cannot run on *chip*; False if the file does not say for which NPU it is."""
+    if chip.vip is None or model_target(source) is None:
+        return False
+    check_target(source, chip.vip.customer_id)
+    return True

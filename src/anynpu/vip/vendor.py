@@ -5,29 +5,21 @@ from __future__ import annotations
 import ctypes
 import os
 from pathlib import Path
+from typing import Any
 
 from .._vip import ffi
 from ..errors import DeviceUnavailable
-from ..libraries import LoadedLibrary, find_library
+from ..vendors.libraries import LoadedLibrary, find_library
 from .generations import generation_of_version
 from .interface import Library, functions
+from .table import VENDOR
 
 __all__ = ["VendorLibrary"]
 
-NAMES = ("libNBGlinker.so", "libVIPlite.so")
-HELPERS = ("libVIPhal.so", "libVIPuser.so")
+NAMES, FOLDERS = VENDOR.library_names, VENDOR.library_folders
+HELPERS = VENDOR.library_helpers
 """What the two need; loaded first where it lies beside them, because a board does not always have its folder on the loader's
 path."""
-
-FOLDERS = (
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib/arm-linux-gnueabihf",
-    "/usr/local/lib",
-    "/vendor/lib64",
-    "/vendor/lib",
-)
 
 
 class VendorLibrary(LoadedLibrary, Library):
@@ -61,6 +53,10 @@ class VendorLibrary(LoadedLibrary, Library):
         """The library at *path*, or the first that is found where such libraries are."""
         hint = "install the libraries, name one with ANYNPU_VIP_LIBRARY, or ask for the software NPU with ANYNPU_DEVICE=sim"
         return find_library(cls, path, NAMES, FOLDERS, reason=reason, hint=hint)
+
+    def cancel(self, handle: Any) -> bool:
+        """Stop the run of a network, where this generation can."""
+        return "vip_cancel_network" not in self.generation.missing and bool(self.vip_cancel_network(handle) == 0)
 
     @property
     def description(self) -> str:

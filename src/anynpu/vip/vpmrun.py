@@ -21,15 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from .._vip import ffi
-from ..devices import DeviceChoice
 from ..errors import AnynpuError, JobCancelled, ParameterError
+from ..vendors.devices import DeviceChoice
 from .awnn import to_float
 from .constants import vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
 from .info import TensorInfo
 from .library import Library, check, open_library
 from .network import Network, query_hardware
 from .sample import Task, read_sample
-from .software.library import SoftwareLibrary
 
 __all__ = ["VpmOptions", "vpm_run"]
 
@@ -97,7 +96,7 @@ def _run(options: VpmOptions, write: Write, device: str | DeviceChoice | Library
     write(f"init vip lite, driver version=0x{library.vip_get_version():08x}...")
     check(library, "vip_init", library.vip_init(options.memory))
     try:
-        if isinstance(library, SoftwareLibrary):  # a board's driver prints this itself
+        if not library.genuine:  # a board's driver prints this itself
             write(f"VIPLite driver software version {library.generation.driver}")
         write("vip lite init OK.")
         write("")

@@ -22,9 +22,9 @@ from ... import chips, modelfile
 from ..._rknn import ffi
 from ...chips import Chip
 from ...errors import DeviceMemoryError, UnsupportedCall
-from ...libraries import Failures
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
+from ...vendors.libraries import Failures
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
 from ..interface import CallFailure, Library
 from .context import ModelContext
@@ -95,12 +95,23 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """Why the last call that failed in this thread did so."""
         return self._failures.last
 
+    lanes_on_demand = True
+
+    def chip_of(self, handle: int) -> Chip:
+        """The chip that a context runs on."""
+        return self._context(handle).device.chip
+
     def predicted_us(self, handle: int) -> float | None:
         """What the chip is predicted to take for a run of a context; None where there is no such context."""
         try:
             return self._context(handle).latency_us()
         except Refusal:
             return None
+
+    def cancel(self, handle: int) -> bool:
+        """Ask the run of a context to stop."""
+        control = self._context(handle).last_control
+        return control is not None and control.cancel()
 
     def device_for(self, chip: Chip) -> Device:
         """The device that stands for *chip*."""

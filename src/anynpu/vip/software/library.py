@@ -22,8 +22,9 @@ from typing import Any
 from ... import chips
 from ..._vip import ffi
 from ...chips import Chip
-from ...libraries import Failures
 from ...npu import Device, Engine
+from ...program import Model
+from ...vendors.libraries import Failures
 from ..constants import (
     vip_buffer_operation_type_e,
     vip_create_network_type_e,
@@ -105,6 +106,30 @@ class SoftwareLibrary(Library):
         if self.chip is None:
             return "software NPU, the chip of each model"
         return f"software NPU, {self.chip.name}, {self.chip.cores} core{'' if self.chip.cores == 1 else 's'}"
+
+    lanes_on_demand = True
+
+    def chip_of(self, handle: Any) -> Chip | None:
+        """The chip that a network runs on."""
+        network = self.handles.find(address_of(handle), NetworkState)
+        return None if network is None else network.device.chip
+
+    def model_of(self, network: Any) -> Model | None:
+        """The model of a network."""
+        found = self.handles.find(address_of(network), NetworkState)
+        return None if found is None else found.model
+
+    def fd_of(self, buffer: Any) -> int:
+        """The descriptor of a buffer's memory."""
+        found = self.handles.find(address_of(buffer), BufferState)
+        return -1 if found is None else found.fd
+
+    def cancel(self, handle: Any) -> bool:
+        """Stop the runs of a network."""
+        network = self.handles.find(address_of(handle), NetworkState)
+        if network is not None:
+            network.cancel()
+        return network is not None
 
     @property
     def initialised(self) -> bool:

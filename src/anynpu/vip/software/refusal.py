@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from ... import libraries
 from ...errors import (
     AnynpuError,
     DeviceClosed,
@@ -13,6 +12,7 @@ from ...errors import (
     ModelError,
     UnsupportedCall,
 )
+from ...vendors import libraries
 from ..constants import vip_status_e
 
 __all__ = ["Refusal", "Status", "status_of"]

@@ -8,15 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from .model import Chip, OperatorLimits, Source, VipIdentity
-from .operators import VIP_LIMITS
-from .support import calls, queries
+from ..chips.operators import COMMON_LIMITS
+from ..chips.support import calls, queries
+from ..vendors.chip import Chip, OperatorLimits, Source, VipIdentity
 
 __all__ = ["ALLWINNER"]
 
 KIB = 1024
 MIB = 1024 * KIB
 MHZ = 1_000_000
+
+_LIMITS = replace(
+    COMMON_LIMITS,
+    npu_operators=COMMON_LIMITS.npu_operators | {"Greater", "Less", "Equal", "Where", "LogSoftmax", "ArgMax", "Tile"},
+    softmax_axes=(1, 2, 3),
+    transpose_pixels_max=None,
+)
+"""No document gives the limits of a VIP: those of other NPUs, and the operators that its shader cores add."""
 
 _SDK = Source("vendor's SDK, chip configuration")
 _NO_RKNN = Source("VIPs have no RKNN API")
@@ -94,7 +102,7 @@ _V853 = Chip(
     matmul_types=(),
     calls=calls("none"),
     queries=queries("none"),
-    limits=VIP_LIMITS,
+    limits=_LIMITS,
     sources={
         **_SOURCES,
         "macs_per_cycle": _assumed("1 TOPS divided by the clock, rounded up to a multiple of 512"),

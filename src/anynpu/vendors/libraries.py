@@ -1,9 +1,10 @@
 """What the libraries of all vendors have in common: objects with the functions of a C interface as attributes.
 
-A family (``rknn``, ``vip``) adds its functions, its codes and its words. Behind such an object is either a file that was loaded
-(:class:`LoadedLibrary`) or the software NPU, which raises a :class:`Refusal` inside and notes it as a :class:`CallFailure`.
+A vendor adds its functions, its codes and its words. Behind such an object is either a file that was loaded (:class:`LoadedLibrary`) or the
+software NPU, which raises a :class:`Refusal` inside and notes it as a :class:`CallFailure`. Which of the two it is makes no difference to
+callers: what only some libraries can do is asked of all, and the base class says no.
 
-Who owns what: :class:`OpenLibraries` owns the libraries of one family; its lock protects the table and is held while a library is
+Who owns what: :class:`OpenLibraries` owns the libraries of one vendor; its lock protects the table and is held while a library is
 opened, so that each is opened once. They stay open until the process ends. :class:`Failures` keeps one note for each thread and
 needs no lock.
 """
@@ -21,8 +22,11 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from .devices import DeviceChoice, choose_device
-from .errors import AnynpuError, CallFailed, DeviceUnavailable, UnsupportedCall
+from ..errors import AnynpuError, CallFailed, DeviceUnavailable, UnsupportedCall
+from . import registry
+from .chip import Chip
+from .devices import SOFTWARE, DeviceChoice, choose_device
+from .table import Vendor
 
 __all__ = [
     "CallFailure",
@@ -40,9 +44,9 @@ CodeT = TypeVar("CodeT", bound=IntEnum)
 LibraryT = TypeVar("LibraryT", bound="Library")
 
 
-def functions_of(lib: Any, family: str) -> tuple[str, ...]:
-    """The names of all functions of an interface, from the extension module that declares them for *family*."""
-    return tuple(name.removeprefix("anynpu_") for name in dir(lib) if name.startswith(f"anynpu_{family}_"))
+def functions_of(lib: Any, prefix: str) -> tuple[str, ...]:
+    """The names of all functions of an interface that begin with *prefix*, from the extension module that declares them."""
+    return tuple(name.removeprefix("anynpu_") for name in dir(lib) if name.startswith(f"anynpu_{prefix}"))
 
 
 @dataclass(frozen=True)
@@ -61,12 +65,49 @@ class CallFailure:
 
 
 class Library:
-    """The base of library objects."""
+    """The base of library objects.
+
+    :ivar lanes_on_demand: whether a model may be opened again while it runs
+    :ivar genuine: whether it drives a real NPU, which executes the vendor's files and none of ours
+    """
+
+    lanes_on_demand = False
+    genuine = False
 
     @property
     def description(self) -> str:
         """What a user is told that he runs on."""
         return type(self).__name__
+
+    def words(self, chip: Chip, *details: str) -> str:
+        """What the user of a session is told that it runs on.
+
+        :param details: further facts about a real NPU
+        """
+        cores = f"{chip.cores} core{'' if chip.cores == 1 else 's'}"
+        if self.genuine:
+            return ", ".join((chip.name.upper(), self.description, *details, cores))
+        return f"software NPU, {chip.name}, {cores}"
+
+    def chip_of(self, handle: Any) -> Chip | None:
+        """The chip that the model behind *handle* runs on; None where the library does not say."""
+        del handle
+        return None
+
+    def predicted_us(self, handle: Any) -> float | None:
+        """The predicted time of a run; None on a real NPU, whose time is real."""
+        del handle
+        return None
+
+    def cancel(self, handle: Any) -> bool:
+        """Ask the run of *handle* to stop, from another thread; False where the library cannot."""
+        del handle
+        return False
+
+    def has(self, *names: str) -> bool:
+        """Whether the functions *names* can be called by their address."""
+        del names
+        return False
 
     def last_error(self) -> CallFailure | None:
         """Why the last call that failed in this thread did so; None where the library does not say."""
@@ -89,6 +130,7 @@ class LoadedLibrary(Library):
 
     noun = "library"
     """What the vendor calls it."""
+    genuine = True
 
     def __init__(self, path: str | os.PathLike[str], *, hint: str) -> None:
         self.path = os.fspath(path)
@@ -145,21 +187,15 @@ def find_library(
 
 
 class OpenLibraries(Generic[LibraryT]):
-    """The open libraries of one family: the same object for the same device.
+    """The open libraries of one vendor: the same object for the same device.
 
-    :param other: the kind of device that has another family's calls
-    :param lacks: what such a device does not have
-    :param hint: what to do with such a device
+    :param own: the vendor
     :param software: opens the software NPU as a chip, or as that of each model if the name is empty
     :param vendor: opens the vendor's library: a file, or any if the path is empty
     """
 
-    def __init__(
-        self, other: str, *, lacks: str, hint: str, software: Callable[[str], LibraryT], vendor: Callable[[str, str], LibraryT]
-    ) -> None:
-        self._other = other
-        self._lacks = lacks
-        self._hint = hint
+    def __init__(self, own: Vendor, *, software: Callable[[str], LibraryT], vendor: Callable[[str, str], LibraryT]) -> None:
+        self._own = own
         self._software = software
         self._vendor = vendor
         self._open: dict[tuple[str, str], LibraryT] = {}
@@ -170,13 +206,17 @@ class OpenLibraries(Generic[LibraryT]):
         if device is not None and not isinstance(device, (str, DeviceChoice)):
             return device
         choice = device if isinstance(device, DeviceChoice) else choose_device(device)
-        if choice.kind == self._other:
-            raise DeviceUnavailable(f"this device ({choice.reason}) has no {self._lacks}", hint=self._hint)
+        if choice.kind not in (SOFTWARE, self._own.name):
+            other = registry.get(choice.kind)
+            raise DeviceUnavailable(
+                f"this device ({choice.reason}) has no {self._own.interface} NPU",
+                hint=f"{other.title}'s chips have the {other.interface} calls; or pass device='{SOFTWARE}'",
+            )
         key = (choice.kind, choice.detail)
         with self._lock:
             if key not in self._open:
                 self._open[key] = (
-                    self._software(choice.detail) if choice.kind == "sim" else self._vendor(choice.detail, choice.reason)
+                    self._software(choice.detail) if choice.kind == SOFTWARE else self._vendor(choice.detail, choice.reason)
                 )
             return self._open[key]
 

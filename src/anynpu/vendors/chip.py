@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 __all__ = [
     "Chip",
@@ -175,6 +174,7 @@ class Chip:
 
     :ivar name: the catalogue's name, in lower case
     :ivar aliases: other names and variants that mean this entry
+    :ivar family: the name of the vendor, see :class:`anynpu.vendors.Vendor`
     :ivar library: the vendor's runtime library
     :ivar generation: the NPU's design
     :ivar vip: only for VIPs
@@ -202,8 +202,8 @@ class Chip:
 
     name: str
     aliases: tuple[str, ...]
-    family: Literal["rknn", "vip"]
-    library: Literal["librknnrt", "librknnmrt", "viplite"]
+    family: str
+    library: str
     generation: str
     vip: VipIdentity | None
     cores: int

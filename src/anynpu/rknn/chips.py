@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields, replace
 
-from .model import Chip, ConvTransposeLimits, MatMulRules, OperatorLimits, Range, Source
-from .operators import RKNN_LIMITS, RKNN_MULTICORE_ACTIVATIONS, RKNN_MULTICORE_OPERATORS
-from .support import calls, queries
+from ..chips.operators import COMMON_LIMITS
+from ..chips.support import calls, queries
+from ..vendors.chip import Chip, ConvTransposeLimits, MatMulRules, OperatorLimits, Range, Source
 
 __all__ = ["ROCKCHIP"]
 
 KIB = 1024
 MIB = 1024 * KIB
 MHZ = 1_000_000
+
+_MULTICORE_OPERATORS = frozenset({"Conv", "Add", "Concat", "Mul"})
+_MULTICORE_ACTIVATIONS = frozenset({"Relu", "Clip", "ThresholdedRelu", "PRelu", "LeakyRelu"})
 
 
 def _assumed(text: str) -> Source:
@@ -161,13 +164,13 @@ _RK3588 = Chip(
     quantized_types=("w8a8", "fp16"),
     float16=True,
     core_masks=(0, 1, 2, 4, 3, 7, 0xFFFF),
-    multicore_operators=RKNN_MULTICORE_OPERATORS,
-    multicore_activations=RKNN_MULTICORE_ACTIVATIONS,
+    multicore_operators=_MULTICORE_OPERATORS,
+    multicore_activations=_MULTICORE_ACTIVATIONS,
     matmul=_matmul_large(segment_k=8192, int4_c_block=8),
     matmul_types=_RK3588_PRODUCTS,
     calls=calls("multi"),
     queries=queries("multi"),
-    limits=replace(RKNN_LIMITS, conv_transpose=_STRIDES_1248),
+    limits=replace(COMMON_LIMITS, conv_transpose=_STRIDES_1248),
     sources={
         **_SOURCES,
         "macs_per_cycle": Source("published TRM and datasheet figures; 3x3 64->64 layers log exactly 1024"),
@@ -197,10 +200,10 @@ _RK3576 = replace(
     nhwc_output_alignment=1,
     quantized_types=("w8a8", "fp16", "w4a16"),
     core_masks=(0, 1, 2, 3, 0xFFFF),
-    multicore_activations=RKNN_MULTICORE_ACTIVATIONS | {"Sigmoid", "Tanh", "HardSwish", "Swish", "Mish"},
+    multicore_activations=_MULTICORE_ACTIVATIONS | {"Sigmoid", "Tanh", "HardSwish", "Swish", "Mish"},
     matmul=_matmul_large(segment_k=4096, int4_c_block=4),
     matmul_types=_RK3576_PRODUCTS,
-    limits=replace(RKNN_LIMITS, npu_operators=RKNN_LIMITS.npu_operators | {"Greater"}, transpose_pixels_max=None),
+    limits=replace(COMMON_LIMITS, npu_operators=COMMON_LIMITS.npu_operators | {"Greater"}, transpose_pixels_max=None),
     sources={
         **_SOURCES,
         "macs_per_cycle": _assumed("published latencies behave as 1024 dense"),
@@ -242,7 +245,9 @@ _RK3568 = replace(
     matmul_types=(_FLOAT16_SUMS, _INT8_SUMS),
     calls=calls("single"),
     queries=queries("single"),
-    limits=replace(RKNN_LIMITS, npu_operators=_without(RKNN_LIMITS, "Softmax"), softmax_axes=(), conv_transpose=_STRIDES_1248),
+    limits=replace(
+        COMMON_LIMITS, npu_operators=_without(COMMON_LIMITS, "Softmax"), softmax_axes=(), conv_transpose=_STRIDES_1248
+    ),
     sources={
         **_SOURCES,
         "clock_hz": _assumed("top of the 0.8-1.0 GHz that published latencies point to"),
@@ -268,7 +273,7 @@ _RK3562 = replace(
     nhwc_output_alignment=1,
     quantized_types=("w8a8", "fp16", "w8a16"),
     matmul={"int8": _matmul(16, (16, 32), (32, 16)), "float16": _matmul(8, (8, 32), (32, 8))},
-    limits=replace(RKNN_LIMITS, npu_operators=_without(RKNN_LIMITS, "Min")),
+    limits=replace(COMMON_LIMITS, npu_operators=_without(COMMON_LIMITS, "Min")),
     sources=_SOURCES,
 )
 
@@ -283,7 +288,7 @@ _RV1126B = replace(
     quantized_types=("w8a8", "fp16", "w4a16"),
     matmul=_matmul_large(segment_k=4096, int4_c_block=4),
     matmul_types=_RK3576_PRODUCTS,
-    limits=replace(RKNN_LIMITS, npu_operators=RKNN_LIMITS.npu_operators | {"Greater"}, transpose_pixels_max=None),
+    limits=replace(COMMON_LIMITS, npu_operators=COMMON_LIMITS.npu_operators | {"Greater"}, transpose_pixels_max=None),
     sources={
         **_SOURCES,
         "cores": _assumed("the support matrix groups it with the chips of one core"),
@@ -318,7 +323,7 @@ _RV1106 = replace(
     matmul_types=(),
     calls=calls("mini"),
     queries=queries("mini"),
-    limits=replace(RKNN_LIMITS, npu_operators=_without(RKNN_LIMITS, "GRU", "Gather")),
+    limits=replace(COMMON_LIMITS, npu_operators=_without(COMMON_LIMITS, "GRU", "Gather")),
     sources={
         **_SOURCES,
         "macs_per_cycle": _assumed("0.5 TOPS class; no latency per model is published"),
@@ -352,7 +357,9 @@ _RV1106B = replace(
     macs_per_cycle={"int8": 512},
     calls=calls("mini_b"),
     queries=queries("mini_b"),
-    limits=replace(RKNN_LIMITS, npu_operators=_without(RKNN_LIMITS, "LSTM", "GRU", "Gather", "Pow", "Min"), lstm_size_max=None),
+    limits=replace(
+        COMMON_LIMITS, npu_operators=_without(COMMON_LIMITS, "LSTM", "GRU", "Gather", "Pow", "Min"), lstm_size_max=None
+    ),
     sources={
         **_RV1106.sources,
         "cores": _AS_RV1106,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..vip.vpmrun import VpmOptions, vpm_run
+from .vpmrun import VpmOptions, vpm_run
 
 __all__ = ["command"]
 

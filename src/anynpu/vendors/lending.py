@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from .errors import DeviceClosed, ModelError, SessionModelError
+from ..errors import DeviceClosed, ModelError, SessionModelError
 
 __all__ = ["Lender", "session_errors"]
 
