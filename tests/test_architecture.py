@@ -48,7 +48,7 @@ ONLY_ITS_FACE = {("rknn", "session"), ("vip", "session")}
 
 OPTIONAL = {
     *("onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"),
-    *("starlette", "uvicorn", "grpc", "google", "prometheus_client", "opentelemetry", "ray"),
+    *("httptools", "grpc", "google", "prometheus_client", "opentelemetry", "ray"),
 }
 """Packages that are loaded at first use. The command line may import its own two at once."""
 
@@ -305,7 +305,7 @@ for name in sys.argv[1:]:
     report["changed"] += [f"{name}: {key}" for key in before if before[key] != after[key]]
     report["loaded"] += [
         f"{name}: {package}"
-        for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click", "starlette", "uvicorn", "grpc", "prometheus_client", "ray")
+        for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click", "httptools", "grpc", "prometheus_client", "ray")
         if package in sys.modules
     ]
 print(json.dumps(report))

@@ -54,16 +54,6 @@ def grpc_aio() -> Any:
     return _load("grpc.aio", "serve")
 
 
-def starlette(module: str) -> Any:
-    """A module of ``starlette``, such as ``routing``."""
-    return _load(f"starlette.{module}", "serve")
-
-
-def uvicorn(module: str = "") -> Any:
-    """The package ``uvicorn``, or a module of it."""
-    return _load(f"uvicorn.{module}" if module else "uvicorn", "serve")
-
-
 def httptools() -> Any:
     """The package ``httptools``."""
     return _load("httptools", "serve")

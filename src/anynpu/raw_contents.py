@@ -7,7 +7,7 @@ out of it as views, and what is left is a small message that protobuf reads; and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import numpy.typing as npt
 __all__ = ["field_of", "join_contents", "split_contents"]
 
 Array = npt.NDArray[Any]
+Wire = TypeVar("Wire", bound=bytes | memoryview)
 
 MAX_FIELDS = 4096
 """Fields that are looked at here; protobuf is quicker for messages with more."""
@@ -22,7 +23,7 @@ MAX_FIELDS = 4096
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 
 
-def split_contents(message: bytes, field: int) -> tuple[bytes, list[memoryview]]:
+def split_contents(message: Wire, field: int) -> tuple[Wire | bytes, list[memoryview]]:
     """A message without its fields number *field*, and these.
 
     A message that is broken comes back whole: protobuf says what it is.
@@ -99,7 +100,7 @@ def _packed(number: int) -> bytes:
     return bytes(digits)
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
+def _varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """A number and where it ends; an IndexError where it does not end."""
     number = shift = 0
     while True:

@@ -162,3 +162,30 @@ def test_control_can_be_switched_off(serve: Serve) -> None:
         with pytest.raises(InferenceServerException) as caught:
             client.unload_model("net")
         assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+
+
+def test_loading_takes_a_key_of_its_own_where_there_are_keys(serve: Serve) -> None:
+    control = "a-key-for-control-0123456789"
+    path = "/v2/repository/models/net/load"
+    for options, shown, status in (
+        ({"api_keys": (KEY,), "control_keys": (control,)}, {}, 401),
+        ({"api_keys": (KEY,), "control_keys": (control,)}, {"X-API-Key": KEY}, 403),
+        ({"api_keys": (KEY,), "control_keys": (control,)}, {"X-API-Key": control}, 200),
+        ({"api_keys": (KEY,)}, {"X-API-Key": KEY}, 403),
+        ({"control_keys": (control,)}, {}, 401),
+        ({"control_keys": (control,)}, {"Authorization": f"Bearer {control}"}, 200),
+    ):
+        server = serve(FakeDevice(), **options)
+        assert exchange(server, "POST", path, b"", shown)[0] == status, (options, shown)
+        code = {200: None, 401: "StatusCode.UNAUTHENTICATED", 403: "StatusCode.PERMISSION_DENIED"}[status]
+        with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+            found = None
+            try:
+                client.unload_model("net", headers={key.lower(): value for key, value in shown.items()})
+            except InferenceServerException as error:
+                found = error.status()
+            assert found == code
+    server = serve(FakeDevice(), api_keys=(KEY,), control_keys=(control,))
+    assert exchange(server, "POST", INFER, infer_body(), {"X-API-Key": control})[0] == 200  # it is good for the rest as well
+    with pytest.raises(OptionError, match="shorter than 16"):
+        ServeOptions(control_keys=("short",))

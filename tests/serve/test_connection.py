@@ -16,7 +16,8 @@ from session.fake import FakeDevice
 from waiting import PATIENCE, wait_until
 
 from anynpu.serve import Server
-from anynpu.serve.connection import ALIGNMENT, DIRECT, GRACE, MAX_HEAD_LENGTH
+from anynpu.serve.body import ALIGNMENT, MAX_HEAD
+from anynpu.serve.limits import GRACE
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
@@ -24,6 +25,8 @@ from .test_load import status_of
 
 SIZE = 100_000
 INFER = "/v2/models/net/infer"
+ANSWER = 16
+"""Bytes of the outputs of a fake device."""
 
 
 class Large(FakeDevice):
@@ -72,7 +75,6 @@ def test_a_large_body_lies_where_the_tensor_is_wanted(serve: Serve) -> None:
     device = Large()
     server = serve(device)
     body, length = large_body()
-    assert len(body) > DIRECT
     with connect(server) as connection:
         for pieces in (1, 7, 200):  # however it comes, also with its head
             data = head_of(body, length) + body
@@ -129,7 +131,7 @@ def test_a_refused_body_is_thrown_away_and_the_connection_goes_on(serve: Serve) 
             third.sendall(request)
             status, answer, _ = read_answer(third)
             assert (status, b"full queue" in answer) == (429, True)
-        assert status_of(server)["inflight_bytes"] == 2 * len(body)
+        assert status_of(server)["inflight_bytes"] == 2 * (len(body) + ANSWER)
         device.gate.set()
         assert (read_answer(first)[0], read_answer(second)[0]) == (200, 200)
         third.sendall(request)
@@ -137,7 +139,7 @@ def test_a_refused_body_is_thrown_away_and_the_connection_goes_on(serve: Serve) 
 
 
 def test_a_refusal_reaches_a_client_that_wants_its_connection_closed(serve: Serve) -> None:
-    server = serve(Large(), max_request_bytes=DIRECT * 4)
+    server = serve(Large(), max_request_bytes=SIZE)
     body, length = large_body()
     for pieces in (1, 20):
         with connect(server) as connection:
@@ -161,7 +163,7 @@ def test_a_client_that_goes_away_in_the_middle_of_its_body(serve: Serve) -> None
     for share in (0, 1000, len(body) // 2, len(body) - 1):
         with connect(server) as connection:
             connection.sendall(head_of(body, length) + body[:share])
-            wait_until(lambda: status_of(server)["inflight_bytes"] == len(body), "the body is expected")
+            wait_until(lambda count=share: status_of(server)["inflight_bytes"] == count, "what has arrived counts, and no more")
         wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
     assert device.writes == []
     wait_until(lambda: status_of(server)["connections"] == 1, "the connection is closed")
@@ -180,7 +182,7 @@ def test_a_body_that_stops_coming_is_not_waited_for(serve: Serve) -> None:
 
 
 def test_a_body_that_is_too_large_is_not_taken_in(serve: Serve) -> None:
-    server = serve(Large(), max_request_bytes=DIRECT * 4)
+    server = serve(Large(), max_request_bytes=SIZE)
     body, length = large_body()
     with connect(server) as connection:
         connection.sendall(head_of(body, length))
@@ -209,7 +211,7 @@ def test_a_head_that_does_not_end_is_refused(serve: Serve) -> None:
         connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n")
         try:
             for number in range(40):
-                connection.sendall(f"X-{number}: ".encode() + b"a" * (MAX_HEAD_LENGTH // 16) + b"\r\n")
+                connection.sendall(f"X-{number}: ".encode() + b"a" * (MAX_HEAD // 16) + b"\r\n")
                 time.sleep(0.002)
         except ConnectionError:
             pass

@@ -308,7 +308,7 @@ def test_a_crowd_with_large_bodies_is_refused_before_these_are_read(serve: Serve
     for one in crowd:  # heads alone: nobody has been accepted yet
         one.sendall(head + text)
     wait_until(lambda: one_model(server)["shed"] == 27, "all but three are refused")
-    assert status_of(server)["inflight_bytes"] == 3 * (size + len(text))
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 3 * len(text), "what has arrived counts")
     statuses: Counter[bytes] = Counter()
     for one in crowd:
         one.sendall(bytes(size))
@@ -438,7 +438,7 @@ def test_sizes_are_limited(serve: Serve) -> None:
     assert (status, "bytes of JSON" in answer.decode()) == (413, True)
     zipped = zlib.compress(b" " * 9_000)
     status, _, answer = exchange(server, "POST", INFER, zipped, {"Content-Encoding": "deflate"})
-    assert (status, "9000 bytes of JSON" in answer.decode()) == (413, True)
+    assert (status, "larger than 5000 bytes when unpacked" in answer.decode()) == (413, True)
     status, _, answer = exchange(server, "POST", INFER, bytes(10_001))
     assert (status, "10001 bytes" in answer.decode()) == (413, True)
     chunked = {"Transfer-Encoding": "chunked"}
@@ -543,9 +543,7 @@ def test_a_port_that_is_taken(serve: Serve) -> None:
         serve(FakeDevice(), grpc_port=server.grpc_port)
 
 
-@pytest.mark.parametrize(
-    "package", ["starlette.routing", "uvicorn", "grpc", "prometheus_client", "google.protobuf.descriptor_pb2"]
-)
+@pytest.mark.parametrize("package", ["httptools", "grpc", "prometheus_client", "google.protobuf.descriptor_pb2"])
 def test_a_missing_package_is_named(serve: Serve, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     root = package.partition(".")[0]
 

@@ -134,3 +134,16 @@ def test_the_history_of_a_model_that_was_loaded_anew_begins_anew() -> None:
     assert len(history.points("net:1")) == KEPT
     history.keep(["other:1"])
     assert history.points("net:1") == []
+
+
+def test_the_page_is_no_place_for_other_pages(serve: Serve) -> None:
+    server = serve(FakeDevice())
+    for path in ("/", "/status"):
+        _, headers, page = exchange(server, "GET", path)
+        policy = dict(part.split(maxsplit=1) for part in headers["content-security-policy"].split("; "))
+        assert policy["default-src"] == policy["frame-ancestors"] == "'none'"
+        assert policy["script-src"] == policy["style-src"] == "'self'"
+        assert not re.search(rb"<style|<script>|<script(?! src)| on\\w+=| style=", page)
+    for path, kind in (("/status.js", "text/javascript"), ("/status.css", "text/css")):
+        status, headers, _ = exchange(server, "GET", path)
+        assert (status, headers["content-type"]) == (200, f"{kind}; charset=utf-8")

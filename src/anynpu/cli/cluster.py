@@ -10,9 +10,11 @@ import typer
 
 from ..errors import OptionError
 from .serving import (
+    CONTROL_VARIABLE,
     AccessLogOption,
     ApiKeysOption,
     CertificateOption,
+    ControlKeysOption,
     ControlOption,
     DeviceOption,
     DrainOption,
@@ -74,6 +76,7 @@ def command(
     certificate: CertificateOption = None,
     private_key: PrivateKeyOption = None,
     api_keys: ApiKeysOption = None,
+    control_keys: ControlKeysOption = None,
     insecure: InsecureOption = False,
     control: ControlOption = True,
     access_log: AccessLogOption = False,
@@ -118,6 +121,7 @@ def command(
         certificate=certificate,
         private_key=private_key,
         api_keys=given_keys(api_keys),
+        control_keys=given_keys(control_keys, CONTROL_VARIABLE),
         insecure=insecure,
         control=control,
         access_log=access_log,

@@ -10,9 +10,11 @@ import typer
 
 from ..errors import OptionError
 from .serving import (
+    CONTROL_VARIABLE,
     AccessLogOption,
     ApiKeysOption,
     CertificateOption,
+    ControlKeysOption,
     ControlOption,
     DeviceOption,
     DrainOption,
@@ -65,6 +67,7 @@ def command(
     certificate: CertificateOption = None,
     private_key: PrivateKeyOption = None,
     api_keys: ApiKeysOption = None,
+    control_keys: ControlKeysOption = None,
     insecure: InsecureOption = False,
     control: ControlOption = True,
     load_root: Annotated[
@@ -112,6 +115,7 @@ def command(
         certificate=certificate,
         private_key=private_key,
         api_keys=given_keys(api_keys),
+        control_keys=given_keys(control_keys, CONTROL_VARIABLE),
         insecure=insecure,
         control=control,
         load_root=load_root,
@@ -124,4 +128,4 @@ def command(
         if not Path(model).exists() and not Path(path).exists():
             raise OptionError(f"there is no model file {path}", hint="name files, NAME=FILE, or folders")
     start_log(json_log)
-    Server(models, options).run()
+    Server(models, options, exits=True).run()

@@ -11,10 +11,12 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "CONTROL_VARIABLE",
     "KEY_VARIABLE",
     "AccessLogOption",
     "ApiKeysOption",
     "CertificateOption",
+    "ControlKeysOption",
     "ControlOption",
     "DeviceOption",
     "DrainOption",
@@ -37,6 +39,7 @@ __all__ = [
 ]
 
 KEY_VARIABLE = "ANYNPU_API_KEYS"
+CONTROL_VARIABLE = "ANYNPU_CONTROL_KEYS"
 
 HostOption = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 PortOption = Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of HTTP; 0: a free one.")]
@@ -63,19 +66,23 @@ PrivateKeyOption = Annotated[Path | None, typer.Option("--private-key", metavar=
 ApiKeysOption = Annotated[
     Path | None, typer.Option("--api-keys", metavar="FILE", help=f"Keys of clients, one a line; or in {KEY_VARIABLE}.")
 ]
+ControlKeysOption = Annotated[
+    Path | None,
+    typer.Option("--control-keys", metavar="FILE", help=f"Keys that may load and unload models; or in {CONTROL_VARIABLE}."),
+]
 InsecureOption = Annotated[bool, typer.Option("--insecure", help="Allow other machines without TLS and keys.")]
 ControlOption = Annotated[bool, typer.Option("--control/--no-control", help="Let clients load and unload models.")]
 AccessLogOption = Annotated[bool, typer.Option("--access-log", help="Log every request.")]
 JsonLogOption = Annotated[bool, typer.Option("--json-log", help="Log JSON, one object a line.")]
 
 
-def given_keys(file: Path | None) -> tuple[str, ...]:
-    """The keys of clients: from a file, or from the environment."""
+def given_keys(file: Path | None, variable: str = KEY_VARIABLE) -> tuple[str, ...]:
+    """Keys: from a file, or from a variable of the environment."""
     from ..serve.options import read_keys
 
     if file is not None:
         return read_keys(file)
-    return tuple(filter(None, os.environ.get(KEY_VARIABLE, "").split(",")))
+    return tuple(filter(None, os.environ.get(variable, "").split(",")))
 
 
 def start_log(as_json: bool) -> None:

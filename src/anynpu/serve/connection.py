@@ -1,12 +1,12 @@
-"""HTTP connections: large bodies go straight to their place, and nobody is waited for for ever.
+"""HTTP/1.1 connections: one request at a time, bounded in every phase, and nobody is waited for for ever.
 
-uvicorn parses heads (with httptools) and small bodies. A body of some size whose length is known is received by the kernel straight into
-the memory that the tensors will be views of; until the application asks for it, it stays in the socket, and if the application answers
-without having asked, what comes is thrown away unread, so that refusing a picture costs little.
+httptools parses heads; bodies are in :mod:`anynpu.serve.body`. A body stays in the socket until the handler asks for it. If the handler
+answers without having asked, what comes is thrown away unread, so that refusing a picture costs little. What a client sends behind a
+request is not read before that one is answered, and the next request does not begin before the client has taken the answer.
 
-uvicorn itself ends only connections that are idle between two requests. Each connection here has one timer, which is armed while the client
-owes something, and another while it does not read. A client that lets one run out is cut off. A connection above the limit takes the place
-of the one that has owed something for longest; if there is none, its request is refused, and above twice the limit it is cut off at once.
+A connection has one deadline, for what the client owes: the head, the body, or taking its answer. A client that lets it pass is cut off.
+When there are too many connections, a new one takes the place of the one that has owed something for longest. If there is none, its request
+is refused.
 
 Everything belongs to the event loop of the server: no lock.
 """
@@ -15,348 +15,472 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable, Callable
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any
-
-import numpy as np
+from urllib.parse import unquote
 
 from .. import _optional
-from .limits import Limits
+from ..errors import RequestError
+from .body import MAX_HEAD, Body, ChunkedBody
+from .failures import ClientGone
+from .limits import GRACE, Limits
 from .options import ServeOptions
 
-__all__ = ["BODY", "CROWDED", "GONE", "ConnectionEnded", "IncomingBody", "protocol_class"]
+__all__ = ["Connection", "Connections", "Request"]
 
-BODY = "anynpu.body"
-"""Where the scope of a request has its :class:`IncomingBody`, if it has one."""
+KEEP_ALIVE = 75.0
+"""Seconds that an idle connection stays: a camera that sends a picture now and then must not find it closed."""
 
-GONE = "anynpu.gone"
-"""In the scope of a request: a set of what is called when its client has gone."""
+MAX_HEADERS = 256
+"""Of one request."""
 
-CROWDED = "anynpu.crowded"
-"""In the scope of a request that came over a connection above the limit."""
-
-DIRECT = 2**16
-"""Bytes of a body that goes straight to its place."""
-
-MAX_HEAD_LENGTH = 2**16
-"""Bytes of the head of a request."""
-
-ALIGNMENT = 64
-"""Of tensors in memory: a cache line."""
-
-INTERIM = b"HTTP/1.1 100 "
-"""How the answer begins for which the client waits before it sends its body."""
-
-GRACE = 0.5
-"""Seconds that a client may owe something even if there are too many connections."""
+PIECE = 2**15
+"""Bytes that are received at a time before it is known where they belong."""
 
 SCRATCH = 2**18
-"""Bytes that are received at a time into memory that all connections share: heads, small bodies, and what is thrown away."""
+"""Bytes that are received at a time if they are thrown away, into memory that all connections share."""
+
+WRITE = 2**18
+"""Bytes of an answer that are handed to the transport at a time, and less than which go out together with their head."""
+
+LINGER = 2.0
+"""Seconds for which a client may go on sending what nobody wants, before it is cut off."""
+
+SINGLE = frozenset(
+    ("host", "content-length", "content-encoding", "authorization", "x-api-key", "origin", "inference-header-content-length")
+)
+"""Headers that must not come twice: a proxy might have looked at the other one."""
 
 
-class ConnectionEnded(Exception):
-    """The client went away before its body was there."""
+class Connections:
+    """What all HTTP connections of a server share.
 
-
-class IncomingBody:
-    """A body that is on its way.
-
-    :ivar length: its bytes
-    :ivar left: bytes that have not come yet
+    :param handle: answers a request, whatever happens
+    :ivar max_thrown: bytes of one request that are thrown away at most before its client is cut off
+    :ivar owing: connections whose clients owe something, in the order in which that began
     """
 
-    def __init__(self, length: int, flow: Any) -> None:
-        self.length = self.left = length
-        self.ended = False
-        self._flow = flow
-        self._early: list[bytes] = []  # what came along with the head
-        self._place: memoryview | None = None
-        self._there: asyncio.Future[None] | None = None
+    def __init__(self, options: ServeOptions, limits: Limits, handle: Callable[[Request], Awaitable[None]]) -> None:
+        self.options = options
+        self.limits = limits
+        self.handle = handle
+        self.parser: Any = _optional.httptools()
+        self.scratch = memoryview(bytearray(SCRATCH))  # filled and used up within one callback
+        self.max_thrown = max(options.max_request_bytes, 2**20) + SCRATCH
+        self.open: dict[Connection, None] = {}
+        self.owing: dict[Connection, None] = {}
+        self.ending = False
 
-    async def read(self, aligned: int = 0) -> memoryview:
-        """All of it. To be called once.
+    def make_room(self, now: float) -> bool:
+        """Cut off the client that has owed something for longest, if it had time enough: it must not keep others out."""
+        oldest = next(iter(self.owing), None)
+        if oldest is None or now - oldest.since < GRACE:
+            return False
+        oldest.abort()
+        return True
 
-        :param aligned: the byte that lies at the beginning of a cache line
-        """
-        memory = np.empty(self.length + ALIGNMENT, np.uint8)
-        start = -(memory.ctypes.data + aligned) % ALIGNMENT
-        self._place = memory[start : start + self.length].data
-        early, self._early, self.left = self._early, [], self.length
-        for piece in early:
-            self.take(piece)
-        if self.left:
-            self._there = asyncio.get_running_loop().create_future()
-            self._flow.resume_reading()
-            if self.ended:
-                raise ConnectionEnded
-            await self._there
-        return self._place
-
-    def buffer(self, scratch: memoryview) -> memoryview:
-        """Where the next bytes go: to their place, or nowhere."""
-        if self._place is None:
-            return scratch[: self.left]
-        return self._place[self.length - self.left :]
-
-    def take(self, piece: bytes) -> None:
-        """Bytes that came along with the head."""
-        if self._place is None:
-            self._early.append(piece)
-        else:
-            start = self.length - self.left
-            self._place[start : start + len(piece)] = piece
-        self.received(len(piece))
-
-    def received(self, nbytes: int) -> None:
-        """So many bytes more are where they belong."""
-        self.left -= nbytes
-        if not self.left and self._there is not None and not self._there.done():
-            self._there.set_result(None)
+    def cut_off_late(self, now: float) -> None:
+        """Cut off all whose deadline has passed; to be called several times a second."""
+        for connection in [one for one in self.open if one.deadline < now]:
+            connection.abort()
 
     def end(self) -> None:
-        """Nothing more comes."""
-        self.ended = True
-        if self._there is not None and not self._there.done():
-            self._there.set_exception(ConnectionEnded())
+        """No further requests: connections close when they have answered what they have."""
+        self.ending = True
+        for connection in list(self.open):
+            connection.end()
 
 
-class OneWrite:
-    """A transport that sends the pieces of an answer together: a head and a small body would else wake the client twice.
+class Request:
+    """One request, as far as its head, and the way to answer it.
 
-    What it has collected goes out with :meth:`flush`, which the connection calls at the end of an answer, or when there is much of it.
-
-    A connection that is closed while a body is on its way would take the answer with it: clients who send first and read then would find
-    it broken. Such a one is closed when the body has come, or its time is over.
-
-    :param awaiting: whether a body is on its way
+    :ivar crowded: whether it came over a connection above the limit
+    :ivar client: the address that it came from
+    :ivar when_gone: called when the client has gone
     """
 
-    def __init__(self, transport: Any, awaiting: Callable[[], bool]) -> None:
-        self._transport = transport
-        self._awaiting = awaiting
-        self._ending = False
-        self._pieces: list[bytes] = []
-        self._size = 0
+    __slots__ = ("_connection", "body", "client", "crowded", "expects", "headers", "keep_alive", "method", "path", "when_gone")
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+    def __init__(self, connection: Connection, method: str, path: str, headers: dict[str, str], keep_alive: bool) -> None:
+        self._connection = connection
+        self.method = method
+        self.path = path
+        self.headers = headers
+        self.keep_alive = keep_alive
+        self.crowded = connection.crowded
+        self.client = connection.client
+        self.expects = headers.get("expect", "").lower() == "100-continue"
+        self.body: Body | None = None
+        self.when_gone: set[Callable[[], None]] = set()
 
-    def write(self, data: bytes) -> None:
-        """Collect *data*."""
-        if len(data) >= DIRECT:
-            self.flush()
-            self._transport.write(data)
+    def drop(self) -> None:
+        """The server needs the room: cut the client off."""
+        self._connection.abort()
+
+    async def answer(self, status: int, parts: list[bytes], kind: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        """Send the answer, as quickly as the client takes it."""
+        connection = self._connection
+        self.keep_alive = self.keep_alive and connection.stays(self)
+        head = [b"HTTP/1.1 ", _status_line(status), _date(int(time.time())), b"content-type: ", kind]
+        head += [part for name, value in headers for part in (b"\r\n", name, b": ", value)]
+        head.append(b"\r\ncontent-length: %d\r\n" % sum(map(len, parts)))
+        head.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        if self.method == "HEAD":
+            parts = []
+        if sum(map(len, parts)) < WRITE:
+            connection.write(b"".join((*head, *parts)))
             return
-        self._pieces.append(data)
-        self._size += len(data)
-        if self._size >= DIRECT or data.startswith(INTERIM):
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what was collected."""
-        if self._pieces:
-            data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-            self._pieces, self._size = [], 0
-            self._transport.write(data)
-
-    def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
-        return self._ending or bool(self._transport.is_closing())
-
-    def close(self) -> None:
-        """Send what was collected, and close, though perhaps not at once."""
-        self.flush()
-        self._ending = self._awaiting()
-        if not self._ending:
-            self._transport.close()
-
-    def body_came(self) -> None:
-        """Nothing is on its way any more."""
-        if self._ending:
-            self._transport.close()
+        connection.write(b"".join(head))
+        for part in parts:
+            view = memoryview(part)
+            for start in range(0, len(view), WRITE):
+                await connection.drained()
+                connection.write(view[start : start + WRITE])
 
 
-def protocol_class(options: ServeOptions, limits: Limits) -> type[Any]:
-    """A protocol for uvicorn that keeps to the options."""
-    httptools: Any = _optional.httptools()
-    base: Any = _optional.uvicorn("protocols.http.httptools_impl").HttpToolsProtocol
-    scratch = memoryview(bytearray(SCRATCH))  # filled and used up within one callback, so all connections may share it
+class Connection(asyncio.BufferedProtocol):
+    """One connection.
 
-    owing: dict[Connection, None] = {}  # those whose timer runs, in the order in which it began
-
-    class Connection(base, asyncio.BufferedProtocol):  # type: ignore[misc]
-        """One connection."""
-
-        def __init__(self, *arguments: Any, **named: Any) -> None:
-            super().__init__(*arguments, **named)
-            self._body: IncomingBody | None = None  # of the request that is being received
-            self._direct = False  # whether the parser is done with that request
-            self._stage = "head"  # what the client owes; nothing once its request is there
-            self._head_bytes = 0
-            self._crowded = False
-            self._when_gone: set[Callable[[], None]] = set()
-            self._owed = ""
-            self._since = 0.0
-            self._owed_timer: asyncio.TimerHandle | None = None
-            self._unread_timer: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: Any) -> None:
-            wrapped: Any = OneWrite(transport, self._awaits_body)
-            super().connection_made(wrapped)
-            limits.connections += 1
-            if limits.connections > 2 * options.max_connections:
-                transport.abort()
-                return
-            self._crowded = limits.connections > options.max_connections and not self._make_room()
-            self._expect("head")
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            limits.connections -= 1
-            self._expect("")
-            self.resume_writing()
-            if self._body is not None:
-                self._body.end()
-            super().connection_lost(exc)
-            for call in tuple(self._when_gone):
-                call()
-
-        def get_buffer(self, sizehint: int) -> memoryview:
-            """Where the next bytes go."""
-            return self._body.buffer(scratch) if self._direct and self._body is not None else scratch
-
-        def buffer_updated(self, nbytes: int) -> None:
-            """They are there."""
-            if not self._direct:
-                self.data_received(bytes(scratch[:nbytes]))
-                return
-            assert self._body is not None
-            self._body.received(nbytes)
-            if not self._body.left:
-                self._direct = False
-                self.on_message_complete()
-                self._expect(self._stage)
-                self.transport.body_came()
-
-        def data_received(self, data: bytes) -> None:
-            """Heads, and bodies that are small or of unknown length."""
-            if self._stage == "head":
-                self._head_bytes += len(data)
-            super().data_received(data)
-            if self.transport.is_closing():
-                self._expect("")
-                return
-            if self._stage == "head" and self._head_bytes > MAX_HEAD_LENGTH:
-                self._refuse(
-                    b"431 Request Header Fields Too Large", f"the head of a request has more than {MAX_HEAD_LENGTH} bytes"
-                )
-                return
-            if self._body is not None and self._body.left:
-                self._direct = True
-                self.parser = httptools.HttpRequestParser(self)  # for the next request: this one's body does not come by it
-            self._expect(self._stage)
-
-        def on_message_begin(self) -> None:
-            """A request begins."""
-            super().on_message_begin()
-            self._stage = "head"
-            self._body = None
-
-        def on_headers_complete(self) -> None:
-            """Its head is there."""
-            self._stage, self._head_bytes = "body", 0
-            self.scope[GONE] = self._when_gone
-            if self._crowded:
-                self.scope[CROWDED] = True
-            length = _direct_length(self.headers)
-            alone = self.cycle is None or self.cycle.response_complete
-            if length and alone and not self.expect_100_continue and not self.parser.should_upgrade():
-                self._body = self.scope[BODY] = IncomingBody(length, self.flow)
-                self.flow.pause_reading()
-            super().on_headers_complete()
-
-        def on_body(self, body: bytes) -> None:
-            """A piece of a body."""
-            if self._body is None:
-                super().on_body(body)
-            else:
-                self._body.take(body)
-
-        def on_message_complete(self) -> None:
-            """All of the request is there."""
-            self._stage = ""
-            if self._body is not None:
-                self.flow.resume_reading()  # so that it is seen when the client goes away
-            super().on_message_complete()
-
-        def on_response_complete(self) -> None:
-            """All of the answer is written."""
-            self.transport.flush()
-            super().on_response_complete()
-            if self._direct:
-                self.flow.resume_reading()  # what nobody asked for is thrown away
-
-        def send_400_response(self, msg: str) -> None:
-            """What cannot be parsed."""
-            self._refuse(b"400 Bad Request", "this is no HTTP request that can be understood")
-
-        def pause_writing(self) -> None:
-            """The client does not take its answer."""
-            super().pause_writing()
-            if self._unread_timer is None:
-                self._unread_timer = self.loop.call_later(options.write_timeout, self.transport.abort)
-
-        def resume_writing(self) -> None:
-            """It does again."""
-            if self._unread_timer is not None:
-                self._unread_timer.cancel()
-                self._unread_timer = None
-            super().resume_writing()
-
-        def _awaits_body(self) -> bool:
-            return self._direct
-
-        def _make_room(self) -> bool:
-            """Cut off the client that has owed something for longest, if it had time enough: it must not keep others out."""
-            oldest = next(iter(owing), None)
-            if oldest is None or self.loop.time() - oldest._since < GRACE:
-                return False
-            oldest._expect("")
-            oldest.transport.abort()
-            return True
-
-        def _refuse(self, status: bytes, message: str) -> None:
-            if self.cycle is None or self.cycle.response_complete:  # or it would be taken for the answer to an earlier request
-                text = json.dumps({"error": message}).encode()
-                head = b"HTTP/1.1 %s\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
-                self.transport.write(head % (status, len(text)) + text)
-            self.transport.close()
-            self._expect("")
-
-        def _expect(self, what: str) -> None:
-            if what == self._owed:
-                return
-            self._owed = what
-            if self._owed_timer is not None:
-                self._owed_timer.cancel()
-                self._owed_timer = None
-                del owing[self]
-            if what:
-                self._since = self.loop.time()
-                owing[self] = None
-                seconds = options.header_timeout if what == "head" else options.body_timeout
-                self._owed_timer = self.loop.call_later(seconds, self.transport.abort)
-
-    return Connection
-
-
-def _direct_length(headers: list[tuple[bytes, bytes]]) -> int:
-    """The length of a body that can go straight to its place; 0 for any other.
-
-    >>> _direct_length([(b"content-length", b"1228800")])
-    1228800
+    :param client: the address of the other side
+    :param crowded: whether it is above the limit, so that its request is to be refused
+    :ivar deadline: when the client is cut off
+    :ivar since: when it began to owe something
+    :ivar made: whether it has begun; before that, there is TLS's handshake
     """
-    lengths = [value for name, value in headers if name == b"content-length"]
-    if len(lengths) != 1 or not lengths[0].isdigit() or any(name == b"transfer-encoding" for name, _ in headers):
-        return 0
-    length = int(lengths[0])
-    return length if length > DIRECT else 0
+
+    def __init__(self, shared: Connections, client: str, crowded: bool, closed: Callable[[], None]) -> None:
+        self._shared = shared
+        self._closed = closed
+        self._loop = asyncio.get_running_loop()
+        self.client = client
+        self.crowded = crowded
+        self.deadline = float("inf")
+        self.since = 0.0
+        self.made = False
+        self._transport: Any = None
+        self._lost = False
+        self._paused = False
+        self._drained: asyncio.Future[None] | None = None
+        self._reading = True
+        self._request: Request | None = None  # from the end of its head to the end of its answer
+        self._answered = False
+        self._task: asyncio.Task[None] | None = None
+        self._behind = b""  # what came behind that request
+        self._body: Body | None = None  # as long as some of it has not come
+        self._thrown = 0
+        self._lingering = False
+        self._parser: Any = None
+        self._new_head()
+
+    def connection_made(self, transport: Any) -> None:
+        """The client is there."""
+        self._transport = transport
+        self.made = True
+        self._shared.open[self] = None
+        if self._shared.ending:
+            transport.abort()
+        self._owes(self._shared.options.header_timeout)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client has gone."""
+        self._lost = True
+        self._shared.open.pop(self, None)
+        self._owes(None)
+        self._closed()
+        if self._body is not None:
+            self._body.fail(ClientGone())
+        self.resume_writing()
+        if self._request is not None:
+            for call in tuple(self._request.when_gone):
+                call()
+        self._parser = self._task = None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go."""
+        body = self._body
+        return self._shared.scratch[:PIECE] if body is None or not body.direct else body.buffer(self._shared.scratch)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """They are there."""
+        body = self._body
+        if self._lingering:
+            self._throw_away(nbytes)
+            return
+        if body is None or not body.direct:
+            self._feed(bytes(self._shared.scratch[:nbytes]))
+            return
+        if body.unwanted:
+            self._throw_away(nbytes)
+        body.came(nbytes)
+        if not body.left:
+            self._received()
+
+    def pause_writing(self) -> None:
+        """The client does not take its answer. It has one deadline for all of it, however often it takes a little."""
+        self._paused = True
+        if self._body is None and self.deadline == float("inf"):
+            self._owes(self._shared.options.write_timeout)
+
+    def resume_writing(self) -> None:
+        """It does again."""
+        self._paused = False
+        if self._drained is not None and not self._drained.done():
+            self._drained.set_result(None)
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Send, or raise if the client has gone."""
+        if self._lost:
+            raise ClientGone
+        self._transport.write(data)
+
+    async def drained(self) -> None:
+        """Return when the client has taken most of what was written."""
+        if self._paused and not self._lost:
+            self._drained = self._loop.create_future()
+            await self._drained
+            self._drained = None
+
+    def abort(self) -> None:
+        """Cut the client off."""
+        self._owes(None)
+        self._transport.abort()
+
+    def end(self) -> None:
+        """The server ends: a connection without a request is closed."""
+        if self._request is None:
+            self._close()
+
+    def stays(self, request: Request) -> bool:
+        """Whether the connection can go on after the answer to a request."""
+        body = self._body
+        if body is not None and (isinstance(body, ChunkedBody) or body.left > self._shared.max_thrown):
+            return False  # what nobody wants would take too long to throw away
+        return not (self._shared.ending or request.crowded)
+
+    def _new_head(self) -> None:
+        self._parser = self._shared.parser.HttpRequestParser(self)
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._head_bytes = 0
+        self._head_complete = False
+        self._end = b""  # the last bytes of what has come of the head
+
+    def on_url(self, url: bytes) -> None:
+        """Called by the parser, with a part of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called by the parser."""
+        self._headers.append((name, value))
+        if len(self._headers) > MAX_HEADERS:
+            raise RequestError(f"the request has more than {MAX_HEADERS} headers", hint="send fewer")
+
+    def on_headers_complete(self) -> None:
+        """Called by the parser."""
+        self._head_complete = True
+
+    def _feed(self, data: bytes) -> None:
+        """Heads, chunks, and what of a body came along with a head."""
+        while data and not self._lost:
+            if self._body is not None:
+                if self._body.unwanted:
+                    self._throw_away(len(data))
+                try:
+                    data = self._body.feed(data)
+                except RequestError as error:
+                    self._body.fail(error)
+                    self._lose_track()
+                    return
+                if self._body.left:
+                    return
+                self._received()
+            elif self._request is not None:
+                self._behind += data
+                self._pause()
+                return
+            else:
+                data = self._feed_head(data)
+
+    def _feed_head(self, data: bytes) -> bytes:
+        """Give the parser what belongs to the head; gives back the rest."""
+        joined = self._end + data
+        found = joined.find(b"\r\n\r\n")
+        end = len(data) if found < 0 else found + 4 - len(self._end)
+        if not self._head_bytes:
+            self._owes(self._shared.options.header_timeout)
+        self._end = joined[-3:] if found < 0 else b""
+        self._head_bytes += end
+        if self._head_bytes > MAX_HEAD:
+            self._refuse(431, f"the head of a request has more than {MAX_HEAD} bytes")
+            return b""
+        try:
+            self._parser.feed_data(data[:end])
+        except self._shared.parser.HttpParserUpgrade:
+            pass  # nobody need follow such a wish
+        except self._shared.parser.HttpParserCallbackError:
+            self._refuse(431, f"the request has more than {MAX_HEADERS} headers")
+            return b""
+        except self._shared.parser.HttpParserError:
+            self._refuse(400, "this is no HTTP request that can be understood")
+            return b""
+        if self._head_complete:
+            try:
+                self._begin(complete=found >= 0)
+            except RequestError as error:
+                self._refuse(400, str(error))
+                return b""
+        return data[end:]
+
+    def _begin(self, complete: bool) -> None:
+        """The head of a request is there."""
+        headers: dict[str, str] = {}
+        for raw, value in self._headers:
+            name = raw.decode("latin-1").lower()
+            if name in SINGLE and name in headers:
+                raise RequestError(f"the header {name} comes twice", hint="send it once")
+            headers[name] = value.decode("latin-1")
+        if not complete:
+            raise RequestError("the head ends without CR LF", hint="end its lines with CR LF")
+        try:
+            path = unquote((self._shared.parser.parse_url(self._url).path or b"").decode("latin-1"), errors="replace")
+        except self._shared.parser.HttpParserError:
+            raise RequestError("the target of the request is no URL", hint="send a path") from None
+        request = Request(self, self._parser.get_method().decode("latin-1"), path, headers, self._parser.should_keep_alive())
+        length = headers.get("content-length", "0")
+        if "transfer-encoding" in headers:
+            if headers["transfer-encoding"].strip().lower() != "chunked" or "content-length" in headers:
+                raise RequestError("the body comes in a way that is not understood", hint="send it chunked, or with its length")
+            self._body = ChunkedBody(self._wants_body)
+        elif not length.isascii() or not length.isdigit():
+            raise RequestError("the length of the body is no number", hint="send content-length as a whole number")
+        elif int(length):
+            self._body = Body(int(length), self._wants_body)
+        request.body = self._body
+        self._new_head()
+        self._request, self._answered, self._thrown = request, False, 0
+        if self._body is not None:
+            self._owes(self._shared.options.body_timeout)
+            self._pause()
+        else:
+            self._owes(None)
+        self._task = self._loop.create_task(self._respond(request))
+
+    def _wants_body(self) -> None:
+        """Called when somebody reads the body."""
+        if self._request is not None and self._request.expects and not self._paused:
+            self._request.expects = False
+            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self._resume()
+
+    async def _respond(self, request: Request) -> None:
+        try:
+            await self._shared.handle(request)
+            await self.drained()
+        except ClientGone:
+            pass
+        finally:
+            self._answered = True
+            if self._body is not None and not self._lost:
+                self._body.discard()
+                if request.expects:  # the client waits for a word that does not come, and then may or may not send
+                    request.keep_alive = False
+                self._resume()
+            else:
+                self._next()
+
+    def _received(self) -> None:
+        """All of the body has come."""
+        self._body = None
+        if self._answered:
+            self._next()
+        else:
+            self._owes(None)
+            self._resume()  # so that it is seen when the client goes away
+
+    def _next(self) -> None:
+        """The request is done with: on to the next one."""
+        request, self._request, self._task = self._request, None, None
+        if self._lost:
+            return
+        if request is None or not request.keep_alive or self._shared.ending:
+            self._close()
+            return
+        self._owes(KEEP_ALIVE, waits=True)
+        behind, self._behind = self._behind, b""
+        self._resume()
+        self._feed(behind)
+
+    def _throw_away(self, nbytes: int) -> None:
+        self._thrown += nbytes
+        if self._thrown > self._shared.max_thrown:
+            self.abort()
+
+    def _lose_track(self) -> None:
+        """What comes cannot be understood any more: it is thrown away, and the connection closes behind the answer."""
+        if self._request is not None:
+            self._request.keep_alive = False
+        self._body = None
+        self._lingering = True
+        if self._answered:
+            self._next()
+
+    def _refuse(self, status: int, message: str) -> None:
+        """Answer what is no request, and close."""
+        text = json.dumps({"error": message}).encode()
+        head = b"HTTP/1.1 %scontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
+        self._transport.write(head % (_status_line(status), len(text)) + text)
+        self._lingering = True
+        self._close()
+
+    def _close(self) -> None:
+        """Close when everything is written, and not wait for that for ever.
+
+        If the client is still sending, what it sends is thrown away for a moment: else the answer would be lost with the connection.
+        """
+        if self._lingering and self._transport.can_write_eof() and not self._transport.is_closing():
+            self._owes(LINGER)
+            self._resume()
+            self._transport.write_eof()
+        else:
+            self._owes(self._shared.options.write_timeout)
+            self._pause()
+            self._transport.close()
+
+    def _pause(self) -> None:
+        if self._reading and not self._transport.is_closing():
+            self._reading = False
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        if not self._reading and not self._transport.is_closing():
+            self._reading = True
+            self._transport.resume_reading()
+
+    def _owes(self, seconds: float | None, waits: bool = False) -> None:
+        """The client owes something, for so many seconds, or nothing.
+
+        :param waits: it does not keep others out meanwhile
+        """
+        now = self._loop.time()
+        self.deadline = float("inf") if seconds is None else now + seconds
+        self._shared.owing.pop(self, None)
+        if seconds is not None and not waits and not self._lost:
+            self.since = now
+            self._shared.owing[self] = None
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int) -> bytes:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}\r\n".encode()
+    except ValueError:
+        return f"{status} \r\n".encode()
+
+
+@lru_cache(maxsize=2)
+def _date(second: int) -> bytes:
+    return f"date: {formatdate(second, usegmt=True)}\r\n".encode()

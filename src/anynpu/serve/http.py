@@ -1,4 +1,4 @@
-"""The REST face: an ASGI application of Starlette's routes.
+"""The REST face: the routes of the protocol, and what each of them does with a request.
 
 A request whose client has gone is cancelled by its connection.
 """
@@ -11,98 +11,74 @@ import functools
 import json
 import logging
 import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from .. import _optional
-from ..errors import AccessDeniedError, AnynpuError, OverloadedError, RequestError
+from ..errors import AccessDeniedError, OverloadedError, RequestError
 from .configuration import configuration
-from .connection import BODY, CROWDED, GONE, ConnectionEnded, IncomingBody
+from .connection import Request
 from .faces import Model
 from .failures import ClientGone, failure_of, message_of
 from .model import InferRequest
 from .openapi import describe
 from .options import is_loopback
-from .rest import HEADER_LENGTH, OutputForms, decompress, encode_answer, header_length, parse_infer, parse_json
+from .rest import HEADER_LENGTH, OutputForms, encode_answer, header_length, parse_infer, parse_json
 from .service import NAME, Service
 from .status import page
+from .unpack import unpack
 
-__all__ = ["application", "description"]
+__all__ = ["Application", "description"]
 
 log = logging.getLogger("anynpu.serve")
 
-Scope = dict[str, Any]
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Handler = Callable[["Exchange"], Awaitable[None]]
 
 LARGE_JSON = 2**17
 """Bytes of JSON that are read or written by another thread than that of the event loop."""
 
-OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/", "/status")
+OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/", "/status", "/status.js", "/status.css")
 """Paths that need no key: they tell nothing but that the server is there."""
 
 
 class Exchange:
     """One request and its answer."""
 
-    def __init__(self, service: Service, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, service: Service, request: Request, parameters: dict[str, str]) -> None:
         self.service = service
-        self.parameters: dict[str, str] = scope.get("path_params", {})
-        self.headers = {key.decode("latin-1"): value.decode("latin-1") for key, value in scope["headers"]}
-        self.crowded = CROWDED in scope
-        self._incoming: IncomingBody | None = scope.get(BODY)
-        self._when_gone: set[Callable[[], None]] = scope.get(GONE, set())
-        self._receive = receive
-        self._send = send
-        self._held = 0
+        self.parameters = parameters
+        self.headers = request.headers
+        self._request = request
+        self._holding = service.limits.open(request.client, request.drop)
 
-    async def body(self) -> bytes | memoryview:
-        """All of the body, within the limits of the server."""
-        body = await self._small_body() if self._incoming is None else await self._large_body(self._incoming)
+    async def body(self, model: Model | None = None) -> bytes | memoryview:
+        """All of the body, within the limits of the server, and those of the model that it is for."""
+        incoming = self._request.body
+        if incoming is None:
+            return b""
+        limits, options = self.service.limits, self.service.options
         encoding = self.headers.get("content-encoding", "").strip().lower()
-        if encoding not in ("", "identity"):
-            body = await asyncio.to_thread(decompress, body, encoding, self.service.options.max_request_bytes)
-            self._hold(max(0, len(body) - self._held))
-        return body
-
-    async def _large_body(self, incoming: IncomingBody) -> memoryview:
-        """It goes straight to memory in which the first tensor behind the JSON begins a cache line."""
-        self._hold(incoming.length)
+        plain = encoding in ("", "identity")
         header = self.headers.get(HEADER_LENGTH, "")
-        try:
-            return await incoming.read(int(header) if header.isascii() and header.isdigit() and len(header) < 12 else 0)
-        except ConnectionEnded:
-            raise ClientGone from None
-
-    async def _small_body(self) -> bytes:
-        length = self.headers.get("content-length", "0")
-        self._hold(int(length) if length.isascii() and length.isdigit() else 0)
-        chunks: list[bytes] = []
-        size = 0
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            chunk = message.get("body", b"")
-            size += len(chunk)
-            if size > self._held:
-                self.service.limits.check_size(size)
-                self._hold(size - self._held)
-            chunks.append(chunk)
-            if not message.get("more_body", False):
-                break
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-    def _hold(self, nbytes: int) -> None:
-        self.service.limits.take(nbytes)
-        self._held += nbytes
+        text = int(header) if header.isascii() and header.isdigit() and len(header) < 12 else None
+        if model is None or text is None:
+            most = min(options.max_json_bytes, options.max_request_bytes)
+        else:
+            most = limits.max_body(model, min(text, options.max_json_bytes))
+        declared = int(self.headers.get("content-length", "0"))
+        limits.check_size(declared)
+        if plain and text is None:
+            limits.check_json(declared)
+        elif plain:
+            limits.check_size(declared, most)
+        # what is packed may be a little longer than what it holds
+        body = await incoming.read(self._holding, most if plain else most + most // 100 + 1024, text or 0)
+        return body if plain else await unpack(body, encoding, self._holding, most)
 
     def end(self) -> None:
         """Give back what the request held."""
-        self.service.limits.give(self._held)
-        self._held = 0
+        self._holding.close()
 
     @contextlib.contextmanager
     def cancelled_if_gone(self) -> Iterator[None]:
@@ -116,7 +92,7 @@ class Exchange:
             gone = True
             task.cancel()
 
-        self._when_gone.add(cancel)
+        self._request.when_gone.add(cancel)
         try:
             yield
         except asyncio.CancelledError:
@@ -124,17 +100,14 @@ class Exchange:
                 raise
             raise ClientGone from None
         finally:
-            self._when_gone.discard(cancel)
+            self._request.when_gone.discard(cancel)
 
     async def answer(
         self, status: int, parts: list[bytes], kind: bytes = b"application/json", *headers: tuple[bytes, bytes]
     ) -> None:
-        """Send the answer."""
-        length = str(sum(map(len, parts))).encode()
-        head = [(b"content-type", kind), (b"content-length", length), *headers]
-        await self._send({"type": "http.response.start", "status": status, "headers": head})
-        for index, part in enumerate(parts, 1):
-            await self._send({"type": "http.response.body", "body": part, "more_body": index < len(parts)})
+        """Send the answer. It counts as bytes in flight until the client has taken it."""
+        self._holding.add(sum(map(len, parts)))
+        await self._request.answer(status, parts, kind, list(headers))
 
     async def answer_json(self, document: Any, status: int = 200) -> None:
         """Send an answer of JSON."""
@@ -151,60 +124,92 @@ class Exchange:
                 (b"retry-after", str(math.ceil(error.retry_after)).encode()),
                 (b"retry-after-ms", str(math.ceil(error.retry_after * 1000)).encode()),
             ]
-        if self.crowded:
-            headers.append((b"connection", b"close"))
         if failure.status == 401:
             headers = [(b"www-authenticate", b"Bearer")]
         body = json.dumps({"error": message_of(error)}).encode()
         await self.answer(failure.status, [body], b"application/json", *headers)
 
 
-class Endpoint:
-    """The handlers of a path as an ASGI application, with errors as answers."""
+class Application:
+    """Answers requests, with errors as answers."""
 
-    def __init__(self, service: Service, handlers: Mapping[str, Handler]) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._handlers = handlers
         self._only_local = is_loopback(service.options.host) and not service.keys
+        handlers: dict[str, dict[str, Handler]] = {}
+        for method, path, handler in _ROUTES:
+            handlers.setdefault(path, {})[method] = handler
+        self._fixed = {path: methods for path, methods in handlers.items() if "{" not in path}
+        self._patterns = [
+            (re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", path)), methods) for path, methods in handlers.items() if "{" in path
+        ]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(self._service, scope, receive, send)
-        method = scope["method"]
+    async def handle(self, request: Request) -> None:
+        """Answer a request."""
+        methods, parameters = self._find(request.path)
+        exchange = Exchange(self._service, request, parameters)
         try:
-            if exchange.crowded:
+            if request.crowded:
                 raise OverloadedError("the server has too many connections", hint="come again in 1 s", retry_after=1.0)
-            self._check_access(exchange, scope["path"])
-            await self._handlers.get("GET" if method == "HEAD" else method, self._wrong_method)(exchange)
+            self._check_access(request)
+            handler = methods.get("GET" if request.method == "HEAD" else request.method)
+            if handler is None:
+                await _wrong_method(exchange, methods)
+            else:
+                await handler(exchange)
         except ClientGone:
             pass
-        except AnynpuError as error:
-            await exchange.fail(error)
         except Exception as error:  # the client must get an answer whatever happened
             await exchange.fail(error)
+            # a traceback has frames, and these have the body: nothing may live on because somebody still has the error
+            error.__traceback__ = None
         finally:
             exchange.end()
 
-    async def _wrong_method(self, exchange: Exchange) -> None:
-        if not self._handlers:
-            await exchange.answer_json({"error": "there is no such path; the protocol's begin with /v2"}, 404)
-            return
-        allowed = ", ".join(self._handlers)
-        body = json.dumps({"error": f"this path takes {allowed} and no other method"}).encode()
-        await exchange.answer(405, [body], b"application/json", (b"allow", allowed.encode()))
+    def _find(self, path: str) -> tuple[dict[str, Handler], dict[str, str]]:
+        if path in self._fixed:
+            return self._fixed[path], {}
+        for pattern, methods in self._patterns:
+            if found := pattern.fullmatch(path):
+                return methods, found.groupdict()
+        return {}, {}
 
-    def _check_access(self, exchange: Exchange, path: str) -> None:
-        headers = exchange.headers
+    def _check_access(self, request: Request) -> None:
+        headers = request.headers
         host = headers.get("host", "")
         if self._only_local and not _is_local(host):
             # a page of the web that made its name point at this machine
             raise AccessDeniedError(f"the server does not go by the name {host!r}", hint="address it as 127.0.0.1 or localhost")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
+        if origin is not None and _place_of(origin) != host:
             raise AccessDeniedError(
                 "pages of other servers may not use this one", hint="call it from a program, or from its own page"
             )
-        if path not in OPEN_PATHS:
-            self._service.keys.check(headers.get("authorization"), headers.get("x-api-key"))
+        if request.path not in OPEN_PATHS:
+            self._service.check_key(
+                headers.get("authorization"), headers.get("x-api-key"), _CONTROL.fullmatch(request.path) is not None
+            )
+
+
+_CONTROL = re.compile(r"/v2/repository/models/[^/]+/(un)?load")
+"""Paths that change which models there are."""
+
+
+async def _wrong_method(exchange: Exchange, methods: dict[str, Handler]) -> None:
+    if not methods:
+        await exchange.answer_json({"error": "there is no such path; the protocol's begin with /v2"}, 404)
+        return
+    allowed = ", ".join(methods)
+    body = json.dumps({"error": f"this path takes {allowed} and no other method"}).encode()
+    await exchange.answer(405, [body], b"application/json", (b"allow", allowed.encode()))
+
+
+def _place_of(origin: str) -> str | None:
+    """Host and port of an origin; None for what is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 @functools.lru_cache(maxsize=256)
@@ -269,7 +274,7 @@ async def _infer(exchange: Exchange) -> None:
 
     async def read(model: Model) -> InferRequest:
         nonlocal forms
-        body = await exchange.body()
+        body = await exchange.body(model)
         header = exchange.headers.get(HEADER_LENGTH)
         exchange.service.limits.check_json(len(body) if header is None else header_length(header, len(body)))
         given = exchange.parameters["model"], exchange.parameters.get("version", ""), body, header
@@ -341,9 +346,23 @@ async def _metrics(exchange: Exchange) -> None:
     await exchange.answer(200, [exchange.service.metrics.text()], b"text/plain; version=0.0.4; charset=utf-8")
 
 
+_PAGE_POLICY = (
+    b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src data:; "
+    b"frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+
+
 async def _status_page(exchange: Exchange) -> None:
-    policy = b"default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-    await exchange.answer(200, [page()], b"text/html; charset=utf-8", (b"content-security-policy", policy))
+    headers = (b"content-security-policy", _PAGE_POLICY), (b"x-content-type-options", b"nosniff")
+    await exchange.answer(200, [page("status.html")], b"text/html; charset=utf-8", *headers)
+
+
+async def _status_script(exchange: Exchange) -> None:
+    await exchange.answer(200, [page("status.js")], b"text/javascript; charset=utf-8", (b"x-content-type-options", b"nosniff"))
+
+
+async def _status_style(exchange: Exchange) -> None:
+    await exchange.answer(200, [page("status.css")], b"text/css; charset=utf-8", (b"x-content-type-options", b"nosniff"))
 
 
 async def _status_data(exchange: Exchange) -> None:
@@ -381,6 +400,8 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (  # looked through in this orde
     ("GET", "/metrics", _metrics),
     ("GET", "/", _status_page),
     ("GET", "/status", _status_page),
+    ("GET", "/status.js", _status_script),
+    ("GET", "/status.css", _status_style),
     ("GET", "/status/data", _status_data),
     ("GET", "/openapi.json", _description),
 )
@@ -392,13 +413,3 @@ def description(*, keyed: bool = False) -> dict[str, Any]:
     :param keyed: whether clients need a key
     """
     return describe([(method, path) for method, path, _ in _ROUTES], Service.version(), OPEN_PATHS, keyed=keyed)
-
-
-def application(service: Service) -> Any:
-    """The ASGI application."""
-    routing = _optional.starlette("routing")
-    handlers: dict[str, dict[str, Handler]] = {}
-    for method, path, handler in _ROUTES:
-        handlers.setdefault(path, {})[method] = handler
-    routes = [routing.Route(path, endpoint=Endpoint(service, methods)) for path, methods in handlers.items()]
-    return routing.Router(routes, redirect_slashes=False, default=Endpoint(service, {}))

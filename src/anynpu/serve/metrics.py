@@ -71,7 +71,7 @@ class Metrics:
             for each in figures.cores:
                 busy.add_metric((*own, each.label), each.busy_ms / 1000)
         yield from (waiting, running, shed, runs, busy)
-        yield core.GaugeMetricFamily("anynpu_inflight_bytes", "Size of the requests in the house.", self._limits.bytes)
+        yield core.GaugeMetricFamily("anynpu_inflight_bytes", "Bytes of requests and answers in flight.", self._limits.bytes)
         yield core.GaugeMetricFamily("anynpu_connections", "HTTP connections.", self._limits.connections)
 
     def sample(self) -> None:

@@ -317,6 +317,8 @@ _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
     ("GET", "/metrics"): _operation("metrics", "Figures for Prometheus", _page("text/plain")),
     ("GET", "/"): _operation("home", "The status page", _page("text/html")),
     ("GET", "/status"): _operation("status_page", "The status page", _page("text/html")),
+    ("GET", "/status.js"): _operation("status_script", "Its script", _page("text/javascript")),
+    ("GET", "/status.css"): _operation("status_style", "Its style", _page("text/css")),
     ("GET", "/status/data"): _operation("status", "What the status page shows", _answer("Figures", "Status")),
     ("GET", "/openapi.json"): _operation("description", "This description", _answer("OpenAPI 3.1", "Description")),
 }

@@ -44,6 +44,8 @@ class ServeOptions:
     :ivar certificate: file with the TLS certificate chain
     :ivar private_key: file with its private key
     :ivar api_keys: keys of which a client must show one; none: anybody may use the server
+    :ivar control_keys: keys of which a client must show one to load or unload models; if there are API keys and none of these, nobody
+        can. They are good for everything else as well
     :ivar insecure: allow other addresses than loopback without TLS or keys
     :ivar control: whether clients may load and unload models
     :ivar load_root: folder below which a client may name a model file to load; None: clients cannot name files
@@ -75,6 +77,7 @@ class ServeOptions:
     certificate: Path | None = None
     private_key: Path | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)
+    control_keys: tuple[str, ...] = field(default=(), repr=False)
     insecure: bool = False
     control: bool = True
     load_root: Path | None = None
@@ -88,7 +91,7 @@ class ServeOptions:
                 "TLS needs a certificate and its private key, and only one of them is given",
                 hint="give both, for example --certificate cert.pem --private-key key.pem",
             )
-        if any(len(key) < 16 for key in self.api_keys):
+        if any(len(key) < 16 for key in (*self.api_keys, *self.control_keys)):
             raise OptionError(
                 "an API key is shorter than 16 characters",
                 hint="make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",

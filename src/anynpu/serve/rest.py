@@ -6,7 +6,6 @@ Everything here is a pure function of what a client sent; whatever that is, the 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import RequestError, RequestTooLargeError
+from ..errors import RequestError
 from ..inference_protocol import DATATYPES, array_from_bytes, bytes_of, datatype_of, element_size
 from .model import InferAnswer, InferRequest
 from .regions import SharedPlace, SharedTensor, read_place
@@ -22,7 +21,6 @@ from .regions import SharedPlace, SharedTensor, read_place
 __all__ = [
     "HEADER_LENGTH",
     "OutputForms",
-    "decompress",
     "encode_answer",
     "header_length",
     "parse_infer",
@@ -67,24 +65,6 @@ def parse_json(data: bytes | memoryview) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RequestError(f"the body is a JSON {type(document).__name__}, not an object", hint="send {...}")
     return document
-
-
-def decompress(body: bytes | memoryview, encoding: str, most: int) -> bytes:
-    """A body without its compression, which must not become longer than *most*."""
-    if encoding not in ("gzip", "deflate"):
-        raise RequestError(f"the encoding {encoding!r} is not understood", hint="use gzip or deflate, or none")
-    reader = zlib.decompressobj(31 if encoding == "gzip" else 15)
-    try:
-        data = reader.decompress(body, most + 1)
-    except zlib.error as error:
-        raise RequestError(f"the body is no {encoding}: {error}", hint="send what the header Content-Encoding says") from None
-    if len(data) > most:
-        raise RequestTooLargeError(f"the body is larger than {most} bytes when unpacked", hint="send less at a time")
-    if not reader.eof:
-        raise RequestError(f"the {encoding} of the body ends too early", hint="send all of it")
-    if reader.unused_data:
-        raise RequestError(f"{len(reader.unused_data)} bytes are left behind the {encoding}", hint="send one compressed body")
-    return data
 
 
 def parse_infer(model: str, version: str, body: bytes | memoryview, header: str | None) -> tuple[InferRequest, OutputForms]:

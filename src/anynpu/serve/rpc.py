@@ -30,26 +30,37 @@ from ..inference_protocol import (
     messages,
 )
 from ..raw_contents import field_of, join_contents, split_contents
+from .body import MAX_HEAD
 from .configuration import configuration_message
 from .faces import Model
 from .failures import failure_of, message_of
+from .intake import Dropped, Intake
+from .limits import Holding
+from .listener import connection_bound
 from .model import InferAnswer, InferRequest
 from .regions import SharedTensor, read_place
 from .rest import MAX_AXES, MAX_EXTENT, MAX_TENSORS, read_parameters
 from .service import NAME, Service
+from .unpack import encoding_of, unpack
 
 __all__ = ["rpc_server"]
 
 log = logging.getLogger("anynpu.serve")
 
 Array = npt.NDArray[Any]
-Call = Callable[[bytes, Any], Awaitable[Any]]
+Call = Callable[[bytes | memoryview, Any], Awaitable[Any]]
 
 STREAM_DEPTH = 16
-"""Requests of one stream that are in the house at a time; the client waits with more."""
+"""Requests of one stream that are in flight at a time; the client waits with more."""
 
 OPEN_CALLS = ("ServerLive", "ServerReady")
-"""Calls that need no key."""
+"""Calls that need no key, and whose message is not even read."""
+
+CONTROL_CALLS = ("RepositoryModelLoad", "RepositoryModelUnload")
+"""Calls that change which models there are."""
+
+MAX_CALLS = 128
+"""Calls at a time on one connection."""
 
 _CONTENTS = {
     "BOOL": ("bool_contents", np.bool_),
@@ -81,13 +92,13 @@ def rpc_server(service: Service) -> Any:
     options = service.options
     calls = Calls(service)
     handlers = {}
-    for name in METHODS:  # all take and give bytes
+    # all take and give bytes; gRPC would read the message of a call that it knows to have one before it asks us whether it may come
+    for name in METHODS:
         if name == "ModelStreamInfer":
             handlers[name] = grpc.stream_stream_rpc_method_handler(calls.stream)
-        elif name == "ModelInfer":
-            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.answering(name, calls.infer))
         else:
-            handlers[name] = grpc.unary_unary_rpc_method_handler(calls.answering(name, calls.unary(name)))
+            call: Call = calls.infer if name == "ModelInfer" else calls.unary(name)
+            handlers[name] = grpc.stream_unary_rpc_method_handler(calls.answering(name, call))
     server = aio.server(
         options=[
             ("grpc.max_receive_message_length", options.max_request_bytes),
@@ -96,6 +107,15 @@ def rpc_server(service: Service) -> Any:
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+            ("grpc.per_message_decompression", 0),  # we unpack ourselves, and count before
+            ("grpc.http2.bdp_probe", 0),  # a call that is not read cannot send more than the first window
+            ("grpc.max_concurrent_streams", MAX_CALLS),
+            ("grpc.max_metadata_size", MAX_HEAD // 4),
+            ("grpc.absolute_max_metadata_size", MAX_HEAD // 4),
+            ("grpc.http2.max_ping_strikes", 2),
+            ("grpc.http2.max_requests_per_read", 8),
+            ("grpc.server_handshake_timeout_ms", round(options.header_timeout * 1000)),
+            ("grpc.max_allowed_incoming_connections", connection_bound(options.max_connections)),
         ],
         maximum_concurrent_rpcs=options.max_connections,
     )
@@ -109,37 +129,51 @@ class Calls:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._codes = _optional.grpc().StatusCode
+        self._intake = Intake(service.limits, service.options, _optional.grpc_aio().EOF)
         self._decode_error = _optional.protobuf("message").DecodeError
 
-    def answering(self, name: str, call: Call) -> Call:
-        """A handler for one call: checks the key, and tells errors as gRPC does."""
+    def answering(self, name: str, call: Call) -> Callable[[AsyncIterator[bytes], Any], Awaitable[Any]]:
+        """A handler for one call: checks the key before it receives the message, and tells errors as gRPC does."""
 
-        async def handle(data: bytes, context: Any) -> Any:
+        async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
+            holding: Holding | None = None
             try:
-                if name not in OPEN_CALLS:
-                    self._check_key(context)
-                return await call(data, context)
-            except AnynpuError as error:
-                failure: BaseException = error
+                if name in OPEN_CALLS:
+                    return await call(b"", context)  # whatever the message is
+                self._check_key(context, name in CONTROL_CALLS)
+                received = await self._intake.receive(context)
+                if received is None:
+                    raise RequestError("the call has no message", hint="send one")
+                data, holding = received
+                return await call(await self._unpacked(data, holding), context)
             except Exception as error:  # the client must get an answer whatever happened
-                log.exception("the call %s failed", name)
-                failure = error
-            await self._abort(context, failure)
+                if not isinstance(error, AnynpuError):
+                    log.exception("the call %s failed", name)
+                status = self._status(error)
+                error.__traceback__ = None  # its frames have the message
+            finally:
+                if holding is not None:
+                    holding.close()
+            await context.abort(*status)
 
         return handle
+
+    async def _unpacked(self, data: bytes, holding: Holding) -> bytes | memoryview:
+        encoding = encoding_of(data)
+        return data if not encoding else await unpack(data, encoding, holding, self._service.options.max_request_bytes)
 
     def unary(self, name: str) -> Call:
         """A call with a message of its own."""
         call: Callable[[Any, Any], Awaitable[Any]] = getattr(self, f"_{name}")
         request_class = getattr(messages(), METHODS[name][0])
 
-        async def handle(data: bytes, context: Any) -> bytes:
+        async def handle(data: bytes | memoryview, context: Any) -> bytes:
             answer: bytes = (await call(self._read(request_class, data), context)).SerializeToString()
             return answer
 
         return handle
 
-    async def infer(self, data: bytes, context: Any) -> bytes:
+    async def infer(self, data: bytes | memoryview, context: Any) -> bytes:
         """The call ``ModelInfer``."""
         return await self._infer(self._wire_request(data), context.time_remaining(), self._carrier(context))
 
@@ -148,21 +182,36 @@ class Calls:
         try:
             self._check_key(context)
         except AnynpuError as error:
-            await self._abort(context, error)
+            await context.abort(*self._status(error))
         carrier = self._carrier(context)
-        answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue(STREAM_DEPTH)
+        room = asyncio.Semaphore(STREAM_DEPTH)
+        answers: asyncio.Queue[asyncio.Task[Any] | None] = asyncio.Queue()
 
         async def accept() -> None:
-            try:
-                async for data in requests:
-                    await answers.put(asyncio.ensure_future(self._streamed(data, carrier)))
-            finally:
-                await answers.put(None)
+            soon = True
+            while True:
+                received: tuple[bytes, Holding] | OverloadedError | None
+                try:
+                    received = await self._intake.receive(context, soon)
+                except Dropped:
+                    raise
+                except OverloadedError as error:  # it came, and cannot be kept
+                    received = error
+                if received is None:
+                    return
+                soon = False
+                answers.put_nowait(asyncio.ensure_future(self._streamed(received, carrier)))
+                await room.acquire()
 
         reader = asyncio.ensure_future(accept())
+        reader.add_done_callback(lambda _: answers.put_nowait(None))
         try:
             while (task := await answers.get()) is not None:
                 yield await task
+                room.release()
+            failure = reader.exception()
+            if failure is not None:
+                await context.abort(*self._status(failure))
         finally:
             reader.cancel()
             while not answers.empty():
@@ -170,10 +219,14 @@ class Calls:
                 if left is not None:
                     left.cancel()
 
-    async def _streamed(self, data: bytes, carrier: Mapping[str, str]) -> bytes:
+    async def _streamed(self, received: tuple[bytes, Holding] | OverloadedError, carrier: Mapping[str, str]) -> bytes:
         answer = messages().ModelStreamInferResponse()
+        holding: Holding | None = None
         try:
-            request = self._wire_request(data)
+            if isinstance(received, OverloadedError):
+                raise received
+            data, holding = received
+            request = self._wire_request(await self._unpacked(data, holding))
             answer.infer_response.id = request.message.id
             return field_of(STREAMED_ANSWER, await self._infer(request, None, carrier))
         except AnynpuError as error:
@@ -181,17 +234,20 @@ class Calls:
         except Exception as error:  # one request must not end the stream of others
             log.exception("a request of a stream failed")
             answer.error_message = message_of(error)
+        finally:
+            if holding is not None:
+                holding.close()
         told: bytes = answer.SerializeToString()
         return told
 
-    def _wire_request(self, data: bytes) -> WireRequest:
+    def _wire_request(self, data: bytes | memoryview) -> WireRequest:
         rest, raw = split_contents(data, RAW_INPUTS)
         message = self._read(messages().ModelInferRequest, rest)
         return WireRequest(message, raw or message.raw_input_contents, len(data))
 
-    def _read(self, request_class: Any, data: bytes) -> Any:
+    def _read(self, request_class: Any, data: bytes | memoryview) -> Any:
         try:
-            return request_class.FromString(data)
+            return request_class.FromString(bytes(data))
         except self._decode_error:
             raise RequestError(
                 f"the message is no {request_class.__name__}", hint="does the client speak the protocol?"
@@ -201,15 +257,16 @@ class Calls:
         """The headers, if somebody wants to know which trace the request belongs to."""
         return {} if self._service.traces is None else _headers(context)
 
-    def _check_key(self, context: Any) -> None:
+    def _check_key(self, context: Any, control: bool = False) -> None:
         shown = _headers(context)
-        self._service.keys.check(shown.get("authorization"), shown.get("x-api-key"))
+        self._service.check_key(shown.get("authorization"), shown.get("x-api-key"), control)
 
-    async def _abort(self, context: Any, error: BaseException) -> None:
+    def _status(self, error: BaseException) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
+        """What the client of a call is told: code, message and metadata."""
         trailing: tuple[tuple[str, str], ...] = ()
         if isinstance(error, OverloadedError):
             trailing = (("retry-after-ms", str(math.ceil(error.retry_after * 1000))),)
-        await context.abort(getattr(self._codes, failure_of(error).code), message_of(error), trailing)
+        return getattr(self._codes, failure_of(error).code), message_of(error), trailing
 
     async def _ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's name
         return messages().ServerLiveResponse(live=True)
@@ -280,6 +337,8 @@ class Calls:
 
     async def _infer(self, request: WireRequest, remaining: float | None, carrier: Mapping[str, str]) -> bytes:
         async def read(model: Model) -> InferRequest:
+            limits = self._service.limits
+            limits.check_size(request.nbytes, limits.max_body(model, self._service.options.max_json_bytes))
             parsed = _request(request)
             if remaining is not None:
                 if remaining <= 0:
@@ -287,12 +346,8 @@ class Calls:
                 parsed.timeout = remaining if parsed.timeout is None else min(parsed.timeout, remaining)
             return parsed
 
-        self._service.limits.take(request.nbytes)
-        try:
-            message = request.message
-            answer = await self._service.infer("grpc", message.model_name, message.model_version, read, carrier)
-        finally:
-            self._service.limits.give(request.nbytes)
+        message = request.message
+        answer = await self._service.infer("grpc", message.model_name, message.model_version, read, carrier)
         return _answer(answer)
 
 

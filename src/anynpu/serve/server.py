@@ -4,27 +4,28 @@ One thread owns everything: the event loop, the HTTP and the gRPC server, the re
 and give their results to the loop. :meth:`Server.run` makes the calling thread that thread; :meth:`Server.start` makes a new one, so that a
 program or a test can go on. ``_ended`` and ``_started`` are the only things that threads share.
 
-Ending (SIGINT, SIGTERM or :meth:`Server.stop`): the server says that it is not ready, takes no new connections and refuses new requests,
-finishes what it has accepted for at most ``drain_timeout`` seconds, then unloads all models. A second signal ends it at once.
+Ending (SIGINT, SIGTERM, SIGHUP or :meth:`Server.stop`): the server says that it is not ready, takes no new connections and refuses new
+requests, finishes what it has accepted, then unloads all models; all of it within ``drain_timeout`` seconds. A second signal ends it at
+once. A process that is to end with the server ends when that time is over, whatever still runs in it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import os
 import signal
-import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from .. import _optional
 from ..errors import ServeError
-from .connection import protocol_class
-from .http import application
+from .connection import Connections
+from .http import Application
+from .listener import Listener, connection_bound, listen
 from .options import ServeOptions
 from .rpc import rpc_server
 from .service import Service
@@ -35,8 +36,8 @@ log = logging.getLogger("anynpu.serve")
 
 _START_TIMEOUT = 300.0
 
-KEEP_ALIVE = 75
-"""Seconds that an idle connection stays: a camera that sends a picture now and then must not find it closed."""
+_SETTLE = 1.0
+"""Seconds of the time for ending, or a tenth of it if that is less, in which nothing is waited for but models that close."""
 
 
 class Server:
@@ -44,12 +45,13 @@ class Server:
 
     :param models: ``PATH``, ``NAME=PATH``, ``NAME:VERSION=PATH``, or folders
     :param options: see :class:`ServeOptions`
+    :param exits: the process has nothing else to do: when it is told to end and the time for that is over, it ends, whatever still runs
 
     >>> with Server(["yolo.rknn"], ServeOptions(port=0, grpc_port=0)) as server:             # doctest: +SKIP
     ...     print(server.http_address, server.grpc_address)
     """
 
-    def __init__(self, models: Sequence[str | Path], options: ServeOptions | None = None) -> None:
+    def __init__(self, models: Sequence[str | Path], options: ServeOptions | None = None, *, exits: bool = False) -> None:
         self.options = options or ServeOptions()
         self._models = tuple(str(model) for model in models)
         self.port = self.options.port
@@ -59,6 +61,7 @@ class Server:
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
+        self._exits = exits
 
     @property
     def http_address(self) -> str:
@@ -114,47 +117,46 @@ class Server:
         options = self.options
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        http_socket = _listen(options.host, options.port)
+        listening = listen(options.host, options.port)
         try:
-            self.port = http_socket.getsockname()[1]
+            self.port = listening.getsockname()[1]
             service = self._make_service()
-            http = _http_server(service)
+            shared = Connections(options, service.limits, Application(service).handle)
+            http = Listener(listening, shared, connection_bound(2 * options.max_connections))
             rpc = None
             if options.grpc_port is not None:
                 rpc = rpc_server(service)
                 self.grpc_port = _add_port(rpc, options)
             await service.repository.load_all()
         except BaseException:
-            http_socket.close()
+            listening.close()
             raise
         if signals:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._loop.add_signal_handler(number, self._signalled, http)
-        serving = asyncio.ensure_future(http.serve(sockets=[http_socket]))
+            self._take_signals(http)
         sampling = asyncio.ensure_future(_sample(service))
         try:
+            http.start()
             if rpc is not None:
                 await rpc.start()
-            while not (http.started or serving.done()):  # uvicorn tells it in no other way
-                await asyncio.sleep(0.001)
             service.ready = True
             log.info("serving on http://%s and grpc://%s", self.http_address, self.grpc_address)
             self._started.set()
-            await asyncio.wait({serving, asyncio.ensure_future(self._stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+            await self._stop.wait()
         finally:
             sampling.cancel()
-            await self._end(service, http, rpc, serving)
+            await self._end(service, http, rpc)
 
     def _make_service(self) -> Service:
         return Service(self._models, self.options)
 
-    async def _end(self, service: Service, http: Any, rpc: Any, serving: asyncio.Future[None]) -> None:
+    async def _end(self, service: Service, http: Listener, rpc: Any) -> None:
         service.ending = True
-        log.info("ending; what was accepted is finished within %g s", self.options.drain_timeout)
-        http.should_exit = True
-        ends = [serving]
+        seconds = self.options.drain_timeout
+        log.info("ending; what was accepted is finished within %g s", seconds)
+        seconds -= min(_SETTLE, seconds / 10)
+        ends = [http.end(seconds)]
         if rpc is not None:
-            ends.append(asyncio.ensure_future(rpc.stop(self.options.drain_timeout)))
+            ends.append(rpc.stop(seconds))
         await asyncio.gather(*ends, return_exceptions=True)
         await service.repository.close()
         service.regions.close()
@@ -162,11 +164,32 @@ class Server:
             await asyncio.to_thread(service.traces.close)
         log.info("ended")
 
-    def _signalled(self, http: Any) -> None:
+    def _take_signals(self, http: Listener) -> None:
+        assert self._loop is not None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # a hangup that somebody ignores (nohup) or has a use for (a cluster) is not ours
+            if number != signal.SIGHUP or signal.getsignal(number) is signal.SIG_DFL:
+                self._loop.add_signal_handler(number, self._signalled, http)
+
+    def _signalled(self, http: Listener) -> None:
         assert self._stop is not None
         if self._stop.is_set():
-            http.force_exit = True
+            http.cut_off()
+        elif self._exits:
+            threading.Thread(target=_exit_after, args=(self.options.drain_timeout,), name="anynpu exit", daemon=True).start()
+            # also if some library keeps all threads of Python from running
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, self.options.drain_timeout + 1.0)
         self._stop.set()
+
+
+def _exit_after(seconds: float) -> None:
+    """End the process if it has not ended by then."""
+    threading.Event().wait(seconds)
+    log.error("not ended within %g s: something does not stop; the process ends without it", seconds)
+    for handler in (*log.handlers, *logging.getLogger("anynpu").handlers):
+        handler.flush()
+    os._exit(1)
 
 
 async def _sample(service: Service) -> None:
@@ -174,49 +197,6 @@ async def _sample(service: Service) -> None:
     while True:
         service.metrics.sample()
         await asyncio.sleep(1.0)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off only for sockets that say that they are TCP
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host.strip("[]"), port))
-        return listener
-    except OSError as error:
-        listener.close()
-        raise ServeError(f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another --host or --port") from None
-
-
-def _http_server(service: Service) -> Any:
-    uvicorn = _optional.uvicorn()
-    options = service.options
-
-    base: Any = uvicorn.Server
-
-    class QuietServer(base):  # type: ignore[misc]
-        """uvicorn's server without its handling of signals: ours ends both protocols."""
-
-        @contextlib.contextmanager
-        def capture_signals(self) -> Iterator[None]:
-            yield
-
-    config = uvicorn.Config(
-        application(service),
-        http=protocol_class(options, service.limits),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=max(1, round(options.drain_timeout)),
-        ssl_certfile=None if options.certificate is None else str(options.certificate),
-        ssl_keyfile=None if options.private_key is None else str(options.private_key),
-    )
-    return QuietServer(config)
 
 
 def _add_port(rpc: Any, options: ServeOptions) -> int:

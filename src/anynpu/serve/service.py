@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import metadata
@@ -40,7 +41,8 @@ class Service:
     def __init__(self, models: tuple[str, ...], options: ServeOptions, repository: Models | None = None) -> None:
         self.options = options
         self.limits = Limits(options)
-        self.keys = Keys(options.api_keys)
+        self.keys = Keys((*options.api_keys, *options.control_keys) if options.api_keys else ())
+        self._control_keys = Keys(options.control_keys)
         self.repository: Models = Repository(models, options) if repository is None else repository
         self.metrics = Metrics(self.repository, self.limits)
         self.traces = open_traces(options.trace, self.version())
@@ -84,6 +86,7 @@ class Service:
         outcome = "ok"
         trace = None if self.traces is None else self.traces.begin(protocol, name, carrier or {})
         failed: BaseException | None = None
+        answering = self.limits.open("answers")
         try:
             model = self.model(name, version)
             model.hold()
@@ -93,6 +96,7 @@ class Service:
                     request = await read(model)
                 finally:
                     announcement.withdraw()
+                answering.take(_answer_bytes(model, request))
                 if trace is not None:
                     trace.read(request, model.version)
                 answer = await self._infer(model, request)
@@ -113,11 +117,13 @@ class Service:
                 log.error("a request for model %s failed: %s", name, error, extra={"model": name})
             raise
         finally:
+            answering.close()
             seconds = time.perf_counter() - began
             labels = ("", "") if model is None else (model.name, model.version)
             self.metrics.record(*labels, protocol, outcome, seconds)
             if trace is not None:
                 trace.end(outcome, None if failed is None else failure_of(failed), failed)
+            failed = None  # its traceback has this frame, and would keep the request alive until the garbage collector comes
             if self.options.access_log:
                 fields: dict[str, Any] = {"model": name, "version": labels[1], "protocol": protocol, "outcome": outcome}
                 log.info("%s %s in %.2f ms", name, outcome, seconds * 1e3, extra={**fields, "ms": round(seconds * 1e3, 3)})
@@ -126,8 +132,9 @@ class Service:
         """Run a request, with what it shares with the client."""
         if not request.shared_inputs and not request.shared_outputs:
             return await model.infer(request)
-        size = sum(tensor.place.nbytes for tensor in request.shared_inputs.values())
-        self.limits.take(size)
+        holding, size = self.limits.open("shared memory"), sum(tensor.place.nbytes for tensor in request.shared_inputs.values())
+        self.limits.check_size(size)
+        holding.take(size)
         try:
             self.regions.check(request.shared_outputs)
             request.inputs.update(self.regions.read(request.shared_inputs))
@@ -135,11 +142,24 @@ class Service:
             self.regions.write(request.shared_outputs, answer.outputs)
             return answer
         finally:
-            self.limits.give(size)
+            holding.close()
 
     def extensions(self) -> list[str]:
         """Of the protocol that there are."""
         return [*EXTENSIONS, "system_shared_memory"] if self.regions.allowed else list(EXTENSIONS)
+
+    def check_key(self, authorization: str | None, own: str | None, control: bool) -> None:
+        """Raise unless the headers of a request show a key that is good enough.
+
+        :param control: whether it asks to load or unload a model, which takes a key of its own where there are keys
+        """
+        self.keys.check(authorization, own)
+        if control and (self.keys or self._control_keys) and not self._control_keys.accept(authorization, own):
+            raise AccessDeniedError(
+                "this key is not for loading and unloading models",
+                hint="use a key of --control-keys" if self._control_keys else "start the server with --control-keys",
+                known=bool(self.keys),
+            )
 
     def check_control(self) -> None:
         """Raise unless clients may load and unload models."""
@@ -172,6 +192,14 @@ class Service:
         if name and not version:
             models = [self.repository.get(name, each) for each in self.repository.versions(name)]
         return [_statistics(model) for model in models]
+
+
+def _answer_bytes(model: Model, request: InferRequest) -> int:
+    """What the outputs of a request will take."""
+    samples = max((array.shape[0] for array in request.inputs.values() if array.ndim), default=1) if model.batch else 1
+    runs = max(1, math.ceil(samples / model.batch)) if model.batch else 1
+    wanted = [output for output in model.outputs if not request.outputs or output.name in request.outputs]
+    return runs * sum(4 * math.prod(output.shape) for output in wanted)
 
 
 def _statistics(model: Model) -> dict[str, Any]:

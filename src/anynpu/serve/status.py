@@ -1,16 +1,18 @@
-"""The status page: one file without dependencies, which asks the server for its figures every second."""
+"""The status page: three files without dependencies, which ask the server for its figures every second."""
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import resources
 
 __all__ = ["page"]
 
 
-def page() -> bytes:
-    """The page.
+@cache
+def page(name: str) -> bytes:
+    """The page, its script or its style.
 
-    >>> page()[:15]
+    >>> page("status.html")[:15]
     b'<!doctype html>'
     """
-    return resources.files(__package__).joinpath("status.html").read_bytes()
+    return resources.files(__package__).joinpath(name).read_bytes()

@@ -88,7 +88,7 @@ def application(plan: PoolPlan, options: ServeOptions, boards: int, generation: 
         request_router_config=RequestRouterConfig(request_router_class="anynpu.serve.cluster.router.BoardRouter"),
     )
     # what belongs to the front stays there, its keys above all
-    own = replace(options, host="127.0.0.1", certificate=None, private_key=None, api_keys=(), insecure=False)
+    own = replace(options, host="127.0.0.1", certificate=None, private_key=None, api_keys=(), control_keys=(), insecure=False)
     return deployment.bind(plan.models, own, generation)
 
 

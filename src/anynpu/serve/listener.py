@@ -1,0 +1,183 @@
+"""The socket on which HTTP clients arrive.
+
+How many connections there may be is bounded by the options and by the descriptors that the process may have, of which some are kept for
+model files and sessions. A connection above that is closed at once. A few are accepted at a time, so that a burst of connections does
+not hold up the requests of those who are connected.
+
+Everything belongs to the event loop of the server: no lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import socket
+import ssl
+
+from ..errors import ServeError
+from .connection import Connection, Connections
+from .limits import Complaints
+from .options import ServeOptions
+
+__all__ = ["Listener", "connection_bound", "listen"]
+
+RESERVE = 128
+"""Descriptors that connections leave to the rest of the process."""
+
+ACCEPTS = 8
+"""Connections that are accepted before other things have their turn."""
+
+BACKLOG = 1024
+
+SWEEP = 0.1
+"""Seconds between two looks at the deadlines of all connections."""
+
+RETRY = 0.1
+"""Seconds until connections are accepted again if the system has no descriptors left."""
+
+
+def connection_bound(most: int, limit: int | None = None, used: int | None = None) -> int:
+    """How many connections of each protocol there may be: *most*, or what the descriptors of the process allow.
+
+    :param limit: descriptors that the process may have
+    :param used: those that it has already
+
+    >>> connection_bound(1024, limit=1024, used=96), connection_bound(1024, limit=20000, used=96)
+    (400, 1024)
+    """
+    if limit is None:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if limit == resource.RLIM_INFINITY:
+        return most
+    if used is None:
+        used = len(os.listdir("/proc/self/fd"))
+    return max(8, min(most, (limit - used - RESERVE) // 2))
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that clients can connect to."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio switches Nagle's algorithm off only for sockets that say that they are TCP
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+        listener.setblocking(False)
+        return listener
+    except OSError as error:
+        listener.close()
+        raise ServeError(f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another --host or --port") from None
+
+
+class Listener:
+    """Accepts connections, and ends them.
+
+    :param bound: connections that there may be, whatever they are good for
+    """
+
+    def __init__(self, listening: socket.socket, shared: Connections, bound: int) -> None:
+        self._socket = listening
+        self._shared = shared
+        self._bound = bound
+        self._loop = asyncio.get_running_loop()
+        self._tls = _tls_context(shared.options)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+        self._sweeping: asyncio.TimerHandle | None = None
+        self._empty = asyncio.Event()
+        self._too_many = Complaints("%d connections were closed at once: there are too many")
+        self._no_descriptors = Complaints("connections cannot be accepted (%d times): the process has no descriptors left")
+
+    def start(self) -> None:
+        """Let clients in."""
+        self._socket.listen(BACKLOG)
+        self._loop.add_reader(self._socket, self._accept)
+        self._sweep()
+
+    async def end(self, timeout: float) -> None:
+        """Let nobody in any more, wait until all requests are answered, and cut off who is left after *timeout* seconds."""
+        self.close()
+        self._shared.end()
+        if self._shared.limits.connections:
+            self._empty.clear()
+            try:
+                await asyncio.wait_for(self._empty.wait(), timeout)
+            except (asyncio.TimeoutError, TimeoutError):
+                self.cut_off()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+
+    def close(self) -> None:
+        """Let nobody in any more. May be called twice."""
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def cut_off(self) -> None:
+        """End all connections."""
+        for connection in list(self._shared.open):
+            connection.abort()
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _accept(self) -> None:
+        limits, options = self._shared.limits, self._shared.options
+        for _ in range(ACCEPTS):
+            try:
+                accepted, address = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                self._no_descriptors.add()
+                self._loop.remove_reader(self._socket)
+                self._retry = self._loop.call_later(RETRY, self._loop.add_reader, self._socket, self._accept)
+                return
+            crowded = limits.connections >= min(options.max_connections, self._bound)
+            if crowded and self._shared.make_room(self._loop.time()):
+                crowded = False
+            if limits.connections >= min(2 * options.max_connections, self._bound + ACCEPTS):
+                self._too_many.add()
+                accepted.close()
+                continue
+            accepted.setblocking(False)
+            limits.connections += 1
+            connection = Connection(self._shared, str(address[0]), crowded, self._closed)
+            task = self._loop.create_task(self._connect(accepted, connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
+        """Shake hands, if there is TLS."""
+        given = {} if self._tls is None else {"ssl_handshake_timeout": self._shared.options.header_timeout}
+        try:
+            await self._loop.connect_accepted_socket(lambda: connection, accepted, ssl=self._tls, **given)
+        except (OSError, asyncio.CancelledError):  # of TLS, or the client has gone already
+            accepted.close()
+            if not connection.made:
+                self._closed()
+
+    def _closed(self) -> None:
+        self._shared.limits.connections -= 1
+        if not self._shared.limits.connections:
+            self._empty.set()
+
+    def _sweep(self) -> None:
+        self._shared.cut_off_late(self._loop.time())
+        self._sweeping = self._loop.call_later(SWEEP, self._sweep)
+
+
+def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
+    if options.certificate is None or options.private_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(options.certificate, options.private_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ServeError(f"the TLS certificate cannot be read: {error}", hint="look at --certificate and --private-key") from None
+    return context

@@ -1,0 +1,334 @@
+"""Clients that mean harm: what they send is bounded in every phase, and they lose before those who behave."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import gzip
+import json
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton_grpc
+from session.fake import FakeDevice
+from tritonclient.utils import InferenceServerException
+from waiting import wait_until
+
+from anynpu.errors import OverloadedError, RequestError, RequestTooLargeError
+from anynpu.inference_protocol import SERVICE
+from anynpu.serve import ServeOptions, Server
+from anynpu.serve.body import Body, ChunkedBody
+from anynpu.serve.connection import MAX_HEADERS
+from anynpu.serve.http import Exchange
+from anynpu.serve.limits import GRACE, Complaints, Limits
+from anynpu.serve.model import InferRequest
+from anynpu.serve.unpack import FREE, MAX_RATIO, STEP, pieces, unpack
+from anynpu.tensor import DType, TensorSpec
+
+from .conftest import Serve, exchange, infer_body
+from .test_connection import SIZE, Large, connect, head_of, large_body, read_answer
+from .test_load import Clock, status_of
+
+INFER = "/v2/models/net/infer"
+KEY = "a-key-of-the-tests-0123456789"
+CHUNKED = f"POST {INFER} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+
+
+def answer_to(server: Server, beginning: bytes, more: bytes, times: int = 4000) -> tuple[bytes, int]:
+    """Send *more* again and again until the server has had enough: its answer, and how often it took it."""
+    with connect(server) as client:
+        client.sendall(beginning)
+        sent = 0
+        try:
+            while sent < times:
+                client.sendall(more)
+                sent += 1
+        except ConnectionError:
+            pass
+        answer = b""
+        try:
+            while piece := client.recv(65536):
+                answer += piece
+        except ConnectionError:
+            pass
+        return answer, sent
+
+
+@pytest.mark.parametrize(
+    ("beginning", "more", "status"),
+    [
+        (CHUNKED + b"1\r\n{\r\n0\r\n", b"X: " + b"y" * 1000 + b"\r\n", 400),
+        (CHUNKED + b"1\r\n{\r\n0\r\n", b"X" * 1000, 400),
+        (CHUNKED, b"1;" + b"x" * 1000 + b"\r\n \r\n", 400),
+        (CHUNKED, b"1\r\n \r\n" * 100, 400),
+        (CHUNKED, b"0" * 1000, 400),
+        (b"", b"\r\n" * 500, 431),
+        (b"GET / HTTP/1.1\r\n", b"x" * 1000, 431),
+        (b"GET /", b"x" * 1000, 431),
+        (b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * MAX_HEADERS, b"X: y\r\n", 431),
+    ],
+    ids=["trailers", "trailer", "extensions", "tiny chunks", "size", "empty lines", "header", "target", "headers"],
+)
+def test_what_is_not_body_is_bounded(serve: Serve, beginning: bytes, more: bytes, status: int) -> None:
+    server = serve(FakeDevice())
+    answer, sent = answer_to(server, beginning, more)
+    assert sent < 4000 or answer
+    assert not answer or answer.startswith(b"HTTP/1.1 %d " % status)
+    wait_until(lambda: status_of(server)["connections"] == 1, "the connection is closed")
+    assert exchange(server, "POST", INFER, infer_body())[0] == 200
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"x\r\n", b"-1\r\n", b"1\n{\r\n", b"1\r\n{x", b"+1\r\n", b"0x1\r\n", b"\r\n", b"1\r{\r\n", b"f" * 16 + b"\r\n"]
+)
+def test_what_is_no_chunk_is_told_so(serve: Serve, wrong: bytes) -> None:
+    server = serve(FakeDevice())
+    with connect(server) as client:
+        client.sendall(CHUNKED + wrong + b"0\r\n\r\n")
+        assert read_answer(client)[0] == 400
+        assert client.recv(100) == b""
+
+
+def silent_calls(channel: grpc.Channel, count: int, method: str, wait: threading.Event, **metadata: str) -> list[Any]:
+    """Calls that never send their message."""
+
+    def nothing() -> Iterator[bytes]:
+        wait.wait(60)
+        yield from ()
+
+    call = channel.stream_unary(f"/{SERVICE}/{method}")
+    return [call.future(nothing(), metadata=tuple(metadata.items()), timeout=50) for _ in range(count)]
+
+
+def test_keys_are_checked_before_a_message_is_read(serve: Serve) -> None:
+    server = serve(FakeDevice(), api_keys=(KEY,))
+    done = threading.Event()
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        for method in ("ModelInfer", "ModelMetadata", "RepositoryModelLoad"):
+            (call,) = silent_calls(channel, 1, method, done)
+            assert call.code() == grpc.StatusCode.UNAUTHENTICATED
+        (call,) = silent_calls(channel, 1, "ServerLive", done)
+        assert call.code() == grpc.StatusCode.OK  # whoever asks how the server is need not send anything
+        done.set()
+
+
+def test_calls_that_do_not_send_do_not_keep_others_out(serve: Serve) -> None:
+    server = serve(FakeDevice(), max_inflight_bytes=2**20, max_request_bytes=2**20)  # there is room for one message
+    done = threading.Event()
+    with grpc.insecure_channel(server.grpc_address) as channel, triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        silent = silent_calls(channel, 20, "ModelInfer", done)
+        tensor = triton_grpc.InferInput("x", [1, 4], "FP32")
+        tensor.set_data_from_numpy(np.ones((1, 4), np.float32))
+
+        def is_served() -> bool:
+            try:
+                return bool(client.infer("net", [tensor]).as_numpy("y")[0, 0] == 2)
+            except InferenceServerException:
+                return False
+
+        wait_until(is_served, "a good client is served")
+        assert exchange(server, "POST", INFER, infer_body())[0] == 200
+        assert not any(call.done() for call in silent)
+        done.set()
+        for call in silent:
+            call.exception(60)
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_compressed_messages(serve: Serve, compression: grpc.Compression) -> None:
+    server = serve(Large(), max_request_bytes=2**20)
+    tensor = triton_grpc.InferInput("x", [1, SIZE], "FP32")
+    tensor.set_data_from_numpy(np.full((1, SIZE), 4, np.float32))
+    name = compression.name.lower()
+    with triton_grpc.InferenceServerClient(server.grpc_address) as client:
+        assert client.infer("net", [tensor], compression_algorithm=name).as_numpy("y")[0, 0] == 8
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(bytes(2**22), compression=compression, timeout=60)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
+
+
+def test_what_was_refused_does_not_live_on(serve: Serve) -> None:
+    server = serve(Large())
+    body, length = large_body()
+    wrong = body.replace(b'"FP32"', b'"FP99"')
+    headers = {"Inference-Header-Content-Length": str(length)}
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            assert exchange(server, "POST", INFER, wrong, headers)[0] == 400
+            assert exchange(server, "POST", INFER, gzip.compress(wrong), {**headers, "Content-Encoding": "gzip"})[0] == 400
+            assert exchange(server, "POST", INFER, b"{" + bytes(200_000))[0] == 400  # read by another thread
+            assert exchange(server, "POST", "/v2/models/other/infer", body)[0] == 404
+
+        def alive() -> int:
+            return sum(isinstance(one, Exchange | Body | ChunkedBody | InferRequest) for one in gc.get_objects())
+
+        wait_until(lambda: alive() == 0, "nothing of the requests is left")
+    finally:
+        gc.enable()
+
+
+def test_a_body_is_counted_while_it_is_unpacked() -> None:
+    limits = Limits(ServeOptions(max_inflight_bytes=3 * STEP))
+    holding = limits.open("a")
+    bomb = gzip.compress(bytes(100 * STEP))
+    with pytest.raises(OverloadedError, match="in flight"):
+        asyncio.run(unpack(bomb, "gzip", holding, 2**30))
+    assert holding.nbytes <= 3 * STEP
+    holding.close()
+    assert limits.bytes == 0
+
+
+def test_the_ratio_of_a_body_is_bounded() -> None:
+    black = gzip.compress(bytes(FREE))
+    assert sum(map(len, pieces(black, "gzip", 2**30))) == FREE
+    with pytest.raises(RequestTooLargeError, match=f"larger than {FREE} bytes when unpacked"):
+        list(pieces(gzip.compress(bytes(FREE + 1)), "gzip", 2**30))
+    noise = np.random.default_rng(1).bytes(FREE // 4)
+    assert len(gzip.compress(noise)) * MAX_RATIO > 4 * FREE
+    assert b"".join(pieces(gzip.compress(noise * 5, 1), "gzip", 2**30)) == noise * 5
+    for cut in (0, 1, 20, 70_000):
+        with pytest.raises(RequestError, match="ends too early"):
+            list(pieces(gzip.compress(noise)[:cut], "gzip", 2**30))
+    with pytest.raises(RequestError, match="3 bytes are left"):
+        list(pieces(gzip.compress(b"x") + b"abc", "gzip", 2**30))
+
+
+def test_a_length_that_is_only_announced_costs_nothing(serve: Serve) -> None:
+    body, length = large_body()
+    server = serve(Large(), max_inflight_bytes=len(body) + 1000)
+    idle = [connect(server) for _ in range(8)]
+    for one in idle:
+        one.sendall(head_of(body, length))
+    with connect(server) as client:
+        client.sendall(head_of(body, length) + body)
+        assert read_answer(client)[0] == 200
+    for one in idle:
+        one.sendall(body)
+        assert read_answer(one)[0] == 200
+        one.close()
+
+
+def test_those_who_stop_sending_lose_first(serve: Serve) -> None:
+    body, length = large_body()
+    server = serve(Large(), max_inflight_bytes=2 * len(body))
+    stalled = [connect(server) for _ in range(2)]
+    for number, one in enumerate(stalled, 1):
+        one.sendall(head_of(body, length) + body[:-1])
+        wait_until(
+            lambda count=number: status_of(server)["inflight_bytes"] == count * (len(body) - 1), "all but one byte is there"
+        )
+
+    def is_served() -> bool:
+        with connect(server) as client:
+            client.sendall(head_of(body, length) + body)
+            return read_answer(client)[0] == 200
+
+    wait_until(is_served, "a good client is served")
+    with pytest.raises((ConnectionError, AssertionError)):
+        read_answer(stalled[0])  # it was the first to stop
+    for one in stalled:
+        one.close()
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
+
+
+def test_who_makes_room() -> None:
+    clock = Clock()
+    limits = Limits(ServeOptions(max_inflight_bytes=1000), clock)
+    dropped: list[str] = []
+    a, b, c = (limits.open(name[0], lambda name=name: dropped.append(name)) for name in ("a1", "a2", "b1"))  # type: ignore[misc]
+    for one in (a, b, c):
+        one.receive()
+    a.arrived(400)
+    b.arrived(500)
+    c.arrived(90)
+    with pytest.raises(OverloadedError):
+        b.arrived(20)  # all send, and it belongs to the client with the most
+    c.arrived(50)
+    assert dropped == ["a2"]  # the newest one of that client
+    assert (limits.bytes, limits.clients["a"]) == (540, 400)
+    clock.now += GRACE + 0.1
+    c.arrived(450)
+    clock.now += GRACE + 0.1
+    fresh = limits.open("c")
+    fresh.take(100)
+    assert dropped == ["a2", "a1"]  # it has sent nothing for longest
+    c.received()
+    with pytest.raises(OverloadedError, match="690 bytes"):
+        fresh.take(999)  # what has come completely stays
+    for one in (a, b, c, fresh):
+        one.close()
+    assert (limits.bytes, dict(limits.clients), limits.receiving) == (0, {}, {})
+
+
+def test_a_body_is_bounded_by_what_the_model_takes(serve: Serve) -> None:
+    server = serve(FakeDevice())
+    for lines in ("Content-Length: 9000000", "Inference-Header-Content-Length: 100\r\nContent-Length: 2000000"):
+        with connect(server) as client:
+            client.sendall(f"POST {INFER} HTTP/1.1\r\nHost: 127.0.0.1\r\n{lines}\r\n\r\n".encode())
+            status, answer, _ = read_answer(client)  # before anything of it was sent
+            assert (status, "takes" in json.loads(answer)["error"]) == (413, True)
+    with connect(server) as client:
+        client.sendall(
+            CHUNKED.replace(b"\r\n\r\n", b"\r\nInference-Header-Content-Length: 10\r\n\r\n") + b"ffffff\r\n" + bytes(2_000_000)
+        )
+        assert read_answer(client)[0] == 413
+
+
+def test_an_answer_that_nobody_takes_is_counted_and_has_one_deadline(serve: Serve) -> None:
+    large = TensorSpec("y", (1, 4_000_000), DType.FLOAT32)
+    server = serve(FakeDevice(outputs=(large,)), write_timeout=0.5)
+    document = {**json.loads(infer_body()), "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
+    body = json.dumps(document).encode()
+    with socket.socket() as lazy:
+        lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        lazy.settimeout(60)
+        lazy.connect(("127.0.0.1", server.port))
+        lazy.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
+        wait_until(lambda: status_of(server)["inflight_bytes"] > 16_000_000, "the answer is made")
+        taken = 0
+        try:
+            while piece := lazy.recv(2000):  # taking a little now and then does not help
+                taken += len(piece)
+                threading.Event().wait(0.002)
+        except ConnectionError:
+            pass
+        assert taken < 16_000_000
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
+
+
+def test_complaints_come_once_a_second(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    complaints = Complaints("%d connections were closed", clock)
+    with caplog.at_level(logging.WARNING, "anynpu.serve"):
+        for _ in range(5000):
+            clock.now += 0.001
+            complaints.add()
+    assert 5 <= len(caplog.records) <= 6
+    assert caplog.records[1].getMessage() == "1000 connections were closed"
+
+
+def test_origins_and_hosts_that_are_none(serve: Serve) -> None:
+    server = serve(FakeDevice())
+    for origin in ("http://[", "http://[::1", "//", "http://]"):
+        assert exchange(server, "POST", INFER, infer_body(), {"Origin": origin})[0] == 403
+    for header in (
+        "Host: 127.0.0.1",
+        "host: localhost",
+        "Content-Length: 0\r\nContent-Length: 0",
+        "X-API-Key: a\r\nX-API-Key: b",
+    ):
+        with connect(server) as client:
+            client.sendall(f"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n\r\n".encode())
+            assert read_answer(client)[0] == 400
