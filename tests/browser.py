@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import shutil
 import subprocess
 import tempfile
 from pathlib import Path
 
-import pytest
+from tools import need
 
 __all__ = ["open_page"]
-
-_NAMES = ("chromium", "chromium-browser", "google-chrome")
-
-
-@functools.lru_cache(maxsize=1)
-def browser() -> str:
-    """The browser's program; skips the test where there is none."""
-    for name in _NAMES:
-        path = shutil.which(name)
-        if path is not None:
-            return path
-    pytest.skip(f"needs a browser: none of {', '.join(_NAMES)} is installed")
 
 
 def open_page(page: Path | str, *, screenshot: Path | None = None) -> tuple[str, list[str]]:
@@ -30,7 +16,7 @@ def open_page(page: Path | str, *, screenshot: Path | None = None) -> tuple[str,
     address = page if isinstance(page, str) else page.resolve().as_uri()
     with tempfile.TemporaryDirectory() as profile:
         command = [
-            browser(),
+            need("browser"),
             "--headless",
             "--no-sandbox",
             "--disable-gpu",

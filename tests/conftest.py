@@ -6,6 +6,8 @@ import os
 
 import pytest
 from real_models import RealModels, find_real_models
+from tools import MissingTools
+from watch import Watch
 
 # BLAS with several threads in each of several test processes is ten times slower than with one; numpy is not loaded yet.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -16,3 +18,14 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 def real_models() -> RealModels:
     """Paths of the real models."""
     return find_real_models()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("anynpu")
+    group.addoption("--cpu-limit", type=float, help="CPU seconds that a test not marked 'full' may take, or the run fails")
+    group.addoption("--slowest", type=int, default=0, help="print so many tests that took most CPU time")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Watch(config.getoption("--cpu-limit"), config.getoption("--slowest")), "watch")
+    config.pluginmanager.register(MissingTools(), "missing-tools")

@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http as triton_http
+from tools import need_module
 
 from anynpu.session import InferenceSession
 
@@ -26,8 +27,7 @@ GUARD = 600
 @pytest.mark.full
 @pytest.mark.xdist_group("ray")
 def test_virtual_boards_until_a_signal(compiled_path: Path) -> None:
-    if not os.environ.get("ANYNPU_REQUIRE_ALL"):
-        pytest.importorskip("ray")
+    need_module("ray")
     picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
     with InferenceSession(compiled_path, device="sim:rk3588") as session:
         (expected,) = session.run(None, picture)

@@ -20,6 +20,7 @@ from anynpu.demo.pages import PAGE_SIZE
 Invoke = Callable[..., Any]
 
 
+@pytest.mark.full
 def test_the_demonstration(invoke: Invoke, tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     outcome = invoke("demo", "--output", folder, "--pages", 4)

@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tools import need
 from vendor_files import nb_file, rknn_description, rknn_file
 
 from anynpu.cli.diagnosis import Finding, diagnose, docker_flags
@@ -38,7 +39,7 @@ def library(path: Path, version: str) -> Path:
     """A shared library that states a version."""
     path.parent.mkdir(parents=True, exist_ok=True)
     text = f'const char version[] = "librknnrt version: {version} (test)";\n'
-    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", path, "-"], input=text.encode(), check=True)
+    subprocess.run([need("cc"), "-shared", "-fPIC", "-x", "c", "-o", path, "-"], input=text.encode(), check=True)
     return path
 
 
@@ -153,7 +154,7 @@ def vip_board(root: Path, version: int | None = None) -> Path:
         library = root / "usr/lib/libVIPlite.so"
         library.parent.mkdir(parents=True, exist_ok=True)
         source = f"unsigned vip_get_version(void) {{ return {version}; }}\n"
-        subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source.encode(), check=True)
+        subprocess.run([need("cc"), "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source.encode(), check=True)
     return root
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools import need
 
 from anynpu.cli import console
 
@@ -130,7 +131,7 @@ def test_a_file_system_error_is_one_line(invoke: Invoke, model_path: Path, monke
 
 def test_a_closed_pipe_is_quiet(model_path: Path) -> None:
     command = f"{sys.executable} -m anynpu.cli inspect {model_path} --json | true"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    done = subprocess.run([need("bash"), "-c", command], capture_output=True, text=True, check=False)
     assert done.stderr == ""
 
 

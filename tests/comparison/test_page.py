@@ -31,6 +31,7 @@ def comparison(proto: onnx.ModelProto, model: Model) -> Comparison:
     return compare(OnnxSubject(proto, "net & <fp32>"), CompiledSubject(wrong, "int8"), samples(2, seed=3))
 
 
+@pytest.mark.full
 def test_the_page_shows_its_pictures_in_a_browser(comparison: Comparison, tmp_path: Path) -> None:
     page = tmp_path / "compare.html"
     page.write_text(comparison_page(comparison, pictures=5), encoding="utf-8")

@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
 from anynpu.compiler.dataset import InputInfo, load_image, open_dataset
 from anynpu.errors import CalibrationError, ImageError
 from anynpu.program import Preprocess
-
-cv2 = pytest.importorskip("cv2")
 
 FLOAT = np.dtype("float32")
 HEIGHT, WIDTH = 6, 8

@@ -14,7 +14,8 @@ MEMORY = 6_000_000_000
 """Bytes of address space that compiling any of them must do with, libraries included."""
 
 BYTES, ROUNDS = 800, 30
-SECONDS = 30
+SECONDS = 120
+"""After which one of them is taken for hung."""
 
 
 def test_malformed_models_end_in_typed_errors() -> None:

@@ -7,7 +7,9 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from .running import DEPLOY, Board, Process, answers, free_ports, program
+from tools import need
+
+from .running import DEPLOY, Board, Process, answers, free_ports
 
 NGINX_FILE = DEPLOY / "nginx" / "anynpu.conf"
 ENVOY_FILE = DEPLOY / "envoy" / "anynpu.yaml"
@@ -89,7 +91,7 @@ class Nginx(Proxy):
         user = "user root;" if os.geteuid() == 0 else ""
         main = self.folder / "nginx.conf"
         main.write_text(_NGINX_MAIN.format(user=user, folder=self.folder), encoding="utf-8")
-        return [program("nginx"), "-p", str(self.folder), "-c", str(main)]
+        return [need("nginx"), "-p", str(self.folder), "-c", str(main)]
 
 
 class Envoy(Proxy):
@@ -112,7 +114,7 @@ class Envoy(Proxy):
         file = self.folder / "anynpu.yaml"
         file.write_text(text, encoding="utf-8")
         # hot restart is for one Envoy on a machine; tests run side by side
-        return [program("envoy"), "-c", str(file), "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]
+        return [need("envoy"), "-c", str(file), "--disable-hot-restart", "--concurrency", "2", "--log-level", "warning"]
 
 
 PROXIES: dict[str, type[Proxy]] = {"nginx": Nginx, "envoy": Envoy}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,29 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
 from ports import free_ports
 from waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
-REQUIRE_ALL = "ANYNPU_REQUIRE_ALL"
 INFER = "/v2/models/net/infer"
 LONG = 600.0
 """Seconds of a run that nobody waits for."""
 
 SERVER_BOARD = Path(__file__).parent / "board.py"
-
-
-def program(name: str) -> str:
-    """The path of a program; skips the test where there is none, and fails where everything has to run."""
-    beside = Path(sys.executable).parent / name
-    path = str(beside) if beside.exists() else shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if path is None:
-        if os.environ.get(REQUIRE_ALL):
-            pytest.fail(f"there is no {name}, and {REQUIRE_ALL} is set")
-        pytest.skip(f"needs {name}")
-    return path
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import shutil
 import ssl
 import subprocess
 from collections.abc import Iterator
@@ -14,13 +13,14 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import yaml
+from tools import need
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE
 
 from anynpu import InferenceSession
 
 from .proxies import ENVOY_FILE, NGINX_FILE, PROXIES, replaced
-from .running import INFER, ROOT, Board, ask, infer_body, program
+from .running import INFER, ROOT, Board, ask, infer_body
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("proxies")]
 
@@ -54,9 +54,9 @@ def test_the_documented_edit_gives_a_valid_file_for_two_boards(file: Path, tmp_p
     if file == NGINX_FILE:
         main = tmp_path / "nginx.conf"
         main.write_text(f"pid {tmp_path}/pid; events {{}} http {{ access_log off; include {target}; }}", encoding="utf-8")
-        command = [program("nginx"), "-t", "-p", str(tmp_path), "-c", str(main)]
+        command = [need("nginx"), "-t", "-p", str(tmp_path), "-c", str(main)]
     else:
-        command = [program("envoy"), "--mode", "validate", "-c", str(target)]
+        command = [need("envoy"), "--mode", "validate", "-c", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
@@ -75,12 +75,9 @@ def board(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Board]:
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the program openssl to make a certificate")
     folder = tmp_path_factory.mktemp("tls")
     paths = folder / "anynpu.crt", folder / "anynpu.key"
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command = [need("openssl"), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(paths[0]), "-keyout", str(paths[1])]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     return paths

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -20,12 +19,13 @@ import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 import yaml
 from onnx import TensorProto, helper, numpy_helper
+from tools import need
 from waiting import PATIENCE
 
 import anynpu
 
 from .proxies import NGINX_FILE, replaced
-from .running import DEPLOY, ROOT, Process, answers, free_ports, program
+from .running import DEPLOY, ROOT, Process, answers, free_ports
 
 RUNTIME_FIELDS = {
     "supportedModelFormats",
@@ -180,7 +180,7 @@ def test_nginx_takes_what_compose_makes_of_its_file(tmp_path: Path) -> None:
     main = tmp_path / "nginx.conf"
     main.write_text(f"pid {tmp_path}/pid; events {{}} http {{ access_log off; include {target}; }}", encoding="utf-8")
     done = subprocess.run(
-        [program("nginx"), "-t", "-p", str(tmp_path), "-c", str(main)], capture_output=True, text=True, timeout=PATIENCE
+        [need("nginx"), "-t", "-p", str(tmp_path), "-c", str(main)], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
 
@@ -196,10 +196,7 @@ def test_the_service_of_the_system_is_confined() -> None:
 
 @pytest.mark.full
 def test_systemd_takes_the_service() -> None:
-    program_path = shutil.which("systemd-analyze")
-    if program_path is None:
-        pytest.skip("needs systemd-analyze")
-    done = subprocess.run([program_path, "verify", str(UNIT)], capture_output=True, text=True, timeout=PATIENCE)
+    done = subprocess.run([need("systemd-analyze"), "verify", str(UNIT)], capture_output=True, text=True, timeout=PATIENCE)
     complaints = [line for line in done.stderr.splitlines() if UNIT.name in line and "is not executable" not in line]
     assert not complaints
 

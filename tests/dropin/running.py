@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import pytest
+from tools import need
 
 from anynpu.dropin.environment import include_folder, library_folder, program_environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 120
-REQUIRE_ALL = "ANYNPU_REQUIRE_ALL"
-
-
-def missing(what: str) -> None:
-    """Skip a test for want of *what*; where everything has to run, fail."""
-    if os.environ.get(REQUIRE_ALL):
-        pytest.fail(f"{what}, and {REQUIRE_ALL} is set")
-    pytest.skip(what)
 
 
 def build(source: str, target: Path, *flags: str, compiler: str = "cc", library: str | None = "rknnrt") -> Path:
     """Compile a program; with *library* it is linked with it."""
-    if shutil.which(compiler) is None:
-        missing(f"there is no compiler {compiler}")
-    command = [compiler, str(PROGRAMS / source), "-o", str(target), "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"]
+    command = [need(compiler), str(PROGRAMS / source), "-o", str(target), "-Wall", "-Wextra", "-Werror", "-g", "-O1", "-pthread"]
     command += [f"-I{include_folder()}", f"-I{PROGRAMS}", *flags]
     command += [] if library is None else [f"-L{library_folder()}", f"-l{library}"]
     done = subprocess.run([*command, "-ldl", "-lm"], capture_output=True, text=True, check=False, timeout=TIMEOUT)

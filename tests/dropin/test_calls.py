@@ -71,7 +71,7 @@ def check_outputs(folder: Path, models: Models, device: Device) -> None:
 
 @pytest.mark.parametrize(
     ("compiler", "flags"),
-    [("cc", ["-std=gnu99"]), ("c++", ["-x", "c++", "-std=c++17"]), ("cc", ["-fsanitize=address,undefined"])],
+    [("cc", ["-std=gnu99"]), ("c++", ["-x", "c++", "-std=c++17"]), ("address sanitizer", ["-fsanitize=address,undefined"])],
     ids=["c", "c++", "sanitizers"],
 )
 def test_all_calls(folder: Path, models: Models, device: Device, compiler: str, flags: list[str], tmp_path: Path) -> None:

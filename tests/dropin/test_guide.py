@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
+
+import pytest
+from tools import need
 
 from anynpu.dropin.environment import library_folder
 
 from .conftest import SIDE, Models
-from .running import board_environment, missing, run
+from .running import board_environment, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "migrate-c.md"
 
@@ -20,13 +22,13 @@ def block(language: str) -> str:
     return str(found)
 
 
+@pytest.mark.full
 def test_the_program_of_the_page(models: Models, tmp_path: Path) -> None:
-    if shutil.which("cmake") is None:
-        missing("there is no cmake")
+    cmake = need("cmake")
     (tmp_path / "infer.c").write_text(block("c"))
     (tmp_path / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.16)\nproject(infer C)\n{block('cmake')}")
     flags = [f"-DCMAKE_PREFIX_PATH={library_folder()}", "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror"]
-    for command in (["cmake", "-S", str(tmp_path), "-B", str(tmp_path), *flags], ["cmake", "--build", str(tmp_path)]):
+    for command in ([cmake, "-S", str(tmp_path), "-B", str(tmp_path), *flags], [cmake, "--build", str(tmp_path)]):
         subprocess.run(command, check=True, capture_output=True, timeout=120)
     done = run([tmp_path / "infer", models.small], board_environment("rk3588"))
     assert re.fullmatch(rf"input images: {SIDE} x {SIDE}, INT8\nfirst value \d+\.\d{{6}}\n", done.stdout)

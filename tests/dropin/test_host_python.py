@@ -8,11 +8,12 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from tools import need
 
 from anynpu.dropin.environment import library_folder
 
 from .conftest import Models
-from .running import build, clean_environment, missing, run
+from .running import build, clean_environment, run
 
 HEAD = """
 import ctypes, os, sys, threading
@@ -77,8 +78,7 @@ def test_both_libraries_in_one_process(models: Models) -> None:
 
 def test_an_extension_module(models: Models, tmp_path: Path) -> None:
     headers = sysconfig.get_path("include")
-    if not Path(headers, "Python.h").is_file():
-        missing("this Python has no headers")
+    need("Python headers")
     build("extension.c", tmp_path / "careless.so", "-shared", "-fPIC", f"-I{headers}")
     code = """
     sys.path.insert(0, os.getcwd())

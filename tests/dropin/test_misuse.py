@@ -11,6 +11,8 @@ import pytest
 from .conftest import Models
 from .running import build, clean_environment, run
 
+pytestmark = pytest.mark.full  # a hundred thousand calls
+
 STEPS = 100_000
 
 

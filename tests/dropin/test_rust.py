@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tools import need
 
 from anynpu.rknn.model import RknnModel
 
 from .conftest import SIDE, Models
-from .running import PROGRAMS, board_environment, fill_bytes, missing, run
+from .running import PROGRAMS, board_environment, fill_bytes, run
+
+pytestmark = pytest.mark.full  # a Rust compiler
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("rustc", path=f"{os.environ.get('PATH', '')}:{Path.home() / '.cargo' / 'bin'}")
-    if compiler is None:
-        missing("there is no rustc")
+    compiler = need("rustc")
     target = tmp_path_factory.mktemp("rust") / "mini"
-    command = [str(compiler), "--edition", "2021", "-D", "warnings", "-O", "-o", str(target), str(PROGRAMS / "mini.rs")]
+    command = [compiler, "--edition", "2021", "-D", "warnings", "-O", "-o", str(target), str(PROGRAMS / "mini.rs")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return target

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tools import need
 
 from anynpu.dropin.environment import include_folder, library_folder
 from anynpu.rknn.software.versions import API_VERSION
 
-from .running import PROGRAMS, build, clean_environment, missing, run
+from .running import PROGRAMS, build, clean_environment, run
 
 ABI = Path(__file__).parents[2] / "src" / "anynpu" / "rknn" / "abi.h"
 MINI = (
@@ -27,9 +27,7 @@ def declared() -> set[str]:
 
 
 def tool(name: str, *arguments: str | Path) -> str:
-    if shutil.which(name) is None:
-        missing(f"there is no {name}")
-    return subprocess.run([name, *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run([need(name), *map(str, arguments)], capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @pytest.mark.parametrize(
@@ -58,8 +56,6 @@ def test_the_file_is_what_programs_expect(library: str) -> None:
 
 @pytest.mark.parametrize(("compiler", "standard"), [("cc", "-std=c99"), ("c++", "-std=c++11"), ("c++", "-std=c++20")])
 def test_headers_compile_alone_and_together(compiler: str, standard: str, tmp_path: Path) -> None:
-    if shutil.which(compiler) is None:
-        missing(f"there is no {compiler}")
     headers = ["rknn_api.h", "rknn_matmul_api.h", "rknn_custom_op.h"]
     for chosen in ([headers[0]], [headers[1]], [headers[2]], headers):
         source = tmp_path / "source.c"
@@ -68,7 +64,9 @@ def test_headers_compile_alone_and_together(compiler: str, standard: str, tmp_pa
         source.write_text("".join(lines))
         language = "c" if compiler == "cc" else "c++"
         flags = [standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-x", language, "-c", source, "-o", tmp_path / "object.o"]
-        done = subprocess.run([compiler, f"-I{include_folder()}", *map(str, flags)], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [need(compiler), f"-I{include_folder()}", *map(str, flags)], capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
 
 
@@ -90,7 +88,7 @@ def test_headers_and_bindings_agree(tmp_path: Path) -> None:
     source = tmp_path / "sizes.c"
     source.write_text(f"{includes}int main(void) {{ {' '.join(lines)} return 0; }}\n")
     program = tmp_path / "sizes"
-    subprocess.run(["cc", str(source), f"-I{include_folder()}", "-o", str(program)], check=True, timeout=60)
+    subprocess.run([need("cc"), str(source), f"-I{include_folder()}", "-o", str(program)], check=True, timeout=60)
     assert subprocess.run([program], capture_output=True, text=True, check=True).stdout.split("\n")[:-1] == wanted
 
 
@@ -121,28 +119,26 @@ target_link_libraries(mini PRIVATE anynpu::rknnmrt)
 CLIENT = '#include <stdio.h>\n#include "rknn_api.h"\nint main(void) { printf("%d\\n", rknn_destroy(1)); return 0; }\n'
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("folder", [library_folder(), library_folder().parent])
 def test_cmake_finds_the_package(folder: Path, tmp_path: Path) -> None:
-    if shutil.which("cmake") is None:
-        missing("there is no cmake")
+    cmake = need("cmake")
     (tmp_path / "CMakeLists.txt").write_text(CMAKE)
     for name in ("full.c", "mini.c"):
         (tmp_path / name).write_text(CLIENT)
-    configure = ["cmake", "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={folder}"]
-    for command in (configure, ["cmake", "--build", tmp_path / "build"]):
+    configure = [cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={folder}"]
+    for command in (configure, [cmake, "--build", tmp_path / "build"]):
         subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=120)
     for name in ("full", "mini"):  # the build has put the library's folder into the program
         assert run([tmp_path / "build" / name], clean_environment(LD_LIBRARY_PATH=None)).stdout == "-7\n"
 
 
 def test_pkg_config_finds_the_package(tmp_path: Path) -> None:
-    if shutil.which("pkg-config") is None:
-        missing("there is no pkg-config")
     environment = clean_environment(PKG_CONFIG_PATH=str(library_folder() / "pkgconfig"))
-    flags = run(["pkg-config", "--cflags", "--libs", "rknnrt"], environment).stdout.split()
+    flags = run([need("pkg-config"), "--cflags", "--libs", "rknnrt"], environment).stdout.split()
     source = tmp_path / "client.c"
     source.write_text(CLIENT)
-    subprocess.run(["cc", str(source), *flags, "-o", str(tmp_path / "client")], check=True, timeout=60)
+    subprocess.run([need("cc"), str(source), *flags, "-o", str(tmp_path / "client")], check=True, timeout=60)
     assert run([tmp_path / "client"]).stdout == "-7\n"
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,13 +12,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tools import need
 
 import anynpu
 from anynpu.dropin.environment import include_folder, library_folder
 from anynpu.vip import Awnn, Network, generations
 from anynpu.vip.interface import functions
 
-from .running import PROGRAMS, board_environment, build, checksum, clean_environment, fill_bytes, missing, run
+from .running import PROGRAMS, board_environment, build, checksum, clean_environment, fill_bytes, run
 
 SHAPE = (1, 3, 12, 10)
 CHIPS = ("v853", "t527", "a733")
@@ -171,7 +171,15 @@ def test_without_python_calls_fail_as_without_a_device(models: dict[tuple[str, s
         '#include <stdio.h>\n#include "vip_lite.h"\n'
         'int main(void) { printf("%d %u\\n", (int)vip_init(), vip_get_version()); return 0; }\n'
     )
-    command = ["cc", str(source), f"-I{include_folder()}", f"-L{library_folder()}", "-lVIPlite", "-o", str(tmp_path / "client")]
+    command = [
+        need("cc"),
+        str(source),
+        f"-I{include_folder()}",
+        f"-L{library_folder()}",
+        "-lVIPlite",
+        "-o",
+        str(tmp_path / "client"),
+    ]
     subprocess.run(command, check=True, timeout=60)
     done = run([tmp_path / "client"], clean_environment(ANYNPU_PYTHON="/missing/python"))
     assert done.stdout == "-2 0\n"
@@ -179,10 +187,8 @@ def test_without_python_calls_fail_as_without_a_device(models: dict[tuple[str, s
 
 
 def symbols(library: str) -> set[str]:
-    if shutil.which("nm") is None:
-        missing("there is no nm")
     path = library_folder() / f"{library}.so"
-    done = subprocess.run(["nm", "-D", "--defined-only", str(path)], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([need("nm"), "-D", "--defined-only", str(path)], capture_output=True, text=True, check=True, timeout=60)
     return {line.split()[-1] for line in done.stdout.splitlines()}
 
 
@@ -197,7 +203,7 @@ def test_exactly_the_calls_are_exported() -> None:
 @pytest.mark.parametrize("library", ["libVIPlite", "libNBGlinker", "libVIPuser", "libVIPhal", "libawnn"])
 def test_the_file_is_what_programs_expect(library: str) -> None:
     path = library_folder() / f"{library}.so"
-    dynamic = subprocess.run(["readelf", "-dW", str(path)], capture_output=True, text=True, check=True, timeout=60).stdout
+    dynamic = subprocess.run([need("readelf"), "-dW", str(path)], capture_output=True, text=True, check=True, timeout=60).stdout
     assert f"Library soname: [{library}.so]" in dynamic
     needed = set(re.findall(r"NEEDED.*\[(.*)\]", dynamic))
     assert all(re.match(r"lib(c|dl|m|pthread)\.so|ld-linux", name) for name in needed), needed
@@ -208,8 +214,6 @@ def test_the_file_is_what_programs_expect(library: str) -> None:
     ("compiler", "standard"), [("cc", "-std=c99"), ("cc", "-std=c17"), ("c++", "-std=c++11"), ("c++", "-std=c++20")]
 )
 def test_headers_compile_for_each_generation(compiler: str, standard: str, v85x: bool, tmp_path: Path) -> None:
-    if shutil.which(compiler) is None:
-        missing(f"there is no {compiler}")
     use = {
         False: "vip_init(); awnn_init(); vip_power_management(0, VIP_POWER_PROPERTY_OFF, 0); awnn_set_input_buffers(c, (void **)0);",
         True: "vip_init(1 << 20); awnn_init(1 << 20); vip_power_management(n, VIP_POWER_PROPERTY_OFF, 0); "
@@ -221,7 +225,9 @@ def test_headers_compile_for_each_generation(compiler: str, standard: str, v85x:
     language = "c" if compiler == "cc" else "c++"
     flags = [standard, "-Wall", "-Wextra", "-Werror", "-pedantic", "-x", language, "-c", source, "-o", tmp_path / "object.o"]
     flags += ["-DANYNPU_VIP_V85X"] if v85x else []
-    done = subprocess.run([compiler, f"-I{include_folder()}", *map(str, flags)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [need(compiler), f"-I{include_folder()}", *map(str, flags)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -244,7 +250,7 @@ def test_headers_and_bindings_agree(tmp_path: Path) -> None:
         f"#include <stddef.h>\n#include <stdio.h>\n#include <vip_lite.h>\nint main(void) {{ {' '.join(lines)} return 0; }}\n"
     )
     program = tmp_path / "sizes"
-    subprocess.run(["cc", str(source), f"-I{include_folder()}", "-o", str(program)], check=True, timeout=60)
+    subprocess.run([need("cc"), str(source), f"-I{include_folder()}", "-o", str(program)], check=True, timeout=60)
     assert subprocess.run([program], capture_output=True, text=True, check=True).stdout.splitlines() == wanted
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from tools import need_module
 
 from anynpu import InferenceSession, make_provider_options
 
@@ -22,9 +22,8 @@ COUNT = 80
 @pytest.mark.full
 @pytest.mark.xdist_group("ray")
 def test_every_picture_of_a_folder_is_scored(picture_model: Path, tmp_path: Path) -> None:
-    if not os.environ.get("ANYNPU_REQUIRE_ALL"):
-        pytest.importorskip("ray")
-        pytest.importorskip("pyarrow")
+    need_module("ray")
+    need_module("pyarrow")
     folder = tmp_path / "pictures"
     (folder / "more").mkdir(parents=True)
     rng = np.random.default_rng(5)

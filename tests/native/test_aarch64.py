@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from tools import need
 
 from .building import Programs, build_programs
 from .replaying import replay
 
-COMPILER, EMULATOR = "aarch64-linux-gnu-gcc", "qemu-aarch64"
+pytestmark = pytest.mark.full  # a cross compiler and an emulator
+
+EMULATOR = "qemu-aarch64"
 LEVELS = {"cortex-a72": ("neon", "generic"), "max": ("neon_dotprod", "neon", "generic")}
 KERNELS = {
     "neon": {"conv_neon", "depthwise_neon", "simple", "plain"},
@@ -22,13 +24,8 @@ KERNELS = {
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
-    missing = [tool for tool in (COMPILER, EMULATOR) if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(
-            f"there is no {' and no '.join(missing)}; "
-            "Debian has them in the packages gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user"
-        )
-    return build_programs(tmp_path_factory.mktemp("aarch64"), COMPILER, "aarch64", flags=["-Werror"], link_flags=["-static"])
+    compiler = need("aarch64 compiler and emulator")
+    return build_programs(tmp_path_factory.mktemp("aarch64"), compiler, "aarch64", flags=["-Werror"], link_flags=["-static"])
 
 
 def test_the_same_bytes_on_every_processor(programs: Programs, recorded: Path) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from npu.engines.cases_large import large_case
+from tools import need
 
 from anynpu.npu.engines import native_levels
 
@@ -17,7 +17,8 @@ from .building import Programs, build_programs
 from .record import write_cases
 from .replaying import replay
 
-COMPILER = os.environ.get("CC", "gcc")
+pytestmark = pytest.mark.full  # it compiles all kernels anew
+
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 # optimised fully, the kernels with their checks take minutes to compile
 FLAGS = (*SANITIZERS, "-O1", "-g", "-fno-omit-frame-pointer")
@@ -28,14 +29,7 @@ ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktr
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Programs:
     folder = tmp_path_factory.mktemp("sanitizers")
-    source = folder / "empty.c"
-    source.write_text("int main(void) { return 0; }\n")
-    if shutil.which(COMPILER) is None:
-        pytest.skip(f"there is no compiler '{COMPILER}'")
-    tried = subprocess.run([COMPILER, *SANITIZERS, str(source), "-o", str(folder / "empty")], capture_output=True, check=False)
-    if tried.returncode != 0:
-        pytest.skip(f"{COMPILER} has no AddressSanitizer or UndefinedBehaviorSanitizer")
-    return build_programs(folder, COMPILER, platform.machine(), FLAGS)
+    return build_programs(folder, need("address sanitizer"), platform.machine(), FLAGS)
 
 
 def test_nothing_is_reported(programs: Programs, recorded: Path) -> None:

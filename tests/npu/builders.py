@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from waiting import PATIENCE, wait_until
 
 from anynpu.npu.control import RunControl
 from anynpu.npu.engines.base import BoundProgram, CustomSteps, Step, no_custom_steps
@@ -158,6 +159,7 @@ class GatedEngine:
         self.gate = threading.Event()
         self.entered = threading.Semaphore(0)
         self.begun: list[tuple[int, int]] = []  # (address of the context's input, layer)
+        self.controls: list[RunControl] = []  # of the jobs whose layers began
         self.prepared = 0
 
     def prepare(self, program: Program) -> GatedExecutable:
@@ -166,7 +168,11 @@ class GatedEngine:
 
     def wait_entered(self, count: int = 1) -> None:
         for _ in range(count):
-            assert self.entered.acquire(timeout=20)
+            assert self.entered.acquire(timeout=PATIENCE)
+
+    def wait_cancelled(self) -> None:
+        """Wait until the job whose layer began last is cancelled."""
+        wait_until(lambda: self.controls[-1].cancelled, "the job is cancelled")
 
 
 class GatedExecutable:
@@ -180,8 +186,9 @@ class GatedExecutable:
     def _step(self, index: int, key: int) -> Step:
         def step(control: RunControl) -> None:
             self._engine.begun.append((key, index))
+            self._engine.controls.append(control)
             self._engine.entered.release()
-            assert self._engine.gate.wait(20)
+            assert self._engine.gate.wait(PATIENCE)
 
         return step
 
@@ -204,7 +211,7 @@ class Thread(threading.Thread):
 
     def finish(self) -> Any:
         """Wait for the end and give the result, or raise what was raised."""
-        self.join(20)
+        self.join(PATIENCE)
         assert not self.is_alive()
         if self.error is not None:
             raise self.error

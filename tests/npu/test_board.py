@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from waiting import PATIENCE
 
 from anynpu.errors import DeviceTimeout, ParameterError
 from anynpu.npu import Device
@@ -37,7 +38,7 @@ elif what == "work":
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(40):
-        with cores.held(mine, RunControl(60)):
+        with cores.held(mine, RunControl(120)):
             begin = time.monotonic_ns()
             time.sleep(0.001)
             end = time.monotonic_ns()
@@ -67,7 +68,7 @@ def holder(board: str) -> Iterator[subprocess.Popen[str]]:
     process = start("hold", board)
     yield process
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=120)
 
 
 def test_a_core_of_another_process_is_waited_for(board: str, holder: subprocess.Popen[str]) -> None:
@@ -75,7 +76,7 @@ def test_a_core_of_another_process_is_waited_for(board: str, holder: subprocess.
     assert [cores.is_free(core) for core in range(3)] == [False, False, True]
     with pytest.raises(DeviceTimeout), cores.held((0,), RunControl(0.05)):
         pass
-    with cores.held((2,), RunControl(5)):
+    with cores.held((2,), RunControl(PATIENCE)):
         assert not cores.is_free(2)
     assert cores.is_free(2)
 
@@ -86,14 +87,14 @@ def test_a_process_that_dies_blocks_nobody(board: str, holder: subprocess.Popen[
     taken = threading.Event()
 
     def take() -> None:
-        with cores.held((0, 1, 2), RunControl(30)):
+        with cores.held((0, 1, 2), RunControl(PATIENCE)):
             taken.set()
 
     thread = threading.Thread(target=take)
     thread.start()
     assert not taken.wait(0.05)
     holder.send_signal(number)
-    assert taken.wait(30)
+    assert taken.wait(120)
     thread.join()
 
 
@@ -105,7 +106,7 @@ def test_processes_exclude_each_other(board: str) -> None:
         worker.stdin.flush()
     spans = []
     for number, worker in enumerate(workers):
-        out, _ = worker.communicate(timeout=60)
+        out, _ = worker.communicate(timeout=120)
         spans += [(*map(int, line.split()), number) for line in out.splitlines()]
     assert len(spans) == 120
     spans.sort()
@@ -118,7 +119,7 @@ def test_who_waited_comes_before_who_had_the_core(board: str) -> None:
     served = []
 
     def wait(name: str) -> None:
-        with cores.held((0,), RunControl(30)):
+        with cores.held((0,), RunControl(PATIENCE)):
             served.append(name)
 
     with cores.held((0,), RunControl()):
@@ -136,7 +137,7 @@ def test_threads_of_one_process_exclude_each_other(board: str) -> None:
     first, second = (SharedCores(board, "rk3588", 3) for _ in range(2))
     with first.held((1,), RunControl()), pytest.raises(DeviceTimeout), second.held((1,), RunControl(0.02)):
         pass
-    with second.held((1,), RunControl(5)):
+    with second.held((1,), RunControl(PATIENCE)):
         pass
 
 
@@ -155,12 +156,12 @@ def test_a_job_takes_a_core_that_is_free_on_the_board(board: str, holder: subpro
         inputs = [np.zeros(spec.shape, np.float32) for spec in context.inputs]
         context.run(inputs)
         job = device.submit(context, inputs)
-        job.result(30)
+        job.result(120)
         assert job.cores == (2,)
         with pytest.raises(DeviceTimeout):
             context.run(inputs, mask=1, timeout=0.05)
         with pytest.raises(DeviceTimeout):
-            device.submit(context, inputs, mask=1, timeout=0.05).result(30)
+            device.submit(context, inputs, mask=1, timeout=0.05).result(120)
         context.run(inputs)  # nothing stayed behind
         assert device.statistics[2].jobs == 3
 
@@ -191,4 +192,4 @@ def test_waiting_ends_when_the_job_is_cancelled(board: str, holder: subprocess.P
         job = device.submit(context, [np.zeros(spec.shape, np.float32) for spec in context.inputs], mask=1)
         time.sleep(0.05)
         assert job.cancel()
-        assert job.exception(30) is not None
+        assert job.exception(PATIENCE) is not None

@@ -213,10 +213,10 @@ def test_internal_memory_in_use_is_waited_for(device: Device) -> None:
         if layer == 1:
             with pytest.raises(DeviceTimeout):
                 second.execute(timeout=0.02)
-            other.execute(timeout=20)
+            other.execute(timeout=120)
 
     first.execute(between=between)
-    second.execute(timeout=20)
+    second.execute(timeout=120)
 
 
 def test_two_threads_take_turns_in_one_context(device: Device) -> None:
@@ -267,7 +267,7 @@ def test_cancelled_between_two_layers(device: Device) -> None:
         context.execute(control=control, between=between)
     assert seen == [0, 1, 2]
     assert [core.jobs for core in device.statistics] == [1, 0, 0]
-    context.execute(timeout=20)
+    context.execute(timeout=120)
 
 
 def test_out_of_time_between_two_layers(device: Device) -> None:

@@ -184,12 +184,12 @@ def test_registering_waits_for_the_run(context: Context) -> None:
 
     def waiting(call: CustomCall) -> None:
         entered.set()
-        assert gate.wait(20)
+        assert gate.wait(120)
         affine(call)
 
     context.register_custom_operator("Affine", waiting)
     run = Thread(lambda: context.run([CODES]))
-    assert entered.wait(20)
+    assert entered.wait(120)
     change = Thread(lambda: context.register_custom_operator("Affine", failing))
     change.join(0.1)
     assert change.is_alive()
@@ -213,7 +213,7 @@ def test_time_is_up_in_the_function(context: Context) -> None:
 
 def test_profile_and_submitted_jobs(loaded: LoadedModel, context: Context) -> None:
     context.register_custom_operator("Affine", affine)
-    np.testing.assert_array_equal(loaded.device.submit(context, [CODES]).result(20)[0], expected(CODES))
+    np.testing.assert_array_equal(loaded.device.submit(context, [CODES]).result(120)[0], expected(CODES))
     context.write("x", CODES)
     indices: list[int] = []
     times = context.execute(profile=True, between=indices.append)

@@ -49,8 +49,8 @@ def test_stages_run_one_after_the_other_with_nothing_in_between(device: Device) 
     later = start_stages(device, [stage(other, "other")], control=RunControl())
     assert not control.began
     held.release()
-    job.result(30)
-    later.result(30)
+    job.result(120)
+    later.result(120)
     assert control.began
     assert order == [f"{name} {what}" for name in ("first", "second", "other") for what in ("begins", "ends")]
     expected = first.run({"x": ROW})[0]
@@ -68,7 +68,7 @@ def test_a_smaller_number_goes_first(device: Device) -> None:
     ]
     held.release()
     for job in jobs:
-        job.result(30)
+        job.result(120)
     assert order == [-255, 0, 5]
 
 
@@ -79,7 +79,7 @@ def test_what_goes_wrong_belongs_to_who_waits(device: Device) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        start_stages(device, [Stage(context, fail)], control=RunControl()).result(30)
+        start_stages(device, [Stage(context, fail)], control=RunControl()).result(120)
     with pytest.raises(ZeroDivisionError):
         run_stages(device, [Stage(context, after=fail)], control=RunControl())
     run_stages(device, [Stage(context)], control=RunControl())
@@ -93,29 +93,37 @@ def test_stopping_a_job_that_waits_or_runs() -> None:
         assert waiting.cancel()
         assert not waiting.cancel()
         with pytest.raises(JobCancelled):
-            waiting.result(30)
+            waiting.result(120)
         assert running.cancel()
         with pytest.raises(JobCancelled):
-            running.result(30)
+            running.result(120)
 
 
 def test_time_that_ends_while_a_job_runs_is_told_before_the_core_is_free() -> None:
     with Device("rk3566", realtime=1e-6) as device:
         first, second = contexts(device, 2)
         seen: list[int] = []
-        told = threading.Event()
+        told, begun, go_on = threading.Event(), threading.Event(), threading.Event()
+        control = RunControl(3600)
+
+        def begin() -> None:
+            begun.set()
+            assert go_on.wait(120)
+            control.deadline = 0.0  # its time is over now
 
         def hung() -> None:
             seen.append(device.scheduler.busy)
             told.set()
 
-        running = start_stages(device, [Stage(first)], control=RunControl(0.1), on_timeout=hung)
+        running = start_stages(device, [Stage(first, before=begin)], control=control, on_timeout=hung)
+        assert begun.wait(120)
         late = start_stages(device, [Stage(second)], control=RunControl(0.02), on_timeout=lambda: seen.append(-1))
         with pytest.raises(DeviceTimeout):
-            late.result(30)
+            late.result(120)
+        go_on.set()
         with pytest.raises(DeviceTimeout):
-            running.result(30)
-        assert told.wait(30)
+            running.result(120)
+        assert told.wait(120)
         assert seen == [1]  # the one that only waited resets nothing
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from anynpu.npu import CoreScheduler, Device
 from anynpu.npu.status import StatusFile, now_ns, open_status, read_statuses
@@ -51,7 +51,7 @@ from anynpu.npu import Device
 device = Device("rk3588")
 with device.scheduler.acquire():
     print(flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -60,10 +60,7 @@ with device.scheduler.acquire():
     process.kill()
     process.wait()
     process.stdout.close()
-    for _ in range(50):  # until the process is gone for good
-        if not read_statuses():
-            break
-        time.sleep(0.02)
+    wait_until(lambda: not read_statuses(), "the process is gone for good")
     assert list(runtime.iterdir()) == []
 
 

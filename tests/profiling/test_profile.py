@@ -78,6 +78,7 @@ def test_the_trace_is_one_that_perfetto_reads(profile: Profile) -> None:
     assert sum(event["dur"] for event in complete) == pytest.approx(profile.latency_us, rel=0.01)
 
 
+@pytest.mark.full
 def test_the_page_shows_its_charts_in_a_browser(profile: Profile, tmp_path: Path) -> None:
     page = tmp_path / "profile.html"
     page.write_text(profile_page(profile, "net & <more>"), encoding="utf-8")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tools import need
 
 from anynpu import modelfile
 from anynpu._rknn import ffi
@@ -60,7 +61,7 @@ def chain_program(
 def build_plugin(source: Path, folder: Path, *flags: str) -> Path:
     """Compile a plugin written in C."""
     target = folder / f"lib{source.stem}.so"
-    command = ["gcc", "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", f"-I{ABI_FOLDER}"]
+    command = [need("cc"), "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", f"-I{ABI_FOLDER}"]
     subprocess.run([*command, str(source), *flags, "-o", str(target)], check=True, timeout=60)
     return target
 

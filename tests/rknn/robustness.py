@@ -8,13 +8,13 @@ import hashlib
 import logging
 import os
 import threading
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from waiting import wait_until
 
 import anynpu
 from anynpu import modelfile
@@ -201,12 +201,8 @@ class Footprint:
 
     def assert_unchanged(self) -> None:
         """No more than this is open; threads get a moment to end."""
+        wait_until(lambda: threading.active_count() <= self.threads, "the threads end")
         now = Footprint.now()
-        for _ in range(100):
-            if now.threads <= self.threads:
-                break
-            time.sleep(0.02)
-            now = Footprint.now()
         assert now.fds <= self.fds, (self, now)
         assert now.threads <= self.threads, (self, now, threading.enumerate())
 

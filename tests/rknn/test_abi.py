@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tools import need
 
 from anynpu._rknn import ffi, lib
 from anynpu.rknn import constants
@@ -100,7 +101,7 @@ SCALARS = {
 TAGS = {"rknn_matmul_info": "rknn_matmul_info_t", "rknn_tensor_mem": "_rknn_tensor_memory"}
 """Tags of structs that are not the name with an underscore before it."""
 
-LANGUAGES = {"c": ("gcc", "-std=c11"), "c++": ("g++", "-std=c++11")}
+LANGUAGES = {"c": ("cc", "-std=c11"), "c++": ("c++", "-std=c++11")}
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -148,7 +149,8 @@ def assertions() -> str:
 
 
 def compiles(source: str, language: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    compiler, standard = LANGUAGES[language]
+    name, standard = LANGUAGES[language]
+    compiler = need(name)
     file = folder / "unit.txt"
     file.write_text(source, encoding="utf-8")
     command = [

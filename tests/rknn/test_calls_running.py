@@ -369,7 +369,7 @@ def test_destroying_a_context_ends_its_run(gated: Gated) -> None:
     runner = Thread(lambda: gated.run())
     gated.engine.wait_entered()
     destroyer = Thread(lambda: gated.library.rknn_destroy(gated.handle))
-    time.sleep(0.02)
+    gated.engine.wait_cancelled()
     gated.engine.gate.set()
     assert destroyer.finish() == 0
     assert runner.finish()[0] == Code.RKNN_ERR_CTX_INVALID
@@ -382,7 +382,7 @@ def test_destroying_a_context_ends_its_frames(gated: Gated) -> None:
     gated.engine.wait_entered()
     waiter = Thread(lambda: gated.wait(frame_id=3)[0])
     destroyer = Thread(lambda: gated.library.rknn_destroy(gated.handle))
-    time.sleep(0.02)
+    gated.engine.wait_cancelled()
     gated.engine.gate.set()
     assert destroyer.finish() == 0
     assert waiter.finish() == Code.RKNN_ERR_CTX_INVALID

@@ -563,7 +563,7 @@ def test_destroying_from_another_thread_waits_for_the_callback(library: Software
 
     def compute(op: Any, *rest: Any) -> None:
         entered.set()
-        assert gate.wait(20)
+        assert gate.wait(120)
         operator.notes.append("left")
 
     operator = Callbacks("Scale", compute=compute, destroy=nothing)
@@ -571,14 +571,14 @@ def test_destroying_from_another_thread_waits_for_the_callback(library: Software
     codes: list[int] = []
     run = threading.Thread(target=lambda: codes.append(context.run(X)))
     run.start()
-    assert entered.wait(20)
+    assert entered.wait(120)
     end = threading.Thread(target=lambda: codes.append(context.destroy()))
     end.start()
     end.join(0.1)
     assert end.is_alive()
     gate.set()
     for thread in (run, end):
-        thread.join(20)
+        thread.join(120)
         assert not thread.is_alive()
     assert operator.notes == ["compute", "left", "destroy", "destroy"]
     assert sorted(codes) == [Code.RKNN_ERR_CTX_INVALID, 0]
@@ -599,7 +599,7 @@ def test_runs_that_do_not_block_and_threads(library: SoftwareLibrary, plugin: Pl
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     assert not failures
     extend = ffi.new("rknn_run_extend *")
     extend.non_block = 1

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 import pytest
+from tools import need_module
 
 from anynpu._rknn import ffi
 from anynpu.errors import DeviceUnavailable, ParameterError
@@ -18,6 +18,8 @@ from anynpu.rknn import Context, CustomOperator, OperatorCall, SoftwareLibrary, 
 from anynpu.rknn.constants import rknn_target_type
 
 from .customop_helpers import Callbacks, RawContext, build_plugin, chain_model, function
+
+pytestmark = pytest.mark.full  # OpenCL
 
 X = np.arange(8, dtype=np.float32)[None]
 TWO = (("Scale", {"gain": np.array(2.0, np.float32)}), ("Scale", {"gain": np.array(0.25, np.float32)}))
@@ -32,6 +34,7 @@ __kernel void scale(__global const float *x, __global float *y, const float gain
 @pytest.fixture(autouse=True, scope="module")
 def opencl_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """PoCL keeps compiled kernels; not in the user's folder."""
+    need_module("pyopencl")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POCL_CACHE_DIR", str(tmp_path_factory.mktemp("pocl")))
         yield
@@ -40,7 +43,7 @@ def opencl_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def scale(call: OperatorCall) -> None:
     gpu = call.gpu
     gpu.kernel.set_args(gpu.buffer(call.inputs[0]), gpu.buffer(call.outputs[0]), np.float32(call.attr("gain")))
-    cl.enqueue_nd_range_kernel(gpu.queue, gpu.kernel, (call.inputs[0].array.size,), None)
+    need_module("pyopencl").enqueue_nd_range_kernel(gpu.queue, gpu.kernel, (call.inputs[0].array.size,), None)
 
 
 def gpu_operator(**changes: Any) -> CustomOperator:
@@ -156,10 +159,10 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_device(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     def none() -> list[Any]:
         if kind == "no platform":
-            raise cl.LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")
+            raise need_module("pyopencl").LogicError("clGetPlatformIDs failed: PLATFORM_NOT_FOUND_KHR")
         return []
 
-    monkeypatch.setattr(cl, "get_platforms", none)
+    monkeypatch.setattr(need_module("pyopencl"), "get_platforms", none)
     with Context(chain_model(*TWO), device="sim:rk3588") as context:
         with pytest.raises(DeviceUnavailable, match="no OpenCL device") as caught:
             context.register_operators(gpu_operator())

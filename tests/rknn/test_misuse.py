@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from random import Random
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
@@ -61,11 +62,12 @@ class Misuse(RuleBasedStateMachine):
             self.machine.finish(Random(self.last_seed))
 
 
-def test_random_calls_are_answered_and_leave_nothing() -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(EXAMPLES, marks=pytest.mark.full)], ids=["short", "long"])
+def test_random_calls_are_answered_and_leave_nothing(examples: int) -> None:
     run_state_machine_as_test(
         Misuse,
         settings=settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             stateful_step_count=STEPS,
             deadline=None,
             derandomize=True,

@@ -24,7 +24,7 @@ SECONDS = float(os.environ.get("ANYNPU_THREAD_SECONDS", "3"))
 THREADS = 16
 ENDED = {int(Code.RKNN_ERR_CTX_INVALID)}
 DOCUMENTED = frozenset(int(code) for code in Code)
-LIMIT = 60
+LIMIT = 120
 
 
 @pytest.fixture

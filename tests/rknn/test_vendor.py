@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tools import need
 
 from anynpu._rknn import ffi
 from anynpu.errors import DeviceError, DeviceUnavailable, ModelError, UnknownChipError, UnsupportedCall
@@ -78,7 +79,7 @@ def compiled(folder: Path, version: str, name: str) -> Path:
     source, target = folder / f"{name}.c", folder / name
     source.write_text(SOURCE.replace("STATED", version))
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{ABI}"]
-    subprocess.run(["gcc", *flags, str(source), "-o", str(target)], check=True, timeout=60)
+    subprocess.run([need("cc"), *flags, str(source), "-o", str(target)], check=True, timeout=60)
     return target
 
 

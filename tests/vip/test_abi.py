@@ -11,6 +11,7 @@ from enum import IntEnum
 from pathlib import Path
 
 import pytest
+from tools import need
 
 from anynpu._vip import ffi
 from anynpu.vip import constants
@@ -65,7 +66,7 @@ set_ppu_param trigger_group trigger_network unmap_buffer wait_group wait_network
 """
 
 SCALARS = {"u8": "uint8_t", "u32": "uint32_t", "i32": "int32_t", "f32": "float"}
-LANGUAGES = {"c": ("gcc", "-std=c11"), "c++": ("g++", "-std=c++11")}
+LANGUAGES = {"c": ("cc", "-std=c11"), "c++": ("c++", "-std=c++11")}
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -109,7 +110,8 @@ def assertions() -> str:
 
 
 def compiles(source: str, language: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    compiler, standard = LANGUAGES[language]
+    name, standard = LANGUAGES[language]
+    compiler = need(name)
     file = folder / "unit.txt"
     file.write_text(source, encoding="utf-8")
     flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{HEADER.parent}"]

@@ -611,7 +611,7 @@ def test_destroying_a_network_in_another_thread_stops_its_run(open_calls: Callab
     while not device.scheduler.busy and thread.is_alive():
         pass
     calls.ok(calls.library.vip_destroy_network(network))
-    thread.join(20)
+    thread.join(120)
     assert statuses == [-15]
 
 

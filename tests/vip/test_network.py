@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
+from tools import need
 from vendor_files import nb_file
 
 import anynpu
@@ -223,7 +224,7 @@ int vip_init(void) {{ return {init}; }}
 def build(folder: Path, version: int, *, name: str = "libNBGlinker.so", init: int = 0, source: str = FOREIGN) -> Path:
     path = folder / name
     subprocess.run(
-        ["gcc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)],
+        [need("cc"), "-shared", "-fPIC", "-x", "c", "-", "-o", str(path)],
         input=source.format(version=version, init=init),
         text=True,
         check=True,

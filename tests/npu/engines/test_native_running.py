@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from waiting import wait_until
 
 from anynpu._native import ffi, lib
 from anynpu.errors import DeviceTimeout, JobCancelled
@@ -20,7 +21,7 @@ from anynpu.npu.engines.choice import choose_engine
 from anynpu.program import Conv, Epilogue, Layer, MemoryPlan, Program
 from anynpu.tensor import Affine, DType, TensorSpec
 
-from ..builders import dense_chain, dense_values, island_model
+from ..builders import Thread, dense_chain, dense_values, island_model
 from .ingredients import Array, nhwc
 
 UNTOUCHED = 77
@@ -66,26 +67,31 @@ def slow() -> Program:
     return chain(200, 96)
 
 
+def cancel_inside(arrays: Mapping[str, Array], last: str, run: Callable[[RunControl], None]) -> bool:
+    """Cancel runs in another thread as soon as they have begun, until one is cancelled before its end.
+
+    A busy machine may let a run finish before the thread that cancels it has its turn: then the next one is tried.
+    """
+    for _ in range(100):
+        for name in arrays.keys() - {"t0"}:
+            arrays[name][...] = UNTOUCHED
+        control = RunControl()
+        runner = Thread(lambda control=control: run(control))  # type: ignore[misc]
+        wait_until(lambda: not runner.is_alive() or not untouched(arrays["t1"]), "the first layer")  # noqa: B023
+        control.cancel()
+        try:
+            runner.finish()
+        except JobCancelled:
+            assert untouched(arrays[last]), "all layers ran although the job was cancelled"
+            return True
+        assert not untouched(arrays[last])
+    return False
+
+
 def test_a_run_can_be_cancelled_inside_a_stretch(slow: Program) -> None:
     arrays = memory(slow)
-    control = RunControl()
     program = bound(slow, arrays)
-    outcome: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            program.run(control)
-        except JobCancelled as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    while untouched(arrays["t1"]):
-        time.sleep(0.0005)
-    assert control.cancel()
-    thread.join(20)
-    assert len(outcome) == 1
-    assert untouched(arrays["t200"]), "all layers ran although the job was cancelled"
+    assert cancel_inside(arrays, "t200", lambda control: program.run(control))
     program.run(RunControl())  # the next job is not stopped by the flag of the last one
     assert not untouched(arrays["t200"])
 
@@ -93,10 +99,13 @@ def test_a_run_can_be_cancelled_inside_a_stretch(slow: Program) -> None:
 def test_a_run_stops_at_its_deadline_inside_a_stretch(slow: Program) -> None:
     arrays = memory(slow)
     program = bound(slow, arrays)
-    with pytest.raises(DeviceTimeout, match=r"within 0\.05 s"):
-        program.run(RunControl(timeout=0.05))
+    for _ in range(100):  # a busy machine may let the time pass before the first layer
+        with pytest.raises(DeviceTimeout, match=r"within 0\.05 s"):
+            program.run(RunControl(timeout=0.05))
+        assert untouched(arrays["t200"])
+        if not untouched(arrays["t1"]):
+            break
     assert not untouched(arrays["t1"])
-    assert untouched(arrays["t200"])
 
 
 def test_a_cancelled_control_runs_nothing() -> None:

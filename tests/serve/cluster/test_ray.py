@@ -7,7 +7,6 @@ Each test finds it whole and leaves it whole, in any order.
 from __future__ import annotations
 
 import json
-import os
 import queue
 import re
 import signal
@@ -31,6 +30,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
 from onnx import TensorProto, helper, numpy_helper
+from tools import need_module
 from tritonclient.utils import InferenceServerException
 from waiting import wait_until as wait_for
 
@@ -58,8 +58,7 @@ WIDE = (1, 3, 640, 640)
 @pytest.fixture(scope="module", autouse=True)
 def need_ray() -> None:
     """Ray has no package for the newest Pythons: skip there, unless everything has to run."""
-    if not os.environ.get("ANYNPU_REQUIRE_ALL"):
-        pytest.importorskip("ray")
+    need_module("ray")
 
 
 def compile_model(path: Path, factor: float) -> Path:
