@@ -32,6 +32,7 @@ from .recipe import recipe_of
 from .search import run_recipe
 from .simplify import reverse_channels, simplify
 from .steps import Step, build_steps
+from .toolkit import QUANTIZERS, VENDOR, GivenRanges, given_quantization, toolkit_quantization
 from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
@@ -65,6 +66,8 @@ def compile(
     calibration_limit: int | None = None,
     custom_ops: CustomOperators = (),
     arithmetic: str | None = None,
+    quantizer: str = "anynpu",
+    ranges: GivenRanges | None = None,
     progress: Progress | None = None,
 ) -> Model:
     """Compile an ONNX model for one chip.
@@ -99,6 +102,8 @@ def compile(
         outputs, or name -> :class:`anynpu.compiler.CustomOperator`
     :param arithmetic: how integer layers round: ``chip`` as the NPU itself does (Rockchip's int8 models), ``simulator`` with one float32
         multiplication per output, as the vendors' simulators do
+    :param quantizer: ``vendor`` chooses scales and weights as Rockchip's toolkit does: min/max, one range per tensor, no re-fit
+    :param ranges: (scale, int8 zero point) of tensors whose quantisation is decided already, by name
     :param progress: called with (stage, done, total)
 
     >>> model = anynpu.compile("det.onnx", target="rk3588", dataset="pages/", std=(255, 255, 255))    # doctest: +SKIP
@@ -125,10 +130,13 @@ def compile(
     first = prepared[0]
     _tell(progress, "importing", 1, 1)
     plans = [plan_steps(entry.graph, kind, hybrid) for entry in prepared]
-    recipe = recipe_of(accuracy, algorithm, percentile, kind.groups, without)
+    if quantizer not in QUANTIZERS:
+        raise CompileError(f"there is no quantizer '{quantizer}'", hint=f"choose one of: {', '.join(QUANTIZERS)}")
+    toolkit = quantizer == VENDOR
+    recipe = recipe_of(accuracy, "minmax" if toolkit else algorithm, percentile, kind.groups, without)
     if not recipe.asymmetric:
         kind = without_zero_points(kind)
-    ranges: Ranges = UnknownRanges()
+    seen_ranges: Ranges = UnknownRanges()
     calibration, remarks, warnings = "", "", ""
     trials: list[Trial] = []
     if not kind.floats and any(not step.is_float for step in plans[0]):
@@ -149,10 +157,10 @@ def compile(
         eight = kind.codes is DType.INT8
         candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and eight]
         seen = calibrate(first.graph, names, candidates, data, data.length, progress, custom)
-        ranges = CalibratedRanges(seen.observer, algorithm, percentile)
+        seen_ranges = CalibratedRanges(seen.observer, recipe.algorithm, percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
-        calibration = f"{count}{algorithm}"
-        if eight:
+        calibration = f"{count}{recipe.algorithm}" + (", as the vendor's toolkit" if toolkit else "")
+        if eight and not toolkit and not ranges:
             benches = [
                 Workbench(entry.graph, chip, seen, data, kind, entry.normalisation.preprocess, metric=metric, progress=progress)
                 for entry in prepared
@@ -169,10 +177,15 @@ def compile(
         if trials:
             programs.append(lower(entry.graph, steps, chip, trials[index].quantization, kind, refined=trials[index].refined))
             continue
-        quantization = assign_quantization(
-            entry.graph, steps, ranges, kind, entry.normalisation.preprocess, exact_heads=recipe.heads, clip=recipe.clip
-        )
-        programs.append(lower(entry.graph, steps, chip, quantization, kind))
+        given = given_quantization(ranges, entry.graph)
+        preprocess_of = entry.normalisation.preprocess
+        if toolkit:
+            quantization = toolkit_quantization(entry.graph, steps, seen_ranges, preprocess_of, given)
+        else:
+            quantization = assign_quantization(
+                entry.graph, steps, seen_ranges, kind, preprocess_of, exact_heads=recipe.heads, clip=recipe.clip, given=given
+            )
+        programs.append(lower(entry.graph, steps, chip, quantization, kind, toolkit=toolkit))
     _tell(progress, "lowering", len(prepared), len(prepared))
     return Model(
         chip=chip.name,

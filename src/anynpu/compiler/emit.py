@@ -31,6 +31,7 @@ from .graph import Graph
 from .groups import is_depthwise
 from .simulate import QuantizedWeights
 from .steps import Activation, Step
+from .toolkit import toolkit_bias, toolkit_weights
 from .windows import resize_indices, resize_scales, window_of
 
 __all__ = ["Emitter", "OutlineEmitter", "by_group"]
@@ -48,6 +49,7 @@ class Emitter:
     :ivar dtype: type of the codes, INT8 or INT16
     :ivar weights: how weights share scales
     :ivar refined: weights that were rounded with care, by the result of their step
+    :ivar toolkit: round weights and biases as the vendor's toolkit does
     """
 
     graph: Graph
@@ -55,6 +57,7 @@ class Emitter:
     dtype: DType
     weights: WeightScales
     refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
+    toolkit: bool = False
 
     def conv(self, step: Step) -> Conv:
         """A convolution with what is fused to it."""
@@ -202,6 +205,9 @@ class Emitter:
         wide = self.dtype is DType.INT16
         smallest = np.maximum(np.abs(bias) / (source * _MAX_BIAS), 1e-9) if not wide else 1e-9
         made = self.refined.get(step.outputs[0])
+        if self.toolkit:
+            codes, scales, zero = toolkit_weights(weights)
+            return codes, zero, toolkit_bias(bias, source, scales), self._product_epilogue(step, source, scales)
         if made is None:
             codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)
         else:

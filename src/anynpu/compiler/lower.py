@@ -62,13 +62,17 @@ def lower(
     *,
     outline: bool = False,
     refined: Mapping[str, QuantizedWeights] | None = None,
+    toolkit: bool = False,
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and islands without a model.
-    *refined* are weights that were rounded with care, by the result of their step.
+    *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
+    does.
     """
-    return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, outline=outline, refined=refined or {}).run()
+    return _Lowering(
+        graph, schedule(graph, steps), chip, quantization, kind, outline=outline, refined=refined or {}, toolkit=toolkit
+    ).run()
 
 
 @dataclass(frozen=True)
@@ -89,12 +93,13 @@ class _Lowering:
         *,
         outline: bool,
         refined: Mapping[str, QuantizedWeights],
+        toolkit: bool,
     ) -> None:
         self._graph = graph
         self._chip = chip
         self._outline = outline
         emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
-        self._emitter = emitter(graph, quantization, kind.codes, kind.weights, refined)
+        self._emitter = emitter(graph, quantization, kind.codes, kind.weights, refined, toolkit)
         self._half = kind.half
         self._layers: list[Layer] = []
         self._tensors = Tensors(kind.codes, quantization, self._layers)

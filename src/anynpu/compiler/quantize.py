@@ -19,7 +19,7 @@ from .groups import ChannelRanges, Grouping
 from .ranges import clip_to_table
 from .steps import Activation, Step
 
-__all__ = ["Ranges", "assign_quantization", "head_tensors", "quantized_tensors"]
+__all__ = ["Ranges", "assign_quantization", "head_tensors", "quantized_tensors", "pixel_range"]
 
 Floats = npt.NDArray[Any]
 
@@ -86,6 +86,7 @@ def assign_quantization(
     *,
     exact_heads: bool = True,
     clip: bool = True,
+    given: Mapping[str, Quantization] | None = None,
 ) -> dict[str, Quantization]:
     """The quantisation of each tensor of :func:`quantized_tensors`.
 
@@ -93,12 +94,13 @@ def assign_quantization(
     :param channels: ranges by channel, for the tensors of *groups* and what lies before their activation
     :param exact_heads: whatever lies between the last convolution and an output keeps its whole range
     :param clip: draw in the range before a table where the table is flat
+    :param given: the quantisation of tensors that the caller has decided
     """
     groups, channels, dtype = groups or {}, channels or {}, kind.codes
     heads = head_tensors(graph, steps) if exact_heads else set()
     made_by = {name: step for step in steps for name in step.outputs}
     joined = _joined_by_concat(graph, steps, made_by)
-    result: dict[str, Quantization] = {}
+    result: dict[str, Quantization] = dict(given or {})
 
     def from_range(name: str, low: float, high: float) -> Quantization:
         if max(-low, high) > _MAX_VALUE:
@@ -121,7 +123,7 @@ def assign_quantization(
         if step is not None and not step.is_float and keeps_scale(step):
             return of(step.inputs[0])
         if name in graph.inputs:
-            pixels = _pixel_range(graph, name, (preprocess or {}).get(name))
+            pixels = pixel_range(graph, name, (preprocess or {}).get(name))
             return from_range(name, *(pixels or ranges(name, exact=True)))
         if name in groups:
             return _grouped(groups[name], channels[name], ranges(name, exact=False), dtype)
@@ -133,7 +135,7 @@ def assign_quantization(
         for name in (*step.reads, *step.outputs):
             of(name)
         activation = step.activation
-        if activation is not None and step.rounds_before_activation:
+        if activation is not None and step.rounds_before_activation and step.before_activation not in result:
             before = step.before_activation
             target = result[step.outputs[0]]
             if step.outputs[0] in groups:
@@ -175,7 +177,7 @@ def _grouped(
     return Affine(tuple(scales), tuple(zeros), tuple(sizes))
 
 
-def _pixel_range(graph: Graph, name: str, preprocess: Preprocess | None) -> tuple[float, float] | None:
+def pixel_range(graph: Graph, name: str, preprocess: Preprocess | None) -> tuple[float, float] | None:
     """The range of a normalised picture is known: a byte goes from 0 to 255. With it, bytes map to codes without loss."""
     shape = graph.shapes[name]
     if preprocess is None or len(shape) != 4 or shape[1] not in (1, 3, 4):

@@ -1,0 +1,115 @@
+"""The quantisation that Rockchip's own toolkit would choose: ``quantizer="vendor"``.
+
+One range per tensor, from the smallest to the largest value over the calibration data; weights by output channel with a zero point, in
+float32 steps; no channel groups, no clipping, no re-fit. With it a model has the scales, multipliers and tables of a model that the toolkit
+compiled from the same data. Found by comparing with what the toolkit recorded for networks that a board ran (tests/arithmetic/board).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from ..errors import CompileError, TensorNameError
+from ..program import Preprocess
+from ..tensor import Affine, DType, Quantization
+from ..types import Array
+from .graph import Graph
+from .quantize import Ranges, keeps_scale, pixel_range
+from .steps import Step
+
+__all__ = ["GivenRanges", "QUANTIZERS", "VENDOR", "given_quantization", "toolkit_bias", "toolkit_quantization", "toolkit_weights"]
+
+VENDOR = "vendor"
+QUANTIZERS = ("anynpu", VENDOR)
+
+GivenRanges = Mapping[str, tuple[float, int]]
+"""Scale and int8 zero point of tensors by name."""
+
+_SIGMOID = (0.0, 1.0)
+"""The result of a Sigmoid has this range whatever the data say."""
+
+_TINY = 1e-9
+
+
+def toolkit_quantization(
+    graph: Graph,
+    steps: list[Step],
+    ranges: Ranges,
+    preprocess: Mapping[str, Preprocess],
+    given: Mapping[str, Quantization],
+) -> dict[str, Quantization]:
+    """The quantisation of every tensor that has codes. *given* ones stay as they are."""
+    made_by = {name: step for step in steps for name in step.outputs}
+    pooled = {step.inputs[0]: step.outputs[0] for step in steps if not step.is_float and "MaxPool" in step.node.op}
+    result: dict[str, Quantization] = dict(given)
+
+    def of(name: str) -> Quantization:
+        if name not in result:
+            step = made_by.get(name)
+            same = step is not None and not step.is_float and (keeps_scale(step) or "Average" in step.node.op)
+            result[name] = of(step.inputs[0]) if step is not None and same else _affine(*range_of(name))
+        return result[name]
+
+    def range_of(name: str) -> tuple[float, float]:
+        step = made_by.get(name)
+        if step is not None and step.activation is not None and step.activation.label == "Sigmoid":
+            return _SIGMOID
+        pixels = pixel_range(graph, name, preprocess.get(name)) if name in graph.inputs else None
+        return pixels or ranges(pooled.get(name, name), exact=True)
+
+    for step in steps:
+        if step.is_float:
+            continue
+        for name in (*step.reads, *step.outputs):
+            of(name)
+        if step.rounds_before_activation:
+            of(step.before_activation)
+    return result
+
+
+def _affine(low: float, high: float) -> Affine:
+    """Scale and zero point in float64; the zero point follows from the scale before it is stored as float32."""
+    first, last = DType.INT8.limits
+    low, high = min(low, 0.0), max(high, 0.0)
+    scale = max((high - low) / (last - first), _TINY)
+    return Affine.per_tensor(float(np.float32(scale)), int(np.clip(np.rint(first - low / scale), first, last)))
+
+
+def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Quantization]:
+    """The quantisation of tensors whose scale and zero point the caller gives."""
+    known = {*graph.inputs, *(name for node in graph.nodes for name in node.outputs)}
+    result: dict[str, Quantization] = {}
+    for name, value in (ranges or {}).items():
+        if name not in known:
+            raise TensorNameError(
+                f"ranges has '{name}', which is no tensor of the model (it may have been folded away)",
+                hint="take names from the ONNX model; 'anynpu check MODEL --layers' lists those that layers have",
+            )
+        scale, zero = value
+        if not (np.isfinite(scale) and scale > 0 and -128 <= zero <= 127 and int(zero) == zero):
+            raise CompileError(
+                f"ranges of '{name}': {value}", tensor=name, hint="give (scale, zero point): a positive number and an int8 code"
+            )
+        result[name] = Affine.per_tensor(float(np.float32(scale)), int(zero))
+    return result
+
+
+def toolkit_weights(weights: Array) -> tuple[Array, Array, Array]:
+    """Codes, scales and zero points of weights by their first axis, every step in float32."""
+    rows = weights.reshape(len(weights), -1).astype(np.float32)
+    low, high = np.minimum(rows.min(axis=1), np.float32(0)), np.maximum(rows.max(axis=1), np.float32(0))
+    scale = np.maximum((high - low) / np.float32(255), np.float32(_TINY)).astype(np.float32)
+    zero = np.clip(np.rint(np.float32(-128) - low / scale), -128, 127).astype(np.int32)
+    codes = np.clip(np.rint(rows / scale[:, None]) + zero[:, None], -128, 127).astype(np.int8)
+    return codes.reshape(weights.shape), scale, zero
+
+
+def toolkit_bias(bias: Array, source: Array, scales: Array) -> Array:
+    """Bias in units of the accumulator, in float32 steps."""
+    limits = np.iinfo(np.int32)
+    units = scales.astype(np.float32) * source.astype(np.float32)
+    codes = np.rint(bias.astype(np.float32) / units).astype(np.float64)
+    result: Array = np.clip(codes, limits.min, limits.max).astype(np.int32)
+    return result
