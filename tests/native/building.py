@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CompilationError", "Programs", "build_programs"]
+__all__ = ["CompilationError", "Programs", "build_programs", "compile_objects"]
 
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "src" / "anynpu" / "native"
@@ -48,6 +48,17 @@ def build_programs(
     :param processor: ``x86_64`` or ``aarch64``; another one has plain C only
     :param flags: after those of CMakeLists.txt
     """
+    *objects, replay, products = compile_objects(folder, compiler, processor, flags, mains=("replay.c", "products.c"))
+    programs = Programs(folder / "replay", folder / "products")
+    for program, main in ((programs.replay, replay), (programs.products, products)):
+        _call([compiler, *flags, *link_flags, *map(str, objects), str(main), "-lm", "-pthread", "-o", str(program)])
+    return programs
+
+
+def compile_objects(
+    folder: Path, compiler: str, processor: str, flags: Sequence[str] = (), *, mains: Sequence[str] = ()
+) -> list[Path]:
+    """Compile the native sources and the programs *mains* into object files in *folder*; those of the programs come last."""
     folder.mkdir(parents=True, exist_ok=True)
     lists = (ROOT / "CMakeLists.txt").read_text(encoding="utf-8")
 
@@ -58,14 +69,10 @@ def build_programs(
         return target
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        *objects, replay, products = pool.map(compiled, enumerate(_units(lists, processor)))
-    programs = Programs(folder / "replay", folder / "products")
-    for program, main in ((programs.replay, replay), (programs.products, products)):
-        _call([compiler, *flags, *link_flags, *map(str, objects), str(main), "-lm", "-pthread", "-o", str(program)])
-    return programs
+        return list(pool.map(compiled, enumerate(_units(lists, processor, mains))))
 
 
-def _units(lists: str, processor: str) -> Iterator[_Unit]:
+def _units(lists: str, processor: str, mains: Sequence[str]) -> Iterator[_Unit]:
     common = (*COMMON_FLAGS, *_values(lists, "set", "KERNEL_FLAGS"))
     fast = FAST_SETS.get(processor, ())
     for name in fast:
@@ -76,7 +83,7 @@ def _units(lists: str, processor: str) -> Iterator[_Unit]:
             yield _Unit(NATIVE / source, (*common, f"-DANYNPU_LEVEL={level}", *_values(lists, "set", f"FLAGS_{level}")))
     for source in _values(lists, "add_library", "native_common OBJECT"):
         yield _Unit(NATIVE / source, (*common, *(["-DANYNPU_FAST_KERNELS"] if fast else [])))
-    for main in ("replay.c", "products.c"):
+    for main in mains:
         yield _Unit(Path(__file__).with_name(main), (*common, "-Werror"))
 
 

@@ -146,7 +146,8 @@ def _missed(comparison: Comparison, thresholds: Iterable[Threshold], fail_diverg
 def _print(comparison: Comparison, top: int | None, missed: Sequence[str]) -> None:
     console = results()
     samples = f"{comparison.samples} sample{'' if comparison.samples == 1 else 's'}"
-    console.print(f"{comparison.b} compared with {comparison.a}, {samples}\n")
+    console.print(f"{comparison.b} compared with {comparison.a}, {samples}")
+    console.print()
     figures = ("cosine", "SNR", "error", "alone: cosine", "SNR", "error", "scale", "codes", "rails", "clipped")
     table = plain_table("#", "layer", "operator", *figures, right=("#", *figures))
     for entry in comparison.layers if top is None else comparison.worst(top):

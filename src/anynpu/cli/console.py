@@ -1,23 +1,48 @@
-"""Where text goes: results to stdout, progress and errors to stderr."""
+"""Where text goes: results to stdout, progress and errors to stderr.
+
+Names in a model file are whatever its author liked, escape sequences of terminals included. So this is the one place where text reaches a
+terminal, and :func:`~anynpu.printable.printable` stands in it: a string is one line of harmless text. What has several lines is a
+:class:`~rich.text.Text`.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from ..printable import printable
 
 __all__ = ["ProgressFunction", "fail", "numbers", "plain_table", "print_json", "progress_bar", "results", "size_text"]
 
 ProgressFunction = Callable[[str, int, int | None], None]
 
+_HINT = "\n  hint: "  # before the second line of an error
 _PIPE_WIDTH = 240  # a table in a file or a pipe is not folded to the width of a terminal
+
+
+class _SafeConsole(Console):
+    """Shows text, and obeys none of it."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """A string, also in the cell of a table: one line."""
+        return super().render_str(printable(text), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Everything else; rich marks its own control codes as such."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
 
 
 def results() -> Console:
@@ -28,21 +53,21 @@ def results() -> Console:
 def _console(*, stderr: bool) -> Console:
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _PIPE_WIDTH
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
+    return _SafeConsole(stderr=stderr, markup=False, highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
 def fail(message: str) -> None:
     """Print an error to stderr; its hint, if any, is on the second line."""
-    first, _, rest = message.partition("\n")
-    text = Text.assemble(("error: ", "bold red"), first)
-    if rest:
-        text.append(f"\n{rest}", style="yellow")
+    first, mark, hint = message.rpartition(_HINT)
+    text = Text.assemble(("error: ", "bold red"), printable(first if mark else hint))
+    if mark:
+        text.append(f"{_HINT}{printable(hint)}", style="yellow")
     _console(stderr=True).print(text)
 
 
 def print_json(data: Any) -> None:
     """JSON on stdout, indented, and nothing else."""
-    results().print(json.dumps(data, indent=2, ensure_ascii=False))
+    results().print(Text(json.dumps(data, indent=2, ensure_ascii=False)))
 
 
 def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:

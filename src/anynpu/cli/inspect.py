@@ -191,7 +191,8 @@ def _print_vendor(console: Console, file: Path, info: VendorModelInfo, layers: b
         console.print()
         for index, layer in enumerate(info.layers):
             console.print(f"{index:4}  {layer}")
-    console.print("\nIt runs on the vendor's runtime only; compile the ONNX model to run it here.")
+    console.print()
+    console.print("It runs on the vendor's runtime only; compile the ONNX model to run it here.")
 
 
 def _print_onnx(console: Console, file: Path, info: OnnxInfo) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.text import Text
 
 from .. import chips
 from ..errors import UnsupportedCall
@@ -93,7 +94,8 @@ def _print(profile: Profile, top: int) -> None:
     console = results()
     for sentence in profile.advice():
         console.print(sentence)
-    console.print(f"{profile.chip.name}: {profile.prediction.confidence}\n")
+    console.print(f"{profile.chip.name}: {profile.prediction.confidence}")
+    console.print()
     with_host = profile.host_us is not None
     heads = ["#", "layer", "operator", "output", "time", "share", "bound", "MACs", *(["host"] if with_host else [])]
     table = plain_table(*heads, right=("#", "time", "share", "MACs", "host"))
@@ -126,7 +128,7 @@ def _print_device_table(model: Path, device: str) -> None:
         raise UnsupportedCall(
             f"the runtime of {vendor.title} has no table of layers", hint="leave --device out: times are predicted"
         )
-    results().print(vendor.layer_table(model, device, _RUNS))
+    results().print(Text(vendor.layer_table(model, device, _RUNS)))  # of several lines
 
 
 def _host_times(model: Model) -> dict[int, float]:

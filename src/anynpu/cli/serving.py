@@ -87,10 +87,10 @@ def given_keys(file: Path | None, variable: str = KEY_VARIABLE) -> tuple[str, ..
 
 def start_log(as_json: bool) -> None:
     """Log to stderr, as text or as JSON."""
-    from ..serve.logs import JsonFormatter
+    from ..serve.logs import JsonFormatter, LineFormatter
 
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(JsonFormatter() if as_json else LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("anynpu")
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from .. import chips
 from ..chips import Chip
-from ..npu.board import runtime_folder
+from ..npu.board import require_board_name, runtime_folder
 from ..vendors import registry
 
 __all__ = ["board_root"]
@@ -22,7 +22,7 @@ _HEAPS = ("system", "system-uncached", "system-dma32", "system-uncached-dma32", 
 def board_root(chip: str, board: str | None = None) -> Path:
     """The folder with the files of a board of *chip*; *board* is the name of a shared one."""
     entry = chips.get(chip)
-    root = runtime_folder() / f"system-{entry.name}{'' if board is None else f'-{board}'}"
+    root = runtime_folder() / f"system-{entry.name}{'' if board is None else f'-{require_board_name(board)}'}"
     for name, text in _files(entry).items():
         path = root / name
         if not path.is_file() or path.read_text(encoding="utf-8") != text:

@@ -21,6 +21,7 @@ import functools
 import mmap
 import os
 import re
+import stat
 import struct
 import tempfile
 import threading
@@ -31,7 +32,7 @@ from pathlib import Path
 from ..errors import DeviceUnavailable, ParameterError
 from .control import RunControl
 
-__all__ = ["HOLDERS", "SharedCores", "board_folder", "runtime_folder"]
+__all__ = ["HOLDERS", "SharedCores", "board_folder", "require_board_name", "runtime_folder"]
 
 HOLDERS = "holders"
 """The file of a board that says for each core which process has it, for those who want to know the load."""
@@ -50,9 +51,7 @@ class SharedCores:
     """
 
     def __init__(self, name: str, chip: str, cores: int) -> None:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
-            raise ParameterError(f"'{name}' cannot be the name of a board", hint="use letters, digits, '-', '_' and '.'")
-        self.name = name
+        self.name = require_board_name(name)
         self._folder = board_folder(name, chip)
         self._holders = _open_holders(self._folder / HOLDERS, cores)
 
@@ -151,9 +150,16 @@ def _wait_for(lock: _LockFile, control: RunControl) -> None:
         wait = min(2 * wait, _MAX_WAIT)
 
 
+def require_board_name(name: str) -> str:
+    """*name*, if it can be that of a board: it becomes part of a path."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+        raise ParameterError(f"'{name}' cannot be the name of a board", hint="use letters, digits, '-', '_' and '.'")
+    return name
+
+
 def board_folder(name: str, chip: str) -> Path:
     """The folder that the name of a board stands for."""
-    folder = runtime_folder() / f"board-{name}" / chip
+    folder = runtime_folder() / f"board-{require_board_name(name)}" / chip
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -168,10 +174,22 @@ def _open_holders(path: Path, cores: int) -> mmap.mmap:
 
 
 def runtime_folder() -> Path:
-    """The folder of this user for what programs share while they run."""
+    """The folder of this user for what programs share while they run: private, and no link to somewhere else.
+
+    Below the temporary folder, where everybody may put something of that name first, that has to be looked at.
+    """
     base = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(base, "anynpu") if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir(), f"anynpu-{os.getuid()}")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if folder.stat().st_uid != os.getuid():
+    folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise DeviceUnavailable(f"{folder} is not a folder", hint="remove it, or set XDG_RUNTIME_DIR to a folder of your own")
+    if status.st_uid != os.getuid():
         raise DeviceUnavailable(f"{folder} belongs to another user", hint="set XDG_RUNTIME_DIR to a folder of your own")
+    if status.st_mode & 0o022:
+        raise DeviceUnavailable(f"others can write to {folder}", hint=f"chmod 700 {folder}")
     return folder

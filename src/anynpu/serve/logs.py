@@ -1,13 +1,24 @@
-"""Structured logs: one JSON object a line."""
+"""Logs for people and for programs: one line, or one JSON object, per message."""
 
 from __future__ import annotations
 
 import json
 import logging
 
-__all__ = ["JsonFormatter"]
+from ..printable import printable
+
+__all__ = ["JsonFormatter", "LineFormatter"]
 
 _FIELDS = ("model", "version", "protocol", "outcome", "ms")
+
+
+class LineFormatter(logging.Formatter):
+    """Messages that stay on their line, whatever is in a name that a client or a file chose; tracebacks follow on lines of their own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name of the standard library
+        """The line without the traceback."""
+        record.message = printable(record.message)
+        return super().formatMessage(record)
 
 
 class JsonFormatter(logging.Formatter):

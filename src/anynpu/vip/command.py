@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..printable import printable
 from .vpmrun import VpmOptions, vpm_run
 
 __all__ = ["command"]
@@ -69,7 +70,7 @@ def command(
 
 
 def _line(text: str) -> None:
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{printable(text)}\n")
     sys.stdout.flush()  # a board's driver writes between the lines
 
 
