@@ -113,3 +113,10 @@ def test_an_onnx_file_must_be_compiled_first(invoke: Invoke, model_path: Path) -
     outcome = invoke("run", model_path)
     assert outcome.code == 1
     assert "anynpu compile" in outcome.err
+
+
+def test_an_isolated_run_gives_the_same(invoke: Invoke, compiled_path: Path, tmp_path: Path) -> None:
+    for name, options in (("plain", ()), ("isolated", ("--isolate", "--isolate-memory", "512"))):
+        outcome = invoke("run", compiled_path, "--output", tmp_path / name, *options)
+        assert outcome.code == 0, outcome.err
+    np.testing.assert_array_equal(np.load(tmp_path / "plain" / "scores.npy"), np.load(tmp_path / "isolated" / "scores.npy"))

@@ -1,8 +1,8 @@
 """Loads and runs mutated model files: the part that runs in a process of its own, which a driver watches.
 
-Run as ``python -m fuzz.modelfiles SEEDS STATE FIRST COUNT SECONDS [MODULE]``: mutants FIRST to FIRST + COUNT, or as many as fit into SECONDS,
-of the files in the folder SEEDS. Each is written into ``STATE/current`` before it is tried; ``STATE/progress`` says what was done. MODULE is
-an extension module to use in the place of the installed one: the one with sanitizers.
+Run as ``python -m fuzz.modelfiles SEEDS STATE FIRST COUNT SECONDS [MODULE]``: mutants from FIRST on, COUNT of them or as many as fit in
+SECONDS, of the files in the folder SEEDS. Each is written into ``STATE/current`` before it is tried; ``STATE/progress`` says what was
+done. MODULE is an extension module to use in the place of the installed one: the one with sanitizers.
 
 A mutant is refused with an error of ours, or it is loaded and run on both engines: native, and the reference engine, in which onnxruntime
 executes float operators. Everything else ends the process: another exception, a sanitizer's report, a signal, more than 5 s of processor

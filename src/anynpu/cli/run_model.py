@@ -15,9 +15,10 @@ import anynpu
 
 from ..errors import ImageError, ShapeError
 from ..program import Model
+from ..session import InferenceSession, make_provider_options
 from ..tensor import DType, TensorSpec
 from .console import plain_table, results
-from .options import SeedOption, optional_chip, parse_named_files
+from .options import IsolateMemoryOption, IsolateOption, SeedOption, optional_chip, parse_named_files
 from .summary import shape_text
 
 __all__ = ["command"]
@@ -44,6 +45,8 @@ def command(
     ] = None,
     shape_set: Annotated[int, typer.Option(min=0, help="Which of the model's shape sets to run.")] = 0,
     seed: SeedOption = 0,
+    isolate: IsolateOption = False,
+    isolate_memory: IsolateMemoryOption = 2048,
 ) -> None:
     """Run a compiled model on the software NPU.
 
@@ -60,12 +63,17 @@ def command(
     program = compiled.programs[shape_set]
     files = parse_named_files(inputs, program.inputs)
     arrays = _arrays(compiled, program.input_specs, files, seed)
-    with (
-        anynpu.Device(target or compiled.chip) as device,
-        device.load(compiled) as loaded,
-        loaded.context(shapes=shape_set) as context,
-    ):
-        values = context.run(arrays)
+    if isolate:
+        options = make_provider_options(isolate=True, isolate_memory_mb=isolate_memory)
+        with InferenceSession(model, provider_options=options, device=f"sim:{target or compiled.chip}") as session:
+            values = session.run(None, arrays)
+    else:
+        with (
+            anynpu.Device(target or compiled.chip) as device,
+            device.load(compiled) as loaded,
+            loaded.context(shapes=shape_set) as context,
+        ):
+            values = context.run(arrays)
     console = results()
     console.print(f"{model.name} on the software NPU: {target or compiled.chip}")
     for spec in program.input_specs:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..errors import OptionError
+from .options import IsolateMemoryOption, IsolateOption
 from .serving import (
     CONTROL_VARIABLE,
     AccessLogOption,
@@ -64,6 +65,8 @@ def command(
     timeout: TimeoutOption = 60.0,
     watchdog: WatchdogOption = None,
     drain: DrainOption = 30.0,
+    isolate: IsolateOption = False,
+    isolate_memory: IsolateMemoryOption = 2048,
     certificate: CertificateOption = None,
     private_key: PrivateKeyOption = None,
     api_keys: ApiKeysOption = None,
@@ -112,6 +115,8 @@ def command(
         timeout=timeout,
         drain_timeout=drain,
         watchdog_ms=watchdog,
+        isolate=isolate,
+        isolate_memory_mb=isolate_memory,
         certificate=certificate,
         private_key=private_key,
         api_keys=given_keys(api_keys),

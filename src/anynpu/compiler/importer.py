@@ -14,6 +14,7 @@ import numpy.typing as npt
 from .._optional import onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from ..vendors import registry
+from .bounds import check_bounds
 from .custom import DOMAIN as CUSTOM_DOMAIN
 from .custom import CustomOperators, CustomTable, Declarations, custom_node, infer_custom, mark_custom
 from .graph import Graph, Node, to_onnx
@@ -71,6 +72,7 @@ def read_onnx(model: Any, *, external: bool = True) -> Any:
         raise CompileError(
             f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
         )
+    check_bounds(proto)
     return proto
 
 
@@ -80,6 +82,7 @@ def _load_file(path: Path, *, external: bool) -> Any:
     if not path.exists():
         raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
     proto = _parse(path.read_bytes(), str(path))
+    check_bounds(proto)
     if not external:
         return proto
     try:

@@ -163,6 +163,8 @@ def open_session(path: Path, options: ServeOptions) -> InferenceSession:
     # nobody else has the memory of a request: it need not be copied
     given: dict[str, Any] = {"layout": options.layout, "max_queue_size": options.max_queue, "copy_inputs": False}
     given["watchdog_ms"] = options.watchdog_ms or max(1, round(options.timeout * 1000))
+    if options.isolate:
+        given.update(isolate=True, isolate_memory_mb=options.isolate_memory_mb, isolate_cpu_s=max(1, round(options.timeout)))
     return InferenceSession(path, provider_options=make_provider_options(**given), device=options.device)
 
 

@@ -41,6 +41,8 @@ class ServeOptions:
     :ivar max_connections: HTTP connections at a time
     :ivar drain_timeout: seconds that accepted requests may take after the server was told to end
     :ivar watchdog_ms: how long one run may take before its core is fenced; None: as long as a request (``timeout``)
+    :ivar isolate: run models in processes of their own, with limits of memory and processor time, because they are not trusted
+    :ivar isolate_memory_mb: memory for the model in each of them, in MiB
     :ivar certificate: file with the TLS certificate chain
     :ivar private_key: file with its private key
     :ivar api_keys: keys of which a client must show one; none: anybody may use the server
@@ -74,6 +76,8 @@ class ServeOptions:
     max_connections: int = 512
     drain_timeout: float = 30.0
     watchdog_ms: int | None = None
+    isolate: bool = False
+    isolate_memory_mb: int = 2048
     certificate: Path | None = None
     private_key: Path | None = None
     api_keys: tuple[str, ...] = field(default=(), repr=False)

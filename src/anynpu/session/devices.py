@@ -31,6 +31,10 @@ def open_backend(
         from . import remote
 
         return remote.open_backend(model, options, device, weights_from)
+    if options.isolate:
+        from . import isolation
+
+        return isolation.open_backend(model, options, device, weights_from)
     if device is not None and not isinstance(device, str):
         return device.open_backend(model, options, weights_from)
     opened: Backend = _vendor(model, options, device).open_backend(model, options, device, weights_from)

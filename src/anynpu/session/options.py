@@ -1,7 +1,7 @@
 """The options of a session: what a user may write, and what the session makes of it.
 
 :func:`make_provider_options` and :class:`RknnProviderOptions` have the names, defaults and aliases that EZ RKNN Async documents; the last
-three keys are additions. :func:`parse_options` turns whatever was passed as ``providers`` and ``provider_options`` into
+six keys are additions. :func:`parse_options` turns whatever was passed as ``providers`` and ``provider_options`` into
 :class:`SessionOptions`, and refuses what it does not understand.
 """
 
@@ -75,6 +75,9 @@ class RknnProviderOptions(TypedDict, total=False):
     output_type: OutputTypeLike
     copy_inputs: bool
     watchdog_ms: int
+    isolate: bool
+    isolate_memory_mb: int
+    isolate_cpu_s: int
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,9 @@ class SessionOptions:
     :ivar schedule: core of each request in turn; None without one
     :ivar tp_mask: core mask; None if ``tp_mode`` was not given
     :ivar family: the family that ``providers`` asks for; empty if it does not
+    :ivar isolate: run the model in processes of their own, with limits: see :mod:`anynpu.session.isolation`
+    :ivar isolate_memory_mb: memory for the model in each of them, in MiB
+    :ivar isolate_cpu_s: processor time of one run there, and of opening the model, in seconds
     :ivar custom_op_folder: where plugins are looked for by name; empty for nowhere
     """
 
@@ -103,6 +109,9 @@ class SessionOptions:
     output_type: str | Mapping[str, str] = "float32"
     copy_inputs: bool = True
     watchdog_ms: int | None = None
+    isolate: bool = False
+    isolate_memory_mb: int = 2048
+    isolate_cpu_s: int = 60
     family: str = ""
     provider: str = ""
 
@@ -138,6 +147,8 @@ class SessionOptions:
             values["custom_op_paths"] = os.pathsep.join(self.custom_op_paths)
         if self.watchdog_ms is not None:
             values["watchdog_ms"] = self.watchdog_ms
+        if self.isolate:
+            values.update(isolate=1, isolate_memory_mb=self.isolate_memory_mb, isolate_cpu_s=self.isolate_cpu_s)
         return {key: str(value) for key, value in values.items()}
 
 
@@ -158,6 +169,9 @@ def make_provider_options(
     output_type: OutputTypeLike | None = None,
     copy_inputs: bool | None = None,
     watchdog_ms: int | None = None,
+    isolate: bool | None = None,
+    isolate_memory_mb: int | None = None,
+    isolate_cpu_s: int | None = None,
 ) -> RknnProviderOptions:
     """The options of a session as a checked dictionary.
 
@@ -176,6 +190,9 @@ def make_provider_options(
     :param output_type: ``float32`` (default), ``model``, a type's name, or these by output name
     :param copy_inputs: whether asynchronous requests copy their inputs, so that the caller may change them (default: yes)
     :param watchdog_ms: how long a run may take before its context is given up (default: for ever)
+    :param isolate: run the model in processes of their own, with limits, because it is not trusted (default: no)
+    :param isolate_memory_mb: memory for the model in each of them, in MiB (default: 2048)
+    :param isolate_cpu_s: processor time of one run there, in seconds (default: 60)
 
     >>> make_provider_options(schedule=[0, 1, 2])["schedule"]
     [0, 1, 2]
@@ -203,6 +220,9 @@ def make_provider_options(
         "output_type": output_type,
         "copy_inputs": copy_inputs,
         "watchdog_ms": watchdog_ms,
+        "isolate": isolate,
+        "isolate_memory_mb": isolate_memory_mb,
+        "isolate_cpu_s": isolate_cpu_s,
     }
     options.update({key: value for key, value in optional.items() if value is not None})
     _parse(options)
@@ -431,4 +451,7 @@ _PARSERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "output_type": ("output_type", _output_type),
     "copy_inputs": ("copy_inputs", _flag),
     "watchdog_ms": ("watchdog_ms", _positive),
+    "isolate": ("isolate", _flag),
+    "isolate_memory_mb": ("isolate_memory_mb", _positive),
+    "isolate_cpu_s": ("isolate_cpu_s", _positive),
 }

@@ -55,11 +55,11 @@ from ..raw_contents import join_contents, split_contents
 from ..tensor import DType, Layout, TensorSpec
 
 if TYPE_CHECKING:
-    from .backend import Backend, Bound, DeviceFactory, Marks, Memory
+    from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory
     from .feeds import Feed
     from .options import SessionOptions
 
-__all__ = ["RemoteBackend", "open_backend", "parse_address"]
+__all__ = ["HostMemory", "RemoteBackend", "open_backend", "parse_address", "run_bound_by_copies"]
 
 Array = npt.NDArray[Any]
 Headers = tuple[tuple[str, str], ...]
@@ -297,20 +297,7 @@ class RemoteLane:
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
         """As :meth:`infer`, from and to memory of this machine."""
-        from .feeds import Feed
-
-        arrays, last = [], []
-        for bound in inputs:
-            bound.memory.sync_from_device()
-            spec = bound.spec
-            arrays.append(bound.memory.array()[: spec.nbytes].view(spec.dtype.storage).reshape(spec.memory_shape))
-            last.append(spec.layout is Layout.NHWC)
-        types = [bound.spec.dtype.storage for bound in outputs]
-        results = self.infer(Feed(arrays, last, 0), range(len(outputs)), types, timeout, _NoMarks())
-        for bound, result in zip(outputs, results, strict=True):
-            data = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
-            bound.memory.array()[: data.size] = data
-            bound.memory.sync_to_device()
+        run_bound_by_copies(self, inputs, outputs, timeout)
 
     def cancel(self) -> bool:
         """End the call; the server takes it out of its queue."""
@@ -326,6 +313,24 @@ class RemoteLane:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+def run_bound_by_copies(lane: Lane, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:
+    """What ``run_bound`` is for a lane that shares no memory with its device: :meth:`~.backend.Lane.infer` and copies."""
+    from .feeds import Feed
+
+    arrays, last = [], []
+    for bound in inputs:
+        bound.memory.sync_from_device()
+        spec = bound.spec
+        arrays.append(bound.memory.array()[: spec.nbytes].view(spec.dtype.storage).reshape(spec.memory_shape))
+        last.append(spec.layout is Layout.NHWC)
+    types = [bound.spec.dtype.storage for bound in outputs]
+    results = lane.infer(Feed(arrays, last, 0), range(len(outputs)), types, timeout, _NoMarks())
+    for bound, result in zip(outputs, results, strict=True):
+        data = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+        bound.memory.array()[: data.size] = data
+        bound.memory.sync_to_device()
 
 
 class HostMemory:
