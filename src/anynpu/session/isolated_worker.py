@@ -18,7 +18,7 @@ import select
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +54,7 @@ class Worker:
 
     def serve(self) -> None:
         """Answer messages until the parent closes its end."""
-        calls = {"open": self._open, "open_lane": self._open_lane, "infer": self._infer}
+        calls: dict[str, Callable[..., Any]] = {"open": self._open, "open_lane": self._open_lane, "infer": self._infer}
         while (message := receive(self._control)) is not None:
             self._limit_time()
             try:
@@ -70,7 +70,7 @@ class Worker:
             send(self._control, answer)
 
     def _open(self, model: str | None, device: str | None, options: Mapping[str, Any], memory: int, cpu_seconds: int) -> Any:
-        values = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+        values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
         source: str | bytes = model if model is not None else self._inputs.take_bytes()
         self._cpu_seconds = cpu_seconds
         _limit_memory(memory)
