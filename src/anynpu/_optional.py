@@ -13,6 +13,10 @@ MISTAKEN_OPTIMIZERS = ["Pad_Fusion"]
 """Optimisers of onnxruntime that change results: in 1.31 this one turns the zeros of a Pad before a MaxPool into minus infinity."""
 
 
+MAX_PIXELS = 1 << 27
+"""Of a picture: 400 MB in colour. OpenCV's own bound is eight times that, which a file of three megabytes can reach."""
+
+
 def _load(package: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(package)
@@ -35,7 +39,11 @@ def onnxruntime() -> Any:
 
 
 def cv2() -> Any:
-    """The package ``cv2`` (opencv-python-headless)."""
+    """The package ``cv2`` (opencv-python-headless), which refuses pictures of more than :data:`MAX_PIXELS` before it decodes them.
+
+    It reads that bound once, when it is loaded; a program that has loaded it before keeps its own.
+    """
+    os.environ.setdefault("OPENCV_IO_MAX_IMAGE_PIXELS", str(MAX_PIXELS))
     return _load("cv2", "vision")
 
 

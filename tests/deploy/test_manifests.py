@@ -192,6 +192,8 @@ def test_the_service_of_the_system_is_confined() -> None:
     assert found["CapabilityBoundingSet"] == [""]
     assert found["DevicePolicy"] == ["closed"]
     assert int(found["TimeoutStopSec"][0]) > 30
+    assert found["MemoryMax"] == ["80%"]
+    assert int(found["LimitCORE"][0]) == 0  # a dump would hold what clients sent
 
 
 @pytest.mark.full

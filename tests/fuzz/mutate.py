@@ -64,6 +64,8 @@ TEXTS = (
     "float16",
     "bool",
 )
+MAX_FILE = 2 << 20
+"""Bytes of a mutant: reading takes time for each of them, and sanitizers make it ten times as long."""
 STRANGE: tuple[Any, ...] = (
     None,
     True,
@@ -129,7 +131,8 @@ def mutant(sample: Sample, dice: random.Random) -> bytes:
             mutate(changed, dice)
         except (LookupError, TypeError, ValueError, AttributeError):
             continue  # there is no such place, or an earlier change took it away
-    return changed.file()
+    data = changed.file()
+    return data if len(data) <= MAX_FILE else data[:MAX_FILE]
 
 
 # --- places
@@ -333,7 +336,7 @@ def add_view(sample: Sample, dice: random.Random) -> None:
 
 def many(sample: Sample, dice: random.Random) -> None:
     """Much of something small."""
-    parent, key = find(sample, dice, lambda value, way: isinstance(value, list) and 0 < len(value) < 50)
+    parent, key = find(sample, dice, lambda value, way: isinstance(value, list) and 0 < len(value) < 50 and way[-1] != "programs")
     parent[key] = [copy.deepcopy(dice.choice(parent[key])) for _ in range(dice.choice((100, 1000)))]
 
 

@@ -13,6 +13,7 @@ import typer
 
 import anynpu
 
+from ..arrayfile import open_array
 from ..errors import ImageError, ShapeError
 from ..program import Model
 from ..session import InferenceSession, make_provider_options
@@ -100,10 +101,9 @@ def _from_file(path: Path, spec: TensorSpec) -> Array:
     """The array of a .npy file, or a picture as N, C, H, W in the input's size."""
     if path.suffix.lower() == ".npy":
         try:
-            array: Array = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError) as error:
-            raise ShapeError(f"{path} is not a .npy file, or is damaged", hint="write it with numpy.save(path, array)") from error
-        return array
+            return np.asarray(open_array(path))
+        except ValueError as error:
+            raise ShapeError(f"{path} is not a .npy file: {error}", hint="write it with numpy.save(path, array)") from error
     if len(spec.shape) != 4:
         raise ImageError(
             f"{path} is taken for a picture, but input '{spec.name}' has the shape {list(spec.shape)}",

@@ -22,6 +22,9 @@ from .samples import InputInfo, Item, Sample, check_input, check_takes_images, c
 
 __all__ = ["Dataset", "InputInfo", "Sample", "load_image", "open_dataset"]
 
+MAX_ARCHIVE = 4 << 30
+"""Bytes of the arrays in a .npz file."""
+
 
 _FORMS = "a folder of images, a dataset file (one sample a line), an image, .npy, .npz, an array, or an iterable of samples"
 
@@ -285,13 +288,24 @@ def _describe_type(value: Any) -> str:
     return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else f"a {type(value).__name__}"
 
 
+def _bound_archive(path: Path, archive: zipfile.ZipFile) -> None:
+    """A small file can hold much when it is unpacked."""
+    size = sum(entry.file_size for entry in archive.infolist())
+    if size > MAX_ARCHIVE:
+        raise CalibrationError(
+            f"'{path}' holds {size} bytes when it is unpacked; at most {MAX_ARCHIVE} are read", hint="write samples as .npy files"
+        )
+
+
 def _load_npz(path: Path) -> dict[str, Array]:
     try:
         # Opened here, as numpy.load leaves a damaged file open.
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.ndarray):
+                _bound_archive(path, archive.zip)
             arrays = None if isinstance(archive, np.ndarray) else {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
+    except (OSError, ValueError, EOFError, NotImplementedError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise CalibrationError(f"cannot read '{path}': {error}", hint="write it with numpy.savez, arrays by input name") from None
     if arrays is None:
         raise CalibrationError(f"'{path}' holds a single array, as .npy files do", hint="rename it to .npy")

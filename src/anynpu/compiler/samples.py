@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arrayfile import open_array
 from ..errors import CalibrationError, ImageError
 from ..program import Preprocess
 from ..types import Array
@@ -98,14 +99,11 @@ def check_takes_images(info: InputInfo, path: Path) -> None:
 
 def _load_npy(path: Path) -> Array:
     try:
-        array: Array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError, SyntaxError) as error:
+        return open_array(path)
+    except (OSError, ValueError) as error:
         raise CalibrationError(
             f"cannot read '{path}': {error}", hint="write it with numpy.save, as an array of numbers"
         ) from None
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "buif":
-        raise CalibrationError(f"'{path}' does not hold an array of numbers", hint="write it with numpy.save")
-    return array
 
 
 @dataclass(frozen=True)
