@@ -7,9 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+from npu.builders import dense_chain
 
-from anynpu.session import InferenceSession
+from anynpu import modelfile
+from anynpu.session import InferenceSession, make_provider_options
 
 from .fake import FakeDevice, feed
 from .interrupts import PACKAGE, Interrupter
@@ -66,6 +69,22 @@ def test_a_run_on_an_idle_lane() -> None:
         check_whole(session, device)
 
     assert each_step(scenario) > 10
+
+
+def test_a_run_on_the_software_npu() -> None:
+    """The interrupt may come inside the device too: no core, context or lock may be lost."""
+    model = modelfile.to_bytes(dense_chain())
+    x = np.zeros((1, 8), np.int8)
+    options = make_provider_options(tp_mode="0,1,2")  # all cores, so that one that is lost is missed
+
+    def scenario(interrupter: Interrupter) -> None:
+        with InferenceSession(model, device="sim", provider_options=options) as session:
+            expected = session.run(None, x)[0]
+            interrupted(interrupter, lambda: session.run(None, x))
+            for _ in range(2):
+                assert session.submit(None, x).result(60)[0].tolist() == expected.tolist()
+
+    assert each_step(scenario, PACKAGE) > 50
 
 
 def test_a_run_that_opens_its_lane() -> None:

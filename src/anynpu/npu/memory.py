@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import functools
 import mmap
 import os
 import sys
@@ -76,10 +77,22 @@ class MemoryUsage:
 def _physical_address(size: int) -> int:
     """A token that no other buffer has, with room for *size* bytes behind it."""
     global _next_physical
+    _renew_in_children()
     with _physical_lock:
         address = _next_physical
         _next_physical += max(_PAGE, -(-size // _PAGE) * _PAGE)
     return address
+
+
+@functools.cache
+def _renew_in_children() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _renew_lock() -> None:
+    global _physical_lock
+    _physical_lock = threading.Lock()
 
 
 def _shared_file(size: int, name: str) -> int:

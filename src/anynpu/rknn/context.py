@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from .. import modelfile
 from .._rknn import ffi
 from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, TensorTypeError
-from ..lifetime import Closeable
+from ..lifetime import Closeable, at_end
 from ..program import Model
 from ..vendors.devices import DeviceChoice
 from .attributes import DTYPE_OF
@@ -132,7 +131,7 @@ class Context(Closeable):
         self._has_shapes = False
         self._bound: dict[str, TensorMemory] = {}
         self._kept: list[object] = []
-        self._finalizer = weakref.finalize(self, _destroy, self.library, handle, self._bound, self._kept, self._operators)
+        self._finalizer = at_end(self, _destroy, self.library, handle, self._bound, self._kept, self._operators)
 
     # what it is
 

@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import re
-import weakref
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -22,7 +21,7 @@ import numpy.typing as npt
 from .._rknn import ffi
 from ..convert import bfloat16_to_float32, pack_int4
 from ..errors import DeviceClosed, ShapeError, TensorTypeError
-from ..lifetime import Closeable
+from ..lifetime import Closeable, at_end
 from ..tensor import DType
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
@@ -117,7 +116,7 @@ class Matmul(Closeable):
             self._check("rknn_matmul_create_dynamic_shape", code)
         self._handle = int(context[0])
         memories: list[TensorMemory] = []
-        self._finalizer = weakref.finalize(self, _end, self._library, self._handle, memories)
+        self._finalizer = at_end(self, _end, self._library, self._handle, memories)
         try:
             for name in ("A", "B", "C"):
                 size = max(getattr(attribute, name).size for attribute in self._attributes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import Any, Literal
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from .._rknn import ffi
 from ..errors import DeviceClosed, DeviceMemoryError
-from ..lifetime import Closeable
+from ..lifetime import Closeable, at_end
 from .constants import rknn_mem_sync_mode
 from .library import Library, check
 
@@ -45,7 +44,7 @@ class TensorMemory(Closeable):
         self.keep = keep
         self._library, self._handle = library, handle
         self._pointer: Any = pointer
-        self._finalizer = weakref.finalize(self, _destroy, library, handle, pointer)
+        self._finalizer = at_end(self, _destroy, library, handle, pointer)
 
     @property
     def pointer(self) -> Any:

@@ -32,6 +32,8 @@ _live: weakref.WeakSet[Runner] = weakref.WeakSet()
 _forgotten: queue.SimpleQueue[Runner] = queue.SimpleQueue()
 _reaper: threading.Thread | None = None
 _hooked = False
+_left_behind: list[Runner] = []
+"""In a forked child, what is the parent's: never closed, since the threads that would have to end are not here."""
 
 
 class Keeper:
@@ -89,4 +91,5 @@ def _after_fork() -> None:
     _forgotten = queue.SimpleQueue()
     for runner in list(_live):
         runner.abandon_after_fork()
+        _left_behind.append(runner)
     _live = weakref.WeakSet()

@@ -5,8 +5,9 @@ software NPU, which raises a :class:`Refusal` inside and notes it as a :class:`C
 callers: what only some libraries can do is asked of all, and the base class says no.
 
 Who owns what: :class:`OpenLibraries` owns the libraries of one vendor; its lock protects the table and is held while a library is
-opened, so that each is opened once. They stay open until the process ends. :class:`Failures` keeps one note for each thread and
-needs no lock.
+opened, so that each is opened once. They stay open until the process ends. A forked child opens its own, and leaves what it inherited
+alone (:func:`anynpu.lifetime.at_end`): the threads that worked on it, and may hold its locks, are the parent's. :class:`Failures` keeps one note for
+each thread and needs no lock.
 """
 
 from __future__ import annotations
@@ -199,6 +200,8 @@ class OpenLibraries(Generic[LibraryT]):
         self._software = software
         self._vendor = vendor
         self._open: dict[tuple[str, str], LibraryT] = {}
+        self._left_behind: list[object] = []  # in a forked child, what is the parent's: never closed
+        self._hooked = False
         self._lock = threading.Lock()
 
     def get(self, device: str | DeviceChoice | LibraryT | None) -> LibraryT:
@@ -214,11 +217,19 @@ class OpenLibraries(Generic[LibraryT]):
             )
         key = (choice.kind, choice.detail)
         with self._lock:
+            if not self._hooked and hasattr(os, "register_at_fork"):
+                self._hooked = True
+                os.register_at_fork(after_in_child=self._after_fork)
             if key not in self._open:
                 self._open[key] = (
                     self._software(choice.detail) if choice.kind == SOFTWARE else self._vendor(choice.detail, choice.reason)
                 )
             return self._open[key]
+
+    def _after_fork(self) -> None:
+        self._lock = threading.Lock()
+        self._left_behind.append(self._open)
+        self._open = {}
 
 
 @dataclass(frozen=True)

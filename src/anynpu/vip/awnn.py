@@ -16,6 +16,7 @@ elements as numbers, and bfloat16, whole numbers, booleans and four-bit codes ar
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Sequence
@@ -175,8 +176,21 @@ def awnn_init(mem_size: int = 0, *, device: str | DeviceChoice | Library | None 
     """
     library = open_library(device)
     check(library, "vip_init", library.vip_init(mem_size))
+    _forget_in_children()
     with _lock:
         _libraries.append(library)
+
+
+@functools.cache
+def _forget_in_children() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forget)
+
+
+def _forget() -> None:
+    """In a forked child: what was opened is the parent's."""
+    global _lock, _libraries
+    _lock, _libraries = threading.Lock(), []
 
 
 def awnn_uninit() -> None:

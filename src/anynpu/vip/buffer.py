@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy.typing as npt
 
 from .._vip import ffi
 from ..errors import DeviceClosed, DeviceMemoryError, ParameterError
-from ..lifetime import Closeable
+from ..lifetime import Closeable, at_end
 from .constants import vip_buffer_memory_type_e, vip_buffer_operation_type_e, vip_buffer_quantize_format_e
 from .info import TensorInfo
 from .library import Library, check
@@ -63,7 +62,7 @@ class Buffer(Closeable):
             library.vip_destroy()
             raise
         self._handle = handle[0]
-        self._finalizer = weakref.finalize(self, _destroy, library, self._handle)
+        self._finalizer = at_end(self, _destroy, library, self._handle)
 
     @classmethod
     def allocate(cls, library: Library, info: TensorInfo, *, cached: bool = False) -> Buffer:

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import numpy.typing as npt
 from .. import modelfile
 from .._vip import ffi
 from ..errors import DeviceClosed, ParameterError, TensorNameError
-from ..lifetime import Closeable
+from ..lifetime import Closeable, at_end
 from ..program import Model
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
@@ -132,7 +131,7 @@ class Network(Closeable):
         self.library = library
         self._handle = handle
         self._source = source  # a duplicate must not outlive what it was made from
-        self._finalizer = weakref.finalize(self, _destroy, library, handle)
+        self._finalizer = at_end(self, _destroy, library, handle)
         self._bound: dict[tuple[str, int], Buffer] = {}
         self._infos: dict[str, tuple[TensorInfo, ...]] = {}
         self._kept: list[Buffer] = []

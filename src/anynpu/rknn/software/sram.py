@@ -7,7 +7,8 @@ ordinary memory here. One lock protects the account; shares are given back once,
 from __future__ import annotations
 
 import threading
-import weakref
+
+from ...lifetime import at_end
 
 __all__ = ["Sram", "SramShare"]
 
@@ -47,7 +48,7 @@ class SramShare:
 
     def __init__(self, sram: Sram, size: int) -> None:
         self.size = size
-        self._finalizer = weakref.finalize(self, sram._give_back, size)
+        self._finalizer = at_end(self, sram._give_back, size)
 
     def release(self) -> None:
         """Give it back; again is harmless."""

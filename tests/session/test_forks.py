@@ -1,0 +1,103 @@
+"""Forks while requests are pending: the child is told what it inherited, opens sessions of its own, and ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from npu.builders import dense_chain
+
+from anynpu import modelfile
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+FORKS = r"""
+import faulthandler, os, random, sys, threading, time, warnings
+import numpy as np
+from anynpu import InferenceSession
+from anynpu.errors import SessionError
+
+warnings.simplefilter("ignore", DeprecationWarning)
+model, count, chance = sys.argv[1], int(sys.argv[2]), random.Random(int(sys.argv[3]))
+x = np.zeros((1, 8), np.int8)
+session = InferenceSession(model, device="sim", provider_options={"max_queue_size": 50})
+idle = InferenceSession(model, device="sim")
+stop = threading.Event()
+
+
+def load():
+    while not stop.is_set():
+        session.submit(None, x, timeout=chance.choice((None, 60)))
+        time.sleep(0.0002)
+
+
+def child():
+    faulthandler.dump_traceback_later(60, exit=True)
+    with InferenceSession(model, device="sim") as own:
+        own.run(None, x)
+        own.submit(None, x, timeout=60).result()
+        own.run_with_iobinding(bound(own))
+    for inherited in (session, idle):
+        for call in (lambda: inherited.run(None, x), lambda: inherited.submit(None, x)):
+            try:
+                call()
+            except SessionError as error:
+                assert "belongs to the process that was forked" in str(error)
+            else:
+                raise AssertionError("the child used a session of its parent")
+        inherited.close()
+    try:
+        pending.result()
+    except SessionError:
+        pass
+    globals().pop("idle")
+    sys.exit(0)  # with all that runs at the end of an interpreter
+
+
+def bound(own):
+    binding = own.io_binding()
+    binding.bind_cpu_input(own.input_names[0], x)
+    return binding
+
+
+threads = [threading.Thread(target=load, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+hung = 0
+for _ in range(count):
+    time.sleep(chance.random() * 0.003)
+    pending = session.submit(None, x)
+    process = os.fork()
+    if process == 0:
+        child()
+    hung += os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) != 0
+stop.set()
+for thread in threads:
+    thread.join()
+session.close(finish=True)
+print(hung, "of", count)
+"""
+
+
+def fork(tmp_path: Path, chip: str, count: int, seed: int) -> None:
+    path = tmp_path / "model"
+    path.write_bytes(modelfile.to_bytes(replace(dense_chain(), chip=chip)))
+    result = subprocess.run(
+        [sys.executable, "-c", FORKS, str(path), str(count), str(seed)], capture_output=True, text=True, timeout=3600, check=False
+    )
+    assert (result.returncode, result.stdout) == (0, f"0 of {count}\n"), result.stderr[-4000:]
+
+
+@pytest.mark.parametrize("chip", ["rk3588", "a733"])
+def test_a_few_forks(tmp_path: Path, chip: str) -> None:
+    fork(tmp_path, chip, 4, 1)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("chip", "seed"), [("rk3588", 2), ("a733", 3)])
+def test_a_hundred_forks(tmp_path: Path, chip: str, seed: int) -> None:
+    fork(tmp_path, chip, 100, seed)
