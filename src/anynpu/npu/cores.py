@@ -332,6 +332,26 @@ class CoreScheduler:
             finally:
                 self._watching -= 1
 
+    def recover(self, thread: int) -> None:
+        """An interrupt (Ctrl-C) ended what *thread* did, perhaps in the middle of a change here: give up all that it has or waits for, work
+        out again what is idle, and tell everybody else again."""
+        with self._lock:
+            given_up = [lease for lease in self._holders if lease._thread == thread]
+            self._holders.difference_update(given_up)
+            self._waiters = [
+                lease for lease in self._waiters if lease._thread != thread and not lease.granted and lease.error is None
+            ]
+            self._idle = set(range(self._count)).difference(*(lease.cores for lease in self._holders))
+            self._taken = set().union(*(lease.exclusive for lease in self._holders))
+            self._dispatch()
+            told = list(self._holders)
+            self._left.notify_all()
+        for lease in given_up:
+            held, lease._held = lease._held, None
+            if held is not None:
+                held.__exit__(None, None, None)
+        _tell(told)
+
     # The methods from here to `_release` expect the lock to be held, unless they take it themselves.
 
     def _enter(self, lease: Lease) -> list[Lease]:
@@ -357,12 +377,13 @@ class CoreScheduler:
         return self._singles[next((core for _, _, core in order if shared.is_free(core)), order[0][2])]
 
     def _grant(self, lease: Lease, cores: frozenset[int]) -> None:
-        lease.granted = True
-        lease._started_ns = time.perf_counter_ns()
-        self._taken |= lease.exclusive
-        self._holders.add(lease)
         if cores:
             lease.cores = tuple(sorted(cores))
+        lease._started_ns = time.perf_counter_ns()
+        lease.granted = True
+        self._holders.add(lease)  # from here on all else can be worked out again, see `recover`
+        self._taken |= lease.exclusive
+        if cores:
             self._idle -= cores
             if self._open_status is not None:
                 self._status, self._open_status = self._open_status(), None

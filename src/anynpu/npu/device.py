@@ -80,7 +80,7 @@ class Device:
         """Makes jobs take the chip's time; None where they do not."""
         self.memory = MemoryPool(memory_limit)
         board = board or os.environ.get("ANYNPU_BOARD")
-        status = functools.partial(_open_status, self.chip, board, speed)
+        status = _status_of(self.chip, board, speed)
         self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board, self.chip), status)
         self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")
         self._lock = threading.Lock()
@@ -231,12 +231,14 @@ class Device:
         return f"software NPU, {self.chip.name}, {self.cores} core{'' if self.cores == 1 else 's'}"
 
 
-def _open_status(chip: chips.Chip, board: str | None, speed: float | None) -> StatusFile | None:
+def _status_of(chip: chips.Chip, board: str | None, speed: float | None) -> Callable[[], StatusFile | None] | None:
+    """What opens the status file. The import is here, not at the first run: a child that is forked while a thread imports a module can
+    never import it."""
     try:
         from .status import open_status
     except ImportError:  # no file locks, no shared folder: not on every system
         return None
-    return open_status(chip.name, chip.cores, board=board or "", realtime=speed)
+    return functools.partial(open_status, chip.name, chip.cores, board=board or "", realtime=speed)
 
 
 def _shared_cores(board: str | None, chip: chips.Chip) -> SharedCores | None:

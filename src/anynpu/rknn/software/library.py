@@ -496,6 +496,10 @@ def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             if name in _CALLS_WITHOUT_RESULT:
                 return None
             return ffi.NULL if name in _POINTER_CALLS else code
+        except BaseException:  # an interrupt, which may have come anywhere
+            for device, _ in tuple(self._devices.values()):
+                device.scheduler.recover(threading.get_ident())
+            raise
 
     return call
 

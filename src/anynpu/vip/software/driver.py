@@ -53,6 +53,11 @@ class Driver:
                 )
             return self._devices[chip.name]
 
+    def recover(self) -> None:
+        """An interrupt ended what the calling thread did: give up the cores that it has."""
+        for device in tuple(self._devices.values()):
+            device.scheduler.recover(threading.get_ident())
+
     def set_log(self, folder: Path) -> None:
         """Write failures into a file in *folder* from now on."""
         path = folder / LOG_FILE

@@ -525,6 +525,10 @@ def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
             _clear_out(name, arguments)
             status = self.failed(name, error)
             return _NOT_A_STATUS.get(name, status)
+        except BaseException:  # an interrupt, which may have come anywhere
+            if self._driver is not None:
+                self._driver.recover()
+            raise
 
     return call
 
