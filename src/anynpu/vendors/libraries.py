@@ -6,8 +6,8 @@ callers: what only some libraries can do is asked of all, and the base class say
 
 Who owns what: :class:`OpenLibraries` owns the libraries of one vendor; its lock protects the table and is held while a library is
 opened, so that each is opened once. They stay open until the process ends. A forked child opens its own, and leaves what it inherited
-alone (:func:`anynpu.lifetime.at_end`): the threads that worked on it, and may hold its locks, are the parent's. :class:`Failures` keeps one note for
-each thread and needs no lock.
+alone (:func:`anynpu.lifetime.at_end`): the threads that worked on it, and may hold its locks, are the parent's. :class:`Failures` keeps
+one note for each thread and needs no lock.
 """
 
 from __future__ import annotations
