@@ -21,7 +21,7 @@ from anynpu.program import (
     Dense,
     Epilogue,
     Float,
-    Island,
+    FloatOp,
     Layer,
     MatMul,
     MemoryPlan,
@@ -36,6 +36,8 @@ from anynpu.program import (
     Slice,
     Table,
     Transpose,
+    Weights,
+    immediate,
 )
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 
@@ -101,7 +103,7 @@ class ProgramBuilder:
             **fields,
         }
 
-    def program(self, inputs: Sequence[str], outputs: Sequence[str], islands: Sequence[Island] = ()) -> Program:
+    def program(self, inputs: Sequence[str], outputs: Sequence[str]) -> Program:
         """The program, with a place in memory for all that is neither input, output nor view."""
         offsets, size = {}, 0
         for name, spec in self.tensors.items():
@@ -114,29 +116,17 @@ class ProgramBuilder:
             dict(self.tensors),
             tuple(self.layers),
             MemoryPlan(offsets, size),
-            tuple(islands),
             self.views,
         )
 
 
 @functools.cache
-def softmax_island() -> Island:
-    """probabilities = softmax(logits x w); w is external data, as the compiler declares it."""
-    import onnx
-    from onnx import TensorProto, helper
-
+def scoring() -> tuple[Float, Float]:
+    """scores = logits x w and probabilities = softmax(scores / 2), as two float layers."""
     weights = np.random.default_rng(7).normal(size=(CLASSES, CLASSES)).astype(np.float16)
-    kernel = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=weights.shape, data_location=TensorProto.EXTERNAL)
-    kernel.external_data.add(key="location", value="weights")
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["logits", "w"], ["scores"]), helper.make_node("Softmax", ["scores"], ["probabilities"])],
-        "island",
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, [1, CLASSES])],
-        [helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, [1, CLASSES])],
-        [kernel],
-    )
-    model: onnx.ModelProto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return Island(model.SerializeToString(), ("logits",), ("probabilities",), {"w": weights})
+    scores = Float((FloatOp("MatMul", ("logits", "w"), ("scores",)),), {"w": Weights(weights)}, DType.FLOAT16)
+    shares = (FloatOp("Mul", ("scores", "half"), ("halved",)), FloatOp("Softmax", ("halved",), ("probabilities",), {"axis": 1}))
+    return scores, Float(shares, {"half": immediate(0.5, "float32")})
 
 
 def nearest(target: int, source: int) -> Array:
@@ -213,9 +203,12 @@ def every_operator(side: int = 8, seed: int = 0) -> Program:
     b.layer(Convert(), [logits8], [logits])
     scores = b.tensor("scores", (1, CLASSES), DType.FLOAT32)
     result = b.tensor("probabilities", (1, CLASSES), DType.FLOAT32)
-    b.layer(Float(0), [logits], [scores])
-    b.layer(Float(0), [scores], [result], placement=Placement.CPU, reason="Softmax: axis 1 of rank 2")
-    return b.program([x], [result, up, product, framed], [softmax_island()])
+    first, second = scoring()
+    b.layer(first, [logits], [scores])
+    b.layer(second, [scores], [result], placement=Placement.CPU, reason="Softmax: axis 1 of rank 2")
+    program = b.program([x], [result, up, product, framed])
+    halved = TensorSpec("halved", (1, CLASSES), DType.FLOAT32)  # lies inside a layer and has no memory
+    return replace(program, tensors={**program.tensors, "halved": halved})
 
 
 def every_operator_model(chip: str = "rk3588", sides: Sequence[int] = (8, 12), **fields: Any) -> Model:

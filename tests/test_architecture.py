@@ -22,7 +22,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "anynpu"
 LEAF = "leaf"
 """The room of every module that lies directly in the package, of the catalogue and of the C sources."""
 
-LEAF_PACKAGES = {"arithmetic", "chips", "convert", "modelfile", "native", "vendors"}
+LEAF_PACKAGES = {"arithmetic", "chips", "convert", "modelfile", "native", "program", "vendors"}
 EXTENSION_MODULES = {"_native", "_rknn", "_vip"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -213,7 +213,7 @@ def written(folder: Path, files: dict[str, str]) -> Path:
         ("demo/pages.py", "from ..cli import console", "demo must not import cli"),
         ("__init__.py", "from .npu import memory", "imports anynpu.npu.memory at once"),
         ("novel/room.py", "", "a room that the table of arrows does not have"),
-        ("npu/engines/islands.py", "def f():\n    import onnxruntime", "past the helper"),
+        ("npu/engines/float_onnxruntime.py", "def f():\n    import onnxruntime", "past the helper"),
         ("tensor.py", "import onnx", "at once instead of at first use"),
         ("compiler/place.py", "from onnx import numpy_helper", "at once instead of at first use"),
         ("reports.py", "class Table:\n    import rich.table", "at once instead of at first use"),

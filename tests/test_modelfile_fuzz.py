@@ -24,8 +24,10 @@ from vendor_files import nb_file, rknn_description, rknn_file
 from anynpu import modelfile
 from anynpu.errors import AnynpuError
 from anynpu.modelfile import vendorfile
-from anynpu.modelfile.container import HEADER, ISLANDS, WEIGHTS, Section, pack, unpack
+from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
 from anynpu.modelfile.recognise import FileKind, identify
+from anynpu.npu import RunControl
+from anynpu.npu.engines.float_native import native_stretch
 from anynpu.npu.engines.reference import execute_layer
 from anynpu.program import Custom, Float, Program
 
@@ -39,9 +41,9 @@ def ours() -> bytes:
     return modelfile.to_bytes(every_operator_model(sides=(4,)))
 
 
-def container(header: bytes, islands: bytes, weights: bytes | None) -> bytes:
+def container(header: bytes, weights: bytes | None) -> bytes:
     """A file of ours with valid checksums."""
-    parts = {HEADER: header, ISLANDS: islands, **({} if weights is None else {WEIGHTS: weights})}
+    parts = {HEADER: header, **({} if weights is None else {WEIGHTS: weights})}
     return b"".join(pack(b"RKNN", [Section(kind, len(part), lambda part=part: [part]) for kind, part in parts.items()]))
 
 
@@ -160,10 +162,10 @@ def values_damaged(document: Any, alike: list[list[tuple[Any, ...]]], dice: rand
 
 
 @functools.cache
-def parts_of_ours() -> tuple[Any, list[tuple[Any, ...]], bytes, bytes]:
+def parts_of_ours() -> tuple[Any, list[tuple[Any, ...]], bytes]:
     sections = {kind: bytes(part) for kind, part in unpack(memoryview(ours())).items()}
     document = json.loads(sections[HEADER])
-    return document, list(places(document)), sections[ISLANDS], sections[WEIGHTS]
+    return document, list(places(document)), sections[WEIGHTS]
 
 
 def our_bytes(dice: random.Random) -> bytes:
@@ -171,14 +173,14 @@ def our_bytes(dice: random.Random) -> bytes:
 
 
 def our_json(dice: random.Random) -> bytes:
-    document, ways, islands, weights = parts_of_ours()
+    document, ways, weights = parts_of_ours()
     header = json.dumps(json_damaged(document, ways, dice)).encode()
-    return container(header, islands, dice.choice((weights, weights, weights, None)))
+    return container(header, dice.choice((weights, weights, weights, None)))
 
 
 @functools.cache
 def places_of_ours() -> list[list[tuple[Any, ...]]]:
-    document, ways, _, _ = parts_of_ours()
+    document, ways, _ = parts_of_ours()
     groups = collections.defaultdict(list)
     for way in ways:
         groups[str(kind_of_place(document, way))].append(way)
@@ -186,22 +188,22 @@ def places_of_ours() -> list[list[tuple[Any, ...]]]:
 
 
 def our_values(dice: random.Random) -> bytes:
-    document, _, islands, weights = parts_of_ours()
+    document, _, weights = parts_of_ours()
     try:
         changed = values_damaged(document, places_of_ours(), dice)
     except (KeyError, IndexError, TypeError):  # the first change took the place of the second away
         changed = document
-    return container(json.dumps(changed).encode(), islands, weights)
+    return container(json.dumps(changed).encode(), weights)
 
 
 def our_header_bytes(dice: random.Random) -> bytes:
-    document, _, islands, weights = parts_of_ours()
-    return container(bytes_damaged(json.dumps(document).encode(), dice), islands, weights)
+    document, _, weights = parts_of_ours()
+    return container(bytes_damaged(json.dumps(document).encode(), dice), weights)
 
 
 def our_weights(dice: random.Random) -> bytes:
-    document, _, islands, weights = parts_of_ours()
-    return container(json.dumps(document).encode(), islands, bytes_damaged(weights, dice))
+    document, _, weights = parts_of_ours()
+    return container(json.dumps(document).encode(), bytes_damaged(weights, dice))
 
 
 def rknn_bytes(dice: random.Random) -> bytes:
@@ -269,6 +271,10 @@ def execute(program: Program) -> None:
                 assert all(constant.spec.nbytes == constant.value.nbytes for constant in layer.op.constants)
             elif not isinstance(layer.op, Float):
                 execute_layer(program, layer, arrays)
+    for stretch in program.float_stretches():
+        native = native_stretch(program, stretch)
+        if native is not None:
+            native.bind(arrays)(RunControl())
 
 
 def test_there_are_enough_of_them() -> None:

@@ -9,7 +9,7 @@ from builders import CLASSES, ProgramBuilder, epilogue, every_operator, every_op
 
 from anynpu.errors import ModelFormatError
 from anynpu.modelfile.validate import validate_model, validate_program
-from anynpu.program import Conv, CustomConstant, Float, Pool, Program, Table
+from anynpu.program import Conv, CustomConstant, Float, FloatOp, Pool, Program, Table, Transpose
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
 
 PROGRAM = every_operator(8)
@@ -57,6 +57,15 @@ def test_good_programs_pass() -> None:
         validate_program(every_operator(side))
     validate_model(every_operator_model())
     validate_model(wide_model())
+
+
+def unary(name: str, source: str, target: str) -> Float:
+    return Float((FloatOp(name, (source,), (target,)),))
+
+
+def with_float(name: str, source: str, output: str = "probabilities") -> Program:
+    """The last layer with another operator."""
+    return with_layer("probabilities", op=unary(name, source, output))
 
 
 OPERATORS: list[tuple[Program, str]] = [
@@ -160,8 +169,11 @@ OPERATORS: list[tuple[Program, str]] = [
     (with_op("largest", strides=(1, 2)), "8 pixels give 7"),
     (with_op("largest", pads=(3, 1, 0, 0), strides=(2, 2)), "give 5"),
     (with_tensor("largest", dtype=DType.INT16), "keeps the type"),
-    (with_layer("probabilities", op=Float(1)), "no float island 1"),
-    (with_layer("probabilities", op=Float(-1)), "no float island -1"),
+    (with_layer("probabilities", op=Float(())), "0 operators"),
+    (with_float("Neg", "absent"), "reads 'absent', which nothing makes"),
+    (with_float("Neg", "scores", output="nowhere"), "makes the unknown tensor 'nowhere'"),
+    (with_float("Neg", "scores", output="scores"), "makes 'scores', which is there already"),
+    (with_float("Neg", "scores", output="halved"), "none of its operators makes 'probabilities'"),
 ]
 
 
@@ -170,8 +182,7 @@ def test_operators(program: Program, message: str) -> None:
     with pytest.raises(ModelFormatError, match=message) as caught:
         validate_program(program)
     assert caught.value.hint
-    if "float island" not in message:
-        assert "layer '" in caught.value.message
+    assert "layer '" in caught.value.message
 
 
 SPEC = TensorSpec("odd", (1, 8, 4, 4), DType.INT8, Layout.NHWC, Affine.per_tensor(0.1, 0))
@@ -216,11 +227,11 @@ STRUCTURE: list[tuple[Program, str]] = [
     (replace(PROGRAM, layers=PROGRAM.layers[:-1] * 2), "exists already"),
     (replace(PROGRAM, layers=PROGRAM.layers[:-2]), "nothing makes the program's output 'probabilities'"),
     (moved(PROGRAM, "c1", 1), "'Table_t1' reads 'c1' before"),
-    (moved(PROGRAM, "logits", 99), "float island 0 reads 'logits' before"),
+    (moved(PROGRAM, "logits", 99), "'Float_scores' reads 'logits' before"),
     (with_layer("c1", inputs=("absent",)), "the tensor 'absent' is unknown"),
     (with_layer("c1", macs=-1), "negative costs"),
-    (replace(PROGRAM, islands=(replace(PROGRAM.islands[0], outputs=("absent",)),)), "island 0 refers to the unknown"),
-    (replace(PROGRAM, islands=(replace(PROGRAM.islands[0], outputs=()),)), "has no output"),
+    (moved(PROGRAM, "scores", 99), "'Float_probabilities' reads 'scores' before"),
+    (with_offset("halved", 1 << 40), "leaves the internal memory"),
     (replace(PROGRAM, views={**PROGRAM.views, "absent": "deep"}), "unknown tensor 'absent'"),
     (replace(PROGRAM, views={**PROGRAM.views, "deep": "rows"}), "is a view itself"),
     (replace(PROGRAM, views={**PROGRAM.views, "rows": "rows"}), "is a view itself"),
@@ -266,16 +277,28 @@ def test_an_output_may_own_the_memory_that_a_layer_writes_under_another_shape() 
     validate_program(b.program([x], [y]))
 
 
-def test_islands_run_where_their_first_layer_stands() -> None:
-    """An output of an island exists from its first layer on, whatever stands between that and the layer that is said to make it."""
-    last = PROGRAM.layers[-1]
-    early = replace(PROGRAM, layers=(*PROGRAM.layers[:-1], last))
-    validate_program(early)
-    split = replace(PROGRAM.islands[0], inputs=("logits", "product"))
-    late = replace(PROGRAM, islands=(split,))
-    validate_program(late)
-    with pytest.raises(ModelFormatError, match="float island 0 reads 'product' before"):
-        validate_program(moved(late, "product", 99))
+def test_float_layers_run_where_the_first_of_their_stretch_stands() -> None:
+    """What a stretch reads has to exist before its first layer, and what it makes overwrites nothing that it reads."""
+    b = ProgramBuilder()
+    for name in ("x", "y", "a", "b", "c"):
+        b.tensor(name, (1, 16), DType.FLOAT32)
+    b.layer(unary("Neg", "x", "a"), ["x"], ["a"])
+    b.layer(Transpose((1, 16), (0, 1)), ["a"], ["b"])
+    b.layer(unary("Exp", "x", "c"), ["x"], ["c"])
+    b.layer(Float((FloatOp("Add", ("b", "c"), ("y",)),)), ["b", "c"], ["y"])
+    program = b.program(["x"], ["y"])
+    validate_program(program)
+    assert [(stretch.inputs, stretch.outputs) for stretch in program.float_stretches()] == [
+        (("x",), ("a",)),
+        (("x", "b"), ("y",)),
+    ]
+    with pytest.raises(ModelFormatError, match="reads 'b' before"):
+        validate_program(moved(program, "b", 3))
+    without = {name: offset for name, offset in program.memory.offsets.items() if name != "c"}
+    validate_program(replace(program, memory=replace(program.memory, offsets=without)))  # 'c' stays inside
+    clash = {**without, "b": without["a"]}
+    with pytest.raises(ModelFormatError, match="'b' overwrites 'a'"):
+        validate_program(replace(program, memory=replace(program.memory, offsets=clash)))
 
 
 @pytest.mark.parametrize(

@@ -125,14 +125,8 @@ class _NoArrays:
     def put_array(self, array: Array) -> dict[str, Any]:
         raise Mismatch("there are no arrays here")
 
-    def put_bytes(self, data: bytes) -> dict[str, Any]:
-        raise Mismatch("there are no bytes here")
-
     def get_array(self, reference: Any) -> Array:
         raise Mismatch("there are no arrays here")
-
-    def get_bytes(self, reference: Any) -> bytes:
-        raise Mismatch("there are no bytes here")
 
 
 # message: field type number name; "*" repeated, "|" in the oneof of the parameter, "<>" a map from text

@@ -1,4 +1,4 @@
-"""How operators meet: heads, float islands between integer layers, unusual inputs and outputs."""
+"""How operators meet: heads, float layers between integer ones, unusual inputs and outputs."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ GRAPHS.add("Flatten that is an output", _flattened_output, steps=4.0)
 GRAPHS.add("Flatten of rank 3 before Gemm", _row_flattened, steps=4.0, kinds=("Conv", "Gemm"))
 
 
-def _island(op: str, *constants: Any, opset_inputs: tuple[str, ...] = (), **attributes: Any) -> Build:
+def _between(op: str, *constants: Any, opset_inputs: tuple[str, ...] = (), **attributes: Any) -> Build:
     """An operator without an integer form between two convolutions."""
 
     def build(net: Net) -> None:
@@ -84,30 +84,30 @@ def _island(op: str, *constants: Any, opset_inputs: tuple[str, ...] = (), **attr
     return build
 
 
-GRAPHS.add("Softmax between convolutions", _island("Softmax", axis=1), steps=5.0)
+GRAPHS.add("Softmax between convolutions", _between("Softmax", axis=1), steps=5.0)
 GRAPHS.add(
     "LayerNormalization between convolutions",
-    _island("LayerNormalization", np.full(7, 1.5, np.float32), np.full(7, 0.1, np.float32)),
+    _between("LayerNormalization", np.full(7, 1.5, np.float32), np.full(7, 0.1, np.float32)),
     opset=17,
     steps=5.0,
 )
 GRAPHS.add(
     "InstanceNormalization between convolutions",
-    _island("InstanceNormalization", np.full(6, 1.5, np.float32), np.full(6, 0.1, np.float32)),
+    _between("InstanceNormalization", np.full(6, 1.5, np.float32), np.full(6, 0.1, np.float32)),
     steps=5.0,
 )
-GRAPHS.add("ReduceSum between convolutions", _island("ReduceSum", [3]), steps=5.0)
-GRAPHS.add("ReduceMax between convolutions", _island("ReduceMax", axes=[2]), steps=5.0)
-GRAPHS.add("Gather between convolutions", _island("Gather", [3, 1, 0, 2, 2, 5], axis=1), steps=5.0)
-GRAPHS.add("Tile between convolutions", _island("Tile", [1, 1, 2, 1]), steps=5.0)
-GRAPHS.add("Expand between convolutions", _island("Expand", [2, 6, 7, 7]), steps=5.0)
-GRAPHS.add("CumSum between convolutions", _island("CumSum", np.int64(2)), steps=5.0)
-GRAPHS.add("LRN between convolutions", _island("LRN", size=3), steps=5.0)
-GRAPHS.add("LogSoftmax between convolutions", _island("LogSoftmax", axis=1), steps=5.0)
+GRAPHS.add("ReduceSum between convolutions", _between("ReduceSum", [3]), steps=5.0)
+GRAPHS.add("ReduceMax between convolutions", _between("ReduceMax", axes=[2]), steps=5.0)
+GRAPHS.add("Gather between convolutions", _between("Gather", [3, 1, 0, 2, 2, 5], axis=1), steps=5.0)
+GRAPHS.add("Tile between convolutions", _between("Tile", [1, 1, 2, 1]), steps=5.0)
+GRAPHS.add("Expand between convolutions", _between("Expand", [2, 6, 7, 7]), steps=5.0)
+GRAPHS.add("CumSum between convolutions", _between("CumSum", np.int64(2)), steps=5.0)
+GRAPHS.add("LRN between convolutions", _between("LRN", size=3), steps=5.0)
+GRAPHS.add("LogSoftmax between convolutions", _between("LogSoftmax", axis=1), steps=5.0)
 
 
-def _several_islands(net: Net) -> None:
-    """Integer, float, integer, float: two islands, and a tensor that crosses both."""
+def _several_stretches(net: Net) -> None:
+    """Integer, float, integer, float: two stretches of float layers, and a tensor that crosses both."""
     x = net.op("Relu", net.conv(net.input("x", (1, 4, 6, 6)), 4, 1))
     y = net.op("Softmax", x, axis=1)
     y = net.op("Relu", net.conv(y, 4, 1, cin=4))
@@ -125,7 +125,7 @@ def _layer_norm_parts(net: Net) -> None:
     net.output(net.op("MatMul", y, net.weights(8, 5, scale=0.4)))
 
 
-GRAPHS.add("several islands", _several_islands, steps=5.0)
+GRAPHS.add("several stretches", _several_stretches, steps=5.0)
 GRAPHS.add("LayerNormalization in parts", _layer_norm_parts, steps=6.0)
 
 

@@ -36,7 +36,7 @@ _BASES = (
     MOVEMENT["DepthToSpace DCR"],
     MOVEMENT["focus"],
     MOVEMENT["channel shuffle"],
-    GRAPHS["several islands"],
+    GRAPHS["several stretches"],
     GRAPHS["LSTM"],
     GRAPHS["bytes, indices and a mask as inputs"],
     GRAPHS["computed reshape"],

@@ -20,7 +20,7 @@ from anynpu.compiler.formats import format_of, known_types
 from anynpu.errors import AnynpuError, CompileError, ModelFormatError, TensorNameError
 from anynpu.modelfile.container import unpack
 from anynpu.npu.custom import CustomCall
-from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, Model, Pool, Preprocess
+from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, Float, Model, Pool, Preprocess, Weights
 from anynpu.tensor import Affine, DType, DynamicFixedPoint
 
 from .onnx_builders import Net, feeds
@@ -293,8 +293,10 @@ def test_bfloat16_rounds_weights_inputs_and_outputs(engine: str, opset: int) -> 
     net.output(net.op("MatMul", net.input("x", (4, 24)), net.constant(matrix)))
     model = anynpu.compile(net.proto(), "t527", dtype="bf16")
     assert [spec.dtype for spec in (*model.inputs, *model.outputs)] == [DType.BFLOAT16] * 2
-    (stored,) = model.programs[0].islands[0].weights.values()
-    np.testing.assert_array_equal(stored, convert.float32_to_bfloat16(matrix))
+    (op,) = (layer.op for layer in model.programs[0].layers if isinstance(layer.op, Float))
+    (stored,) = (constant for constant in op.constants.values() if isinstance(constant, Weights))
+    assert stored.dtype == "bfloat16"
+    np.testing.assert_array_equal(stored.value, convert.float32_to_bfloat16(matrix))
     x = np.random.default_rng(2).normal(size=(4, 24)).astype(np.float32)
     with anynpu.Device("t527", engine=engine) as device, device.load(model) as loaded, loaded.context() as context:
         (values,) = context.run({"x": x})
@@ -451,7 +453,7 @@ def test_a_damaged_node_is_refused() -> None:
     memory = modelfile.aligned_memory(encoded.weight_size)
     encoded.write_weights(memory)
     with pytest.raises(ModelFormatError, match="picture: takes one of , rgb, bgr, got 'yuv'"):
-        modelfile.decode(encoded.header.replace(b'"bgr"', b'"yuv"'), memory, islands=encoded.islands)
+        modelfile.decode(encoded.header.replace(b'"bgr"', b'"yuv"'), memory)
 
 
 def test_a_node_needs_a_picture() -> None:

@@ -14,7 +14,7 @@ import anynpu
 from anynpu import modelfile
 from anynpu.compiler.ranges import ALGORITHMS
 from anynpu.modelfile.validate import validate_model
-from anynpu.program import Conv, Dense, Float, Model
+from anynpu.program import Conv, Dense, Float, Model, Weights
 from anynpu.tensor import Affine, DType, DynamicFixedPoint
 
 from .onnx_builders import Net, feeds
@@ -217,9 +217,9 @@ def test_types_have_usual_names(name: str) -> None:
 def test_fp16_needs_no_data_and_holds_weights_in_half() -> None:
     model = anynpu.compile(classifier(), dtype="fp16")
     assert all(isinstance(layer.op, Float) for layer in model.programs[0].layers)
-    weights = [value for island in model.programs[0].islands for value in island.weights.values()]
+    weights = [value for layer in model.programs[0].layers for value in layer.op.constants.values() if isinstance(value, Weights)]  # type: ignore[union-attr]
     assert weights
-    assert all(value.dtype == np.float16 for value in weights)
+    assert all(value.value.dtype == np.float16 for value in weights)
     assert model.inputs[0].dtype is DType.FLOAT16
 
 

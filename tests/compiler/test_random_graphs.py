@@ -27,19 +27,14 @@ def deviations(run: Run) -> list[float]:
 def overlaps(program: Program) -> list[tuple[str, str]]:
     """Pairs of tensors that share memory while both are needed, found the slow way: byte ranges and moments, all against all."""
     moments: dict[str, set[int]] = {}
-    islands: dict[int, int] = {}
+    for stretch in program.float_stretches():
+        # a stretch of float layers runs all at once: whatever goes in or out of it is needed from its first layer to its last
+        for name in (*stretch.inputs, *stretch.outputs):
+            moments.setdefault(program.views.get(name, name), set()).update((stretch.first, stretch.last - 1))
     for index, layer in enumerate(program.layers):
-        if isinstance(layer.op, Float):
-            islands.setdefault(layer.op.island, index)
-    for index, layer in enumerate(program.layers):
-        if isinstance(layer.op, Float):
-            # an island runs at its first layer, all at once: whatever goes in or out of it is needed then
-            island = program.islands[layer.op.island]
-            names, index = (*island.inputs, *island.outputs), islands[layer.op.island]
-        else:
-            names = (*layer.inputs, *layer.outputs)
-        for name in names:
-            moments.setdefault(program.views.get(name, name), set()).add(index)
+        if not isinstance(layer.op, Float):
+            for name in (*layer.inputs, *layer.outputs):
+                moments.setdefault(program.views.get(name, name), set()).add(index)
     lives = {name: (min(seen), max(seen)) for name, seen in moments.items() if name in program.memory.offsets}
     places = {name: (program.memory.offsets[name], program.memory.offsets[name] + program.tensors[name].nbytes) for name in lives}
     return [
@@ -72,11 +67,11 @@ def test_random_network_in_float16(seed: int) -> None:
 
 
 def test_random_networks_are_what_they_claim() -> None:
-    """They have ten nodes and more, many operators, float islands, and memory that is really shared."""
+    """They have ten nodes and more, many operators, stretches of float layers, and memory that is really shared."""
     protos = [RandomNet(seed).build() for seed in SEEDS]
     assert all(len(proto.graph.node) >= 10 for proto in protos)
     assert len({node.op_type for proto in protos for node in proto.graph.node}) > 25
     runs = [execute(proto, count=1) for proto in protos[10:20]]
-    assert any(len(run.program.islands) > 1 for run in runs)
+    assert any(len(run.program.float_stretches()) > 1 for run in runs)
     total = sum(run.program.tensors[name].nbytes for run in runs for name in run.program.memory.offsets)
     assert sum(run.program.memory.size for run in runs) < 0.8 * total

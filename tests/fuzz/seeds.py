@@ -19,8 +19,8 @@ __all__ = ["write_seeds"]
 def write_seeds(folder: Path) -> list[Path]:
     """Compile all of them into *folder*."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [modelfile.write(_runnable(every_operator_model(sides=(4,))), folder / "every.rknn")]
-    paths.append(modelfile.write(_runnable(every_operator_model(sides=(4, 6))), folder / "sizes.rknn"))
+    paths = [modelfile.write(every_operator_model(sides=(4,)), folder / "every.rknn")]
+    paths.append(modelfile.write(every_operator_model(sides=(4, 6)), folder / "sizes.rknn"))
     paths.append(modelfile.write(wide_model(), folder / "wide.rknn"))
     for seed in range(6):
         proto = RandomNet(seed).build()
@@ -30,15 +30,6 @@ def write_seeds(folder: Path) -> list[Path]:
         paths.append(_compiled(proto, "rk3588", "fp16", folder / f"float{index}.model"))
         paths.append(_compiled(proto, "rk3588", "w8a8", folder / f"mixed{index}.model"))
     return paths
-
-
-def _runnable(model: Any) -> Any:
-    from dataclasses import replace
-
-    def single(island: Any) -> Any:
-        return replace(island, weights={name: np.asarray(array, np.float32) for name, array in island.weights.items()})
-
-    return replace(model, programs=tuple(replace(p, islands=tuple(map(single, p.islands))) for p in model.programs))
 
 
 def _compiled(proto: Any, chip: str, dtype: str, path: Path) -> Path:

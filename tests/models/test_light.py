@@ -69,6 +69,6 @@ def test_values_beyond_float16_reach_a_softmax(real_models: RealModels) -> None:
     sample = np.random.default_rng(2).random(shape, np.float32)
     model = anynpu.compile(path, "rk3588", dataset=[sample])
     program = model.programs[0]
-    (entering,) = program.islands[-1].inputs
+    (entering,) = program.float_stretches()[-1].inputs
     assert program.tensors[entering].dtype.value == "float32"
     assert np.isfinite(run_on_device(model, sample)).all()

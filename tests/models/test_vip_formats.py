@@ -82,7 +82,7 @@ def run_on(engine: Engine, model: anynpu.Model, image: Image) -> Floats:
 def test_both_engines_give_the_same_bytes(paths: dict[str, Path], dtype: str) -> None:
     model = compiled(paths["classification"], "classification", "t527", dtype)
     image = pictures("classification")[0]
-    engines = NativeEngine(native_islands=False), ReferenceEngine()  # onnxruntime computes the Softmax for both
+    engines = NativeEngine(native_floats=False), ReferenceEngine()  # onnxruntime computes the Softmax for both
     native, reference = (run_on(engine, model, image) for engine in engines)
     assert native.tobytes() == reference.tobytes()
     assert native.std() > 0.1

@@ -18,12 +18,13 @@ from anynpu.program import (
     Dense,
     Epilogue,
     Float,
-    Island,
+    FloatOp,
     Layer,
     MemoryPlan,
     Model,
     Preprocess,
     Program,
+    Weights,
 )
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 
@@ -106,48 +107,19 @@ def shape_sets(*sizes: tuple[int, int], mean: float = 0.0, std: float = 1.0, nam
     return Model("rk3588", "w8a8", tuple(programs), name="image", preprocess=preprocess)
 
 
-def island_model(weights: Array, *, held: DType = DType.FLOAT32) -> Model:
-    """x [1, K] float32 -> MatMul with *weights* [K, N] (held as *held*, an external initialiser) -> y [1, N] float32, as one island."""
-    import onnx
-
-    stored = weights.astype(held.storage)
-    kinds = {"w": stored.dtype, "x": np.dtype(np.float32), "y": np.dtype(np.float32)}
-    nodes = [
-        onnx.helper.make_node("Cast", ["w"], ["wide"], to=onnx.TensorProto.FLOAT),
-        onnx.helper.make_node("MatMul", ["x", "wide"], ["y"]),
-    ]
-    shapes = {"x": (1, weights.shape[0]), "y": (1, weights.shape[1])}
-    island = Island(onnx_model(nodes, shapes, kinds, {"w": stored}, ["x"], ["y"]), ("x",), ("y",), {"w": stored})
-    tensors = {name: TensorSpec(name, shape, DType.FLOAT32) for name, shape in shapes.items()}
-    layer = Layer("matmul", "MatMul", Float(0), ("x",), ("y",))
-    return Model("rk3588", "fp16", (Program(("x",), ("y",), tensors, (layer,), MemoryPlan({}, 0), (island,)),), name="island")
+def float_model(weights: Array, *, held: DType = DType.FLOAT32) -> Model:
+    """x [1, K] float32 -> MatMul with *weights* [K, N] (held as *held*) -> y [1, N] float32, as one float layer."""
+    op = Float((FloatOp("MatMul", ("x", "w"), ("y",)),), {"w": Weights(weights.astype(held.storage))})
+    tensors = {name: TensorSpec(name, (1, extent), DType.FLOAT32) for name, extent in zip("xy", weights.shape, strict=True)}
+    return Model("rk3588", "fp16", (float_program(op, tensors),), name="float")
 
 
-def onnx_model(
-    nodes: Sequence[Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    kinds: Mapping[str, np.dtype[Any]],
-    external: Mapping[str, Array],
-    inputs: Sequence[str],
-    outputs: Sequence[str],
-) -> bytes:
-    """A serialised ONNX model whose initialisers are external."""
-    import onnx
-
-    def value(name: str) -> Any:
-        return onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(kinds[name]), shapes[name])
-
-    initializers = []
-    for name, array in external.items():
-        tensor = onnx.TensorProto(name=name, data_type=onnx.helper.np_dtype_to_tensor_dtype(array.dtype), dims=array.shape)
-        tensor.data_location = onnx.TensorProto.EXTERNAL
-        tensor.external_data.add(key="location", value="weights")
-        initializers.append(tensor)
-    graph = onnx.helper.make_graph(
-        list(nodes), "island", [value(name) for name in inputs], [value(name) for name in outputs], initializers
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
-    return bytes(model.SerializeToString())
+def float_program(
+    op: Float, tensors: Mapping[str, TensorSpec], inputs: Sequence[str] = "x", outputs: Sequence[str] = "y"
+) -> Program:
+    """A program of one float layer."""
+    layer = Layer("layer", op.names[0], op, tuple(inputs), tuple(outputs))
+    return Program(tuple(inputs), tuple(outputs), dict(tensors), (layer,), MemoryPlan({}, 0))
 
 
 class GatedEngine:

@@ -20,10 +20,10 @@ from anynpu.errors import (
     TensorNameError,
 )
 from anynpu.npu import Buffer, Context, CoreMask, Device, RunControl
-from anynpu.program import Convert, Float, Layer, MemoryPlan, Model, Program
+from anynpu.program import Convert, Float, FloatOp, Layer, MemoryPlan, Model, Program
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 
-from .builders import SCALE, Thread, dense_chain, dense_values, image_model, island_model, plan, shape_sets
+from .builders import SCALE, Thread, dense_chain, dense_values, float_model, image_model, plan, shape_sets
 
 PATTERN = 0xA5
 
@@ -389,9 +389,9 @@ def test_what_is_written_can_be_read(device: Device, spec: TensorSpec) -> None:
         np.testing.assert_array_equal(result, given)
 
 
-def test_a_float_island_in_a_context(device: Device) -> None:
+def test_a_float_layer_in_a_context(device: Device) -> None:
     weights = np.random.default_rng(8).standard_normal((16, 4)).astype(np.float16)
-    context = device.load(island_model(weights, held=DType.FLOAT16)).context()
+    context = device.load(float_model(weights, held=DType.FLOAT16)).context()
     x = np.random.default_rng(9).standard_normal((1, 16)).astype(np.float32)
     np.testing.assert_allclose(context.run([x])[0], x @ weights.astype(np.float32), rtol=1e-5, atol=1e-5)
     assert [layer for layer, _ in context.execute(profile=True)] == [0]
@@ -404,9 +404,9 @@ def test_a_program_without_memory_for_a_tensor_is_refused(device: Device) -> Non
         device.load(replace(model, programs=(program,))).context().run([codes()])
 
 
-def test_a_layer_of_an_island_that_does_not_exist_is_refused(device: Device) -> None:
-    model = dense_chain()
-    stray = Layer("stray", "Relu", Float(3), ("x",), ("y",))
+def test_a_float_layer_that_breaks_the_rules_is_refused(device: Device) -> None:
+    model = float_model(np.ones((4, 4), np.float32))
+    stray = Layer("stray", "Teleport", Float((FloatOp("Teleport", ("x",), ("y",)),)), ("x",), ("y",))
     program = replace(model.programs[0], layers=(stray,))
-    with pytest.raises(ModelFormatError, match="float island 3"):
+    with pytest.raises(ModelFormatError, match="layer 'stray': Teleport is not a float operator"):
         device.load(replace(model, programs=(program,))).context().execute()

@@ -14,7 +14,7 @@ from anynpu.npu import Buffer, Device
 from anynpu.program import Dense
 from anynpu.tensor import DType
 
-from .builders import GatedEngine, Thread, dense_chain, dense_values, image_model, island_model, shape_sets
+from .builders import GatedEngine, Thread, dense_chain, dense_values, float_model, image_model, shape_sets
 
 
 @pytest.fixture
@@ -159,8 +159,8 @@ def test_models_that_do_not_fit_the_memory_of_the_device() -> None:
         device.load(image_model()).context().run([np.zeros((1, 3, 4, 6), np.uint8)])
 
 
-def test_weights_of_an_island_are_on_the_account(device: Device) -> None:
+def test_weights_of_a_float_layer_are_on_the_account(device: Device) -> None:
     weights = np.ones((64, 64), np.float16)
-    loaded = device.load(island_model(weights, held=DType.FLOAT16))
+    loaded = device.load(float_model(weights, held=DType.FLOAT16))
     assert device.memory_usage().weights == weights.nbytes
     assert loaded.context().run([np.ones((1, 64), np.float32)])[0].tolist() == [[64.0] * 64]

@@ -22,10 +22,9 @@ from ..npu.engines.base import BoundProgram, Engine, Executable
 from ..npu.engines.choice import choose_engine
 from ..npu.inputs import interpret
 from ..npu.loaded import shape_set as find_shape_set
-from ..program import Custom, Dense, Float, Island, Layer, MemoryPlan, Model, Program
+from ..program import Custom, Dense, Float, FloatOp, Layer, MemoryPlan, Model, Program
 from ..tensor import DType, Layout, TensorSpec
 from .subject import InputSpec, Outcome, Sample, Subject, Unit
-from .unrolled import unrolled
 
 __all__ = ["CompiledSubject"]
 
@@ -53,7 +52,7 @@ class CompiledSubject:
             )
         self.title = title
         self.model = model
-        self.program = unrolled(model.programs[find_shape_set(model, shape_set)])
+        self.program = _with_wide_floats(model.programs[find_shape_set(model, shape_set)])
         self._engine = choose_engine(engine)
         self._memory = _Memory(self.program, _held(self.program))
         self._executables = [self._prepare(layer) for layer in self.program.layers]
@@ -123,14 +122,10 @@ class CompiledSubject:
         return all(name in theirs and theirs[name] == ours[name] for name in (*layer.inputs, *layer.outputs))
 
     def _prepare(self, layer: Layer) -> Executable:
-        islands: tuple[Island, ...] = ()
-        if isinstance(layer.op, Float):
-            islands = (self.program.islands[layer.op.island],)
-            layer = replace(layer, op=Float(0))
-        alone = replace(
-            self.program, inputs=layer.inputs, outputs=layer.outputs, layers=(layer,), islands=islands, memory=MemoryPlan({}, 0)
+        memory = MemoryPlan({}, 0)
+        return self._engine.prepare(
+            replace(self.program, inputs=layer.inputs, outputs=layer.outputs, layers=(layer,), memory=memory)
         )
-        return self._engine.prepare(alone)
 
     def _input(self, spec: TensorSpec) -> InputSpec:
         if spec.quantization is None and not spec.dtype.is_float:
@@ -213,6 +208,40 @@ class CompiledSubject:
         return convert.convert(
             memory.arrays[name], spec, TensorSpec(name, spec.shape, DType.FLOAT32 if real else spec.dtype, order)
         )
+
+
+def _with_wide_floats(program: Program) -> Program:
+    """The same program, of which every layer can be executed by itself.
+
+    What passes between the layers of a stretch is float32, as it is where the stretch is executed as one: nothing is rounded that was not
+    rounded before. A tensor that also leaves the stretch has both forms.
+    """
+    tensors, layers = dict(program.tensors), list(program.layers)
+    for stretch in program.float_stretches():
+        places = range(stretch.first, stretch.last)
+        read = {name for index in places for name in layers[index].inputs}
+        made = [name for index in places for name in layers[index].outputs if name in read and tensors[name].dtype.is_float]
+        both = {name: f"{name}@inside" for name in made if name in stretch.outputs}
+        for name in made:
+            inside = both.get(name, name)
+            tensors[inside] = replace(tensors[name], name=inside, dtype=DType.FLOAT32)
+        for index in places:
+            layers[index] = _renamed(layers[index], both)
+    return replace(program, tensors=tensors, layers=tuple(layers))
+
+
+def _renamed(layer: Layer, both: Mapping[str, str]) -> Layer:
+    """A float layer that reads and makes the inner form of some tensors, and the outer form of those that it makes."""
+    assert isinstance(layer.op, Float)
+
+    def inner(names: Sequence[str]) -> tuple[str, ...]:
+        return tuple(both.get(name, name) for name in names)
+
+    operators = [replace(op, inputs=inner(op.inputs), outputs=inner(op.outputs)) for op in layer.op.operators]
+    leaving = [name for name in layer.outputs if name in both]
+    operators += [FloatOp("Identity", (both[name],), (name,)) for name in leaving]
+    op = replace(layer.op, operators=tuple(operators))
+    return replace(layer, op=op, inputs=inner(layer.inputs), outputs=(*inner(layer.outputs), *leaving))
 
 
 class _Memory:

@@ -95,7 +95,7 @@ class Tensors:
         return other.name
 
     def floats(self, name: str, dtype: DType) -> str:
-        """The graph tensor *name* for a float island: as it is, or converted from integers.
+        """The graph tensor *name* for float layers: as it is, or converted from integers.
 
         Codes whose values float16 cannot hold become float32 instead of infinity, which would make NaN of a softmax.
         """
@@ -115,9 +115,9 @@ class Tensors:
         home = self.specs[name]
         if home.quantization is None and home.dtype not in (DType.FLOAT16, DType.BFLOAT16):
             return name
-        island = self.specs.get(f"{name}@float")
-        if island is not None and island.dtype is DType.FLOAT32:
-            return island.name
+        made = self.specs.get(f"{name}@float")
+        if made is not None and made.dtype is DType.FLOAT32:
+            return made.name
         wanted = TensorSpec(f"{name}@float32", home.shape, DType.FLOAT32, Layout.row_major(len(home.shape)))
         if wanted.name not in self.specs:
             self.add(wanted)

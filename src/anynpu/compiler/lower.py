@@ -1,4 +1,4 @@
-"""From steps to a program: layers in order, tensors in memory layouts, islands, memory plan and costs."""
+"""From steps to a program: layers in order, tensors in memory layouts, memory plan and costs."""
 
 from __future__ import annotations
 
@@ -19,8 +19,6 @@ from ..program import (
     Custom,
     CustomConstant,
     Dense,
-    Float,
-    Island,
     Layer,
     MatMul,
     Op,
@@ -34,10 +32,10 @@ from ..tensor import DType, Layout, Quantization, TensorSpec
 from .arithmetic import CHIP
 from .emit import Emitter, OutlineEmitter
 from .emit_chip import ChipEmitter
+from .floats import FloatEmitter, weight_bytes
 from .formats import Format
 from .forms import Form
 from .graph import Graph
-from .islands import build_island, stored_weights
 from .layout import Tensors, memory_order
 from .memory import plan_memory
 from .place import place
@@ -66,7 +64,7 @@ def lower(
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
-    An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and islands without a model.
+    An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights.
     *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
     does.
     """
@@ -97,14 +95,13 @@ class _Lowering:
     ) -> None:
         self._graph = graph
         self._chip = chip
-        self._outline = outline
         emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
         self._emitter = emitter(graph, quantization, kind.codes, kind.weights, refined, toolkit)
         self._half = kind.half
+        self._floats = FloatEmitter(graph, kind.half, outline)
         self._layers: list[Layer] = []
         self._tensors = Tensors(kind.codes, quantization, self._layers)
         self._steps = [_Placed(step, *place(graph, step, chip)) for step in steps]
-        self._islands: list[Island] = []
         self._readers: dict[str, list[_Placed]] = {}
         self._flattened: dict[str, tuple[int, ...]] = {}  # tensors flattened in memory order, with their (C, H, W)
         for placed in self._steps:
@@ -119,13 +116,13 @@ class _Lowering:
             if placed.step.is_float and not placed.step.node.custom:
                 waiting.append(placed)
                 continue
-            self._finish_island(waiting)
+            self._finish_stretch(waiting)
             waiting = []
             if placed.step.node.custom:
                 self._custom_step(placed)
             else:
                 self._integer_step(placed)
-        self._finish_island(waiting)
+        self._finish_stretch(waiting)
         inputs, outputs = tuple(self._graph.inputs), tuple(self._graph.outputs)
         for name in outputs:
             if name in inputs:
@@ -139,7 +136,6 @@ class _Lowering:
             tensors=self._tensors.specs,
             layers=tuple(self._layers),
             memory=plan_memory(self._layers, self._tensors.specs, self._tensors.views, (*inputs, *outputs)),
-            islands=tuple(self._islands),
             views=self._tensors.views,
         )
 
@@ -158,7 +154,9 @@ class _Lowering:
 
     def _float_type(self, name: str, *, half: bool) -> DType:
         """The program's type of a graph tensor outside integers: float32 may be halved, other types stay."""
-        dtype = self._graph.dtypes[name]
+        return self._type_of(name, self._graph.dtypes[name], half=half)
+
+    def _type_of(self, name: str, dtype: np.dtype[Any], *, half: bool) -> DType:
         if dtype in (np.float32, np.float64):
             return self._half if half else DType.FLOAT32
         try:
@@ -202,7 +200,7 @@ class _Lowering:
 
     # float steps
 
-    def _finish_island(self, group: list[_Placed]) -> None:
+    def _finish_stretch(self, group: list[_Placed]) -> None:
         if not group:
             return
         steps = [placed.step for placed in group]
@@ -224,29 +222,25 @@ class _Lowering:
                 if is_output or any(id(reader.step) not in mine for reader in self._readers.get(name, ())):
                     leaving.append(name)
                     boundary[name] = self._leaving(spec)
-        halves = {id(placed.step) for placed in group if self._is_half(placed)}
-        index = len(self._islands)
-        if self._outline:
-            self._islands.append(Island(b"", (), tuple(leaving)))
-        else:
-            self._islands.append(build_island(self._graph, steps, boundary, leaving, lambda step: id(step) in halves, self._half))
+        # a constant that the NPU reads is rounded for all of the stretch
+        rounded = {name for placed in group if self._is_half(placed) for node in placed.step.nodes for name in node.inputs}
         for placed in group:
-            self._float_layer(placed, index, boundary)
+            self._float_layer(placed, boundary, rounded)
         for name in leaving:
             if boundary[name].name != name:
                 self._layers.append(Layer(f"{name}:cast", "Cast", Convert(), (boundary[name].name,), (name,)))
 
     def _entering(self, name: str, *, half: bool) -> str:
-        """A tensor as an island takes it: islands know no bfloat16."""
+        """A tensor as float layers take it: what goes in and out of them is never bfloat16."""
         if self._tensors.specs[name].dtype is DType.BFLOAT16:
             return self._tensors.floats32(name)
         return self._tensors.floats(name, self._half if half else DType.FLOAT32)
 
     def _leaving(self, spec: TensorSpec) -> TensorSpec:
-        """What an island writes for a tensor: itself, or the float32 that a cast makes bfloat16 of."""
+        """What float layers write for a tensor: itself, or the float32 that a cast makes bfloat16 of."""
         if spec.dtype is not DType.BFLOAT16:
             return spec
-        wide = replace(spec, name=f"{spec.name}@island", dtype=DType.FLOAT32)
+        wide = replace(spec, name=f"{spec.name}@wide", dtype=DType.FLOAT32)
         self._tensors.add(wide)
         return wide
 
@@ -266,20 +260,26 @@ class _Lowering:
         shape = self._graph.shapes[name]
         return TensorSpec(name, shape, self._float_type(name, half=half), Layout.row_major(len(shape)))
 
-    def _float_layer(self, placed: _Placed, island: int, boundary: Mapping[str, TensorSpec]) -> None:
+    def _float_layer(self, placed: _Placed, boundary: Mapping[str, TensorSpec], rounded: set[str]) -> None:
         step = placed.step
-        names = [boundary[name].name if name in boundary else name for name in step.reads]
+        half = self._is_half(placed)
+        names = {name: boundary[name].name if name in boundary else name for name in (*self._external_reads(step), *step.outputs)}
+        op, inner = self._floats.operator(step, names, rounded, self._half if half else DType.FLOAT32)
+        for name, (shape, kind) in inner.items():
+            if name not in self._tensors.specs:
+                self._tensors.add(TensorSpec(name, shape, self._type_of(name, kind, half=half), Layout.row_major(len(shape))))
+        reads = list(dict.fromkeys((*step.reads, *self._external_reads(step))))
         self._layers.append(
             Layer(
                 name=step.node.label,
                 kind=step.kind,
-                op=Float(island),
-                inputs=tuple(names),
-                outputs=tuple(boundary[name].name if name in boundary else name for name in step.outputs),
+                op=op,
+                inputs=tuple(names[name] for name in (*step.reads, *reads[len(set(step.reads)) :])),
+                outputs=tuple(names[name] for name in step.outputs),
                 placement=placed.placement,
                 reason=placed.reason,
                 macs=float_macs(self._graph, step),
-                weight_bytes=stored_weights(self._graph, step, half=self._is_half(placed)),
+                weight_bytes=weight_bytes(op),
                 nodes=tuple(node.label for node in step.nodes),
             )
         )

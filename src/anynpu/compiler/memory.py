@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ..program import Float, Layer, MemoryPlan
+from ..program import Layer, MemoryPlan, float_stretches
 from ..tensor import TensorSpec
 
 __all__ = ["plan_memory"]
@@ -19,9 +19,9 @@ def plan_memory(
 ) -> MemoryPlan:
     """Offsets for all tensors but the *external* ones (inputs and outputs of the program), first fit, largest first where it matters.
 
-    The tensors at the border of a float island live as long as the whole island runs, because it is executed as one.
+    What goes in and out of a stretch of float layers lives as long as the whole stretch runs, because it is executed as one.
     """
-    spans = _life_spans(layers, views)
+    spans = _life_spans(layers, views, external)
     outside = set(external)
     owners = [name for name in spans if name not in outside]
     # Large tensors first, then by birth: the large ones decide the peak, and the small ones fit into the gaps.
@@ -50,40 +50,19 @@ def _size(spec: TensorSpec) -> int:
     return -(-(spec.nbytes + SLACK) // ALIGNMENT) * ALIGNMENT
 
 
-def _life_spans(layers: Sequence[Layer], views: Mapping[str, str]) -> dict[str, tuple[int, int]]:
+def _life_spans(layers: Sequence[Layer], views: Mapping[str, str], external: Sequence[str]) -> dict[str, tuple[int, int]]:
     """First and last layer at which the memory of a tensor is in use, by owner."""
     spans: dict[str, tuple[int, int]] = {}
-    islands = _island_spans(layers)
-    inside = _inside_one_island(layers, views)
+
+    def use(name: str, first: int, last: int) -> None:
+        owner = views.get(name, name)
+        before = spans.get(owner, (first, last))
+        spans[owner] = (min(first, before[0]), max(last, before[1]))
+
     for index, layer in enumerate(layers):
         for name in (*layer.inputs, *layer.outputs):
-            owner = views.get(name, name)
-            first, last = index, index
-            if isinstance(layer.op, Float) and owner not in inside:
-                first, last = islands[layer.op.island]
-            if owner in spans:
-                first, last = min(first, spans[owner][0]), max(last, spans[owner][1])
-            spans[owner] = (first, last)
+            use(name, index, index)
+    for stretch in float_stretches(layers, external, views):
+        for name in (*stretch.inputs, *stretch.outputs):
+            use(name, stretch.first, stretch.last - 1)
     return spans
-
-
-def _island_spans(layers: Sequence[Layer]) -> dict[int, tuple[int, int]]:
-    spans: dict[int, tuple[int, int]] = {}
-    for index, layer in enumerate(layers):
-        if isinstance(layer.op, Float):
-            first, _ = spans.get(layer.op.island, (index, index))
-            spans[layer.op.island] = (first, index)
-    return spans
-
-
-def _inside_one_island(layers: Sequence[Layer], views: Mapping[str, str]) -> set[str]:
-    """Tensors that one island makes and nobody else reads."""
-    users: dict[str, set[int]] = {}
-    made: set[str] = set()
-    for layer in layers:
-        island = layer.op.island if isinstance(layer.op, Float) else -1
-        for name in (*layer.inputs, *layer.outputs):
-            users.setdefault(views.get(name, name), set()).add(island)
-        if island >= 0:
-            made.update(layer.outputs)
-    return {name for name, where in users.items() if len(where) == 1 and -1 not in where and name in made}

@@ -1,4 +1,4 @@
-"""The order of execution: float steps together, so that there are few islands and few conversions; custom operators between them."""
+"""The order of execution: float steps together, so that there are few conversions; custom operators between them."""
 
 from __future__ import annotations
 

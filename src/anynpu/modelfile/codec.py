@@ -2,7 +2,7 @@
 
 What a class declares is what its JSON must hold: an unknown field, a missing one, a value of another type, or an unknown class of a
 union is refused. A field that equals its default is left out, so that a field added later with a default still reads older files.
-Arrays and byte strings do not go into the JSON: a :class:`Store` takes them and gives a reference.
+Arrays do not go into the JSON: a :class:`Store` takes them and gives a reference.
 """
 
 from __future__ import annotations
@@ -54,15 +54,11 @@ class Store(Protocol):
 
     def put_array(self, array: Array) -> dict[str, Any]: ...
 
-    def put_bytes(self, data: bytes) -> dict[str, Any]: ...
-
 
 class Loader(Protocol):
     """Gives back what a reference stands for; raises :class:`Mismatch` where it stands for nothing."""
 
     def get_array(self, reference: Any) -> Array: ...
-
-    def get_bytes(self, reference: Any) -> bytes: ...
 
 
 def to_json(value: Any, kind: Any, store: Store) -> Any:
@@ -79,7 +75,7 @@ def from_json(data: Any, kind: type[T], loader: Loader) -> T:
 
 def map_arrays(value: T, function: Callable[[Array], Array]) -> T:
     """*value* with every array in it replaced, in the order in which :func:`to_json` meets them. What has no array stays as it is."""
-    if value is None or isinstance(value, (str, int, float, bytes, TensorSpec)):
+    if value is None or isinstance(value, (str, int, float, TensorSpec)):
         return value  # most of a program: loading spends its time here
     replaced: Any = value
     if isinstance(value, np.ndarray):
@@ -169,8 +165,6 @@ def _codec(kind: Any) -> _Codec:
     if kind in _PLAIN:
         return _PLAIN[kind]
     origin, arguments = _origin(kind), typing.get_args(kind)
-    if kind is bytes:
-        return _Codec(lambda value, store: store.put_bytes(value), lambda data, loader: loader.get_bytes(data))
     if origin is np.ndarray:
         return _Codec(_encode_array, lambda data, loader: loader.get_array(data))
     if origin is typing.Literal:
@@ -277,26 +271,39 @@ def _union(arguments: tuple[Any, ...]) -> _Codec:
     )
 
 
-_FORMS: Mapping[Any, tuple[type[Any], type[Any]]] = {str: (str, str), np.ndarray: (np.ndarray, dict), tuple: (tuple, list)}
-"""The Python type of a kind, and that of its JSON."""
+def _matches(kind: Any, value: Any, form: bool) -> bool:
+    """Whether *value* is of one of the kinds that have no name beside them; with *form*, whether it is its JSON."""
+    origin = _origin(kind) or kind
+    if origin is np.ndarray:
+        return isinstance(value, dict if form else np.ndarray)
+    if origin is tuple:
+        inner = typing.get_args(kind)[0]
+        return isinstance(value, list if form else tuple) and all(_matches(inner, item, form) for item in value)
+    if isinstance(value, (bool, np.bool_)) or origin not in (int, float, str):
+        return False
+    return isinstance(value, {int: (int, np.integer), float: (float, np.floating), str: (str,)}[origin])
 
 
 def _by_form(kinds: list[Any]) -> _Codec:
-    options = [(*_FORMS[_origin(kind) or kind], _codec(kind)) for kind in kinds]
+    options = [(kind, _codec(kind)) for kind in kinds]
 
-    def encode(value: Any, store: Store) -> Any:
-        for kind, _, codec in options:
-            if isinstance(value, kind):
-                return codec.encode(value, store)
-        raise Mismatch(f"is a {type(value).__name__}, which has no place here")
+    def choose(value: Any, form: bool) -> _Codec:
+        for kind, codec in options:
+            if _matches(kind, value, form):
+                return codec
+        raise Mismatch(f"takes {' or '.join(map(_name, kinds))}, got {_shown(value)}")
 
-    def decode(data: Any, loader: Loader) -> Any:
-        for _, form, codec in options:
-            if isinstance(data, form):
-                return codec.decode(data, loader)
-        raise Mismatch(f"takes text, texts or an array, got {_shown(data)}")
+    return _Codec(
+        lambda value, store: choose(value, False).encode(value, store),
+        lambda data, loader: choose(data, True).decode(data, loader),
+    )
 
-    return _Codec(encode, decode)
+
+def _name(kind: Any) -> str:
+    """A kind for a message."""
+    origin = _origin(kind) or kind
+    inner = f" of {_name(typing.get_args(kind)[0])}" if origin is tuple else ""
+    return {np.ndarray: "an array", tuple: "a list", str: "text", int: "a whole number", float: "a number"}[origin] + inner
 
 
 def _tagged(kinds: list[Any]) -> _Codec:

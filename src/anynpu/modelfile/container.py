@@ -24,15 +24,16 @@ from dataclasses import dataclass
 from ..errors import ModelFormatError, ModelVersionError
 from .recognise import MARKER
 
-__all__ = ["ALIGNMENT", "Buffer", "HEADER", "ISLANDS", "Section", "VERSION", "WEIGHTS", "pack", "unpack"]
+__all__ = ["ALIGNMENT", "Buffer", "HEADER", "Section", "VERSION", "WEIGHTS", "pack", "unpack"]
 
 Buffer = bytes | bytearray | memoryview
 
-VERSION = 1
+VERSION = 2
+"""Version 1 had the float layers as ONNX models of their own. It is not read any more."""
 ALIGNMENT = 64
-HEADER, ISLANDS, WEIGHTS = 1, 2, 3
+HEADER, WEIGHTS = 1, 2
 
-_NAMES = {HEADER: "header", ISLANDS: "islands", WEIGHTS: "weights"}
+_NAMES = {HEADER: "header", WEIGHTS: "weights"}
 _PREFIX = struct.Struct("<4s8sIIIQ")
 _ENTRY = struct.Struct("<IIQQ")
 _DAMAGED = "the file is damaged or was cut off; copy it again or compile the model again"
@@ -82,6 +83,11 @@ def unpack(data: memoryview, *, verify: bool = True) -> dict[int, memoryview]:
     if version > VERSION:
         raise ModelVersionError(
             f"the file has version {version}; this anynpu reads up to version {VERSION}", hint="pip install --upgrade anynpu"
+        )
+    if 1 <= version < VERSION:
+        raise ModelVersionError(
+            f"the file has version {version}, which an older anynpu wrote; this one reads version {VERSION}",
+            hint="compile the model again",
         )
     if version < 1 or not 1 <= count <= len(_NAMES):
         raise ModelFormatError(f"version {version} with {count} sections makes no sense", hint=_DAMAGED)

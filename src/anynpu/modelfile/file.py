@@ -1,11 +1,11 @@
 """The model file: write, read, map.
 
-One container for both families, of three sections: the header (JSON: the whole model but for its arrays and islands), the islands
-(ONNX models) and the weights: one blob, in which every array is aligned to 64 bytes and equal arrays are stored once. A model without
-weights lacks the last section, but still says how large they are and what they must hash to.
+One container for both families, of two sections: the header (JSON: the whole model but for its arrays) and the weights: one blob, in
+which every array is aligned to 64 bytes and equal arrays are stored once. A model without weights lacks the second section, but still
+says how large they are and what they must hash to.
 
 A file is never trusted: whatever it claims is checked before memory is taken or an address is formed. Reading allocates at most
-``MAX_GROWTH`` times the size of header and islands, and no copy of the weights where a path is given.
+``MAX_GROWTH`` times the size of the header, and no copy of the weights where a path is given.
 
 >>> model = modelfile.read("det.rknn")                            # doctest: +SKIP
 >>> modelfile.write(model, "second.rknn", remove_weight=True)     # doctest: +SKIP
@@ -31,7 +31,7 @@ from ..errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersi
 from ..program import Model
 from ..vendors import registry
 from .codec import Mismatch, from_json, map_arrays, to_json
-from .container import ALIGNMENT, HEADER, ISLANDS, VERSION, WEIGHTS, Buffer, Section, pack, unpack
+from .container import ALIGNMENT, HEADER, VERSION, WEIGHTS, Buffer, Section, pack, unpack
 from .operator_rules import MAX_DIMENSIONS
 from .recognise import Contents, FileKind, Source, identify, kind_of, open_source, vendor_of
 from .validate import validate_model
@@ -61,7 +61,7 @@ TWIN_SUFFIX = ".anynpu"
 """What the software NPU runs in place of a vendor's file ends in this."""
 
 MAX_GROWTH = 64
-"""How many times the size of header and islands reading may take, for the objects that they become."""
+"""How many times the size of the header reading may take, for the objects that it becomes."""
 
 _MAX_HEADER = 16 << 20
 _MAX_WEIGHTS = 1 << 40
@@ -92,7 +92,6 @@ class Encoded:
     """A model taken apart: what the sections of its file hold, the weights still as arrays.
 
     :ivar header: JSON
-    :ivar islands: ONNX models, one after the other
     :ivar arrays: offset in the weights and contents, ascending; empty where they were left out
     :ivar weight_size: bytes of the weights, whether they are here or not
     :ivar weight_digest: BLAKE2b of the weights
@@ -100,7 +99,6 @@ class Encoded:
     """
 
     header: bytes
-    islands: bytes
     arrays: tuple[tuple[int, Array], ...]
     weight_size: int
     weight_digest: str
@@ -171,7 +169,7 @@ def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) 
         the arrays are views of it
     :param verify: compare the weights with their checksum; without it a large file opens without being read
     :raises VendorModelError: the file was compiled by a vendor's tool
-    :raises ModelVersionError: the file was written by a newer anynpu
+    :raises ModelVersionError: the file was written by a newer anynpu, or by one so old that the model must be compiled again
     :raises ModelFormatError: the file is anything else, or damaged
     """
     contents = open_source(source)
@@ -210,7 +208,7 @@ def encode(model: Model, *, remove_weight: bool = False) -> Encoded:
         size, digest = model.weight_size, model.weight_digest
     else:
         size = store.size
-        digest = _digest(Encoded(b"", b"", store.arrays, size, "").weight_pieces())
+        digest = _digest(Encoded(b"", store.arrays, size, "").weight_pieces())
     header = json.dumps({"weights": {"size": size, "digest": digest}, "model": body}, separators=(",", ":")).encode("ascii")
     if len(header) > _MAX_HEADER:
         raise ModelFormatError(
@@ -218,25 +216,25 @@ def encode(model: Model, *, remove_weight: bool = False) -> Encoded:
             hint="compile it for fewer input shapes",
         )
     left_out = remove_weight or weightless
-    return Encoded(header, bytes(store.islands), () if left_out else store.arrays, size, digest, left_out)
+    return Encoded(header, () if left_out else store.arrays, size, digest, left_out)
 
 
-def decode(header: Buffer, weights: Buffer | None, *, islands: Buffer = b"", verify: bool = True) -> Model:
+def decode(header: Buffer, weights: Buffer | None, *, verify: bool = True) -> Model:
     """Put a model together whose arrays are views of *weights*; without weights it is a :class:`WeightlessModel`.
 
     :param weights: memory of at least the size that the header says, at a multiple of 64
     """
-    return _assemble(_parse(memoryview(header)), weights, memoryview(islands), verify)
+    return _assemble(_parse(memoryview(header)), weights, verify)
 
 
-def _assemble(document: dict[str, Any], weights: Buffer | None, islands: memoryview, verify: bool) -> Model:
+def _assemble(document: dict[str, Any], weights: Buffer | None, verify: bool) -> Model:
     size, digest = _weight_record(document)
     memory = None
     if weights is not None:
         memory = _readable(weights, size)
         if verify and _digest([memory]) != digest:
             raise ModelFormatError(_WRONG_WEIGHTS, hint=_TAKE_WEIGHTS)
-    loader = _Loader(memory, size, islands.cast("B"))
+    loader = _Loader(memory, size)
     try:
         model = from_json(document["model"], Model, loader)
         loader.check_overlaps()
@@ -264,7 +262,7 @@ def place_weights(model: Model, buffer: Buffer) -> Model:
     """
     store = _layout(model)
     memory = _writable(buffer, store.size)
-    Encoded(b"", b"", store.arrays, store.size, "").write_weights(memory)
+    Encoded(b"", store.arrays, store.size, "").write_weights(memory)
     return _viewing(model, memory, store.offsets)
 
 
@@ -300,16 +298,14 @@ def _layout(model: Model) -> _Store:
 
 
 class _Store:
-    """Gives every array and island its place."""
+    """Gives every array its place."""
 
     def __init__(self, known_offsets: tuple[int, ...] | None) -> None:
         self.size = 0
-        self.islands = bytearray()
         self.offsets: list[int] = []
         self._known = None if known_offsets is None else iter(known_offsets)
         self._arrays: dict[int, Array] = {}
         self._places: dict[tuple[int, bytes], int] = {}
-        self._islands: dict[bytes, int] = {}
 
     @property
     def arrays(self) -> tuple[tuple[int, Array], ...]:
@@ -328,12 +324,6 @@ class _Store:
             raise Mismatch("is an array that the weights have no place for")
         return {"offset": offset, "dtype": array.dtype.name, "shape": list(array.shape)}
 
-    def put_bytes(self, data: bytes) -> dict[str, Any]:
-        if data not in self._islands:
-            self._islands[data] = len(self.islands)
-            self.islands += data
-        return {"offset": self._islands[data], "size": len(data)}
-
     def _place(self, array: Array) -> int:
         if not array.size:
             return 0
@@ -350,14 +340,11 @@ class _Store:
 class _Loader:
     """Turns references into views of the weights, or into arrays without memory where there are no weights."""
 
-    def __init__(self, memory: memoryview | None, size: int, islands: memoryview) -> None:
+    def __init__(self, memory: memoryview | None, size: int) -> None:
         self.offsets: list[int] = []
         self._memory = memory
         self._size = size
-        self._islands = islands
         self._ranges: set[tuple[int, int]] = set()
-        self._models: dict[tuple[int, int], bytes] = {}
-        self._copied = 0
 
     def get_array(self, reference: Any) -> Array:
         offset, dtype, shape = _fields(reference, ("offset", "dtype", "shape"))
@@ -380,17 +367,6 @@ class _Loader:
             return np.broadcast_to(np.zeros((), kind), tuple(shape))
         array: Array = np.ndarray(tuple(shape), kind, self._memory, offset)
         return array
-
-    def get_bytes(self, reference: Any) -> bytes:
-        offset, size = _fields(reference, ("offset", "size"))
-        if _natural(offset) + _natural(size) > len(self._islands):
-            raise Mismatch(f"are {size} bytes at {offset} in {len(self._islands)} bytes of islands")
-        if (offset, size) not in self._models:
-            self._copied += size
-            if self._copied > len(self._islands):
-                raise Mismatch(f"overlap at {offset} in the islands")
-            self._models[offset, size] = bytes(self._islands[offset : offset + size])
-        return self._models[offset, size]
 
     def check_overlaps(self) -> None:
         """Arrays are equal or apart: otherwise a small file could make much work of few bytes."""
@@ -455,10 +431,7 @@ def _magic(chip: str) -> bytes:
 
 def _pieces(model: Model, encoded: Encoded) -> Iterator[Buffer]:
     """The bytes of the file, in order."""
-    sections = [
-        Section(HEADER, len(encoded.header), lambda: [encoded.header]),
-        Section(ISLANDS, len(encoded.islands), lambda: [encoded.islands]),
-    ]
+    sections = [Section(HEADER, len(encoded.header), lambda: [encoded.header])]
     if not encoded.weightless:
         sections.append(Section(WEIGHTS, encoded.weight_size, encoded.weight_pieces))
     return pack(_magic(model.chip), sections)
@@ -479,8 +452,8 @@ def _read(contents: Contents, weights: Buffer | None, verify: bool) -> Model:
             "this is not a model file", hint="give a file that anynpu compile wrote; anynpu inspect tells what it is"
         )
     sections = unpack(data, verify=verify)
-    if HEADER not in sections or ISLANDS not in sections:
-        raise ModelFormatError("a section is missing", hint=_COMPILE_AGAIN)
+    if HEADER not in sections:
+        raise ModelFormatError("the header is missing", hint=_COMPILE_AGAIN)
     document = _parse(sections[HEADER])
     memory: Buffer | None = weights
     if WEIGHTS in sections and len(sections[WEIGHTS]) != _weight_record(document)[0]:
@@ -491,7 +464,7 @@ def _read(contents: Contents, weights: Buffer | None, verify: bool) -> Model:
             memory = aligned_memory(len(sections[WEIGHTS]))
             memory[:] = sections[WEIGHTS]
     # what is in the file has its own checksum; what the caller brings must prove to be the same
-    model = _assemble(document, memory, sections[ISLANDS], verify and weights is not None)
+    model = _assemble(document, memory, verify and weights is not None)
     try:
         family = _magic(model.chip)
     except UnknownChipError as error:

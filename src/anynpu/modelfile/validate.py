@@ -3,19 +3,18 @@
 Checked are the tensors, the order of the layers, every operator against its tensors, and the plan of the internal memory: nothing lies
 outside it, and no two tensors that are needed at the same time share a byte (a layer never works in place). Whatever is wrong raises
 :class:`~anynpu.errors.ModelFormatError`.
-
-What is inside a float island's ONNX model is not looked at; the engine that runs it does.
 """
 
 from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from ..errors import ModelFormatError
-from ..program import Float, Island, Layer, Model, Program
+from ..program import Float, Layer, Model, Program
 from ..tensor import DType, DynamicFixedPoint, Layout, TensorSpec
+from .float_rules import check_float
 from .operator_rules import MAX_DIMENSIONS, Operands, Refusal, Seen, check_operator, require
 
 __all__ = ["validate_model", "validate_program"]
@@ -28,7 +27,6 @@ MAX_LAYERS = 20_000
 MAX_TENSORS = 100_000
 MAX_PORTS = 4096
 """Inputs or outputs of a layer or a program."""
-MAX_ISLANDS = 10_000
 
 _HINT = "the model is damaged or was not written by anynpu; compile it again"
 
@@ -66,7 +64,6 @@ def _validate(program: Program, contents: bool, seen: Seen) -> None:
             require(name == spec.name, f"tensor '{spec.name}' is listed as '{name}'")
             _tensor(spec)
         _views(program)
-        _islands(program.islands, program)
         for layer in program.layers:
             _layer(layer, program, contents, seen)
         lives = _lives(program)
@@ -79,7 +76,6 @@ def _sizes(program: Program) -> None:
     for what, count, most in (
         ("layers", len(program.layers), MAX_LAYERS),
         ("tensors", len(program.tensors), MAX_TENSORS),
-        ("islands", len(program.islands), MAX_ISLANDS),
         ("inputs", len(program.inputs), MAX_PORTS),
         ("outputs", len(program.outputs), MAX_PORTS),
     ):
@@ -135,27 +131,19 @@ def _views(program: Program) -> None:
         require(same, f"'{name}' is a view of '{owner}', but of another type or size")
 
 
-def _islands(islands: Iterable[Island], program: Program) -> None:
-    for index, island in enumerate(islands):
-        require(max(len(island.inputs), len(island.outputs)) <= MAX_PORTS, f"float island {index} has too many inputs or outputs")
-        require(island.outputs, f"float island {index} has no output")
-        for name in (*island.inputs, *island.outputs):
-            require(name in program.tensors, f"float island {index} refers to the unknown tensor '{name[:64]}'")
-
-
 def _layer(layer: Layer, program: Program, contents: bool, seen: Seen) -> None:
     title = f"layer '{layer.name[:64]}' ({type(layer.op).__name__})"
     require(max(len(layer.inputs), len(layer.outputs)) <= MAX_PORTS, f"{title}: too many inputs or outputs")
     require(layer.macs >= 0 and layer.weight_bytes >= 0, f"{title}: negative costs")
     for name in (*layer.inputs, *layer.outputs):
         require(name in program.tensors, f"{title}: the tensor '{name[:64]}' is unknown")
-    if isinstance(layer.op, Float):
-        require(0 <= layer.op.island < len(program.islands), f"{title}: there is no float island {layer.op.island}")
-        return
-    inputs = tuple(program.tensors[name] for name in layer.inputs)
+    inputs = {name: program.tensors[name] for name in layer.inputs}
     outputs = tuple(program.tensors[name] for name in layer.outputs)
     try:
-        check_operator(layer.op, Operands(inputs, outputs, contents, seen))
+        if isinstance(layer.op, Float):
+            check_float(layer.op, inputs, program.tensors, layer.outputs, contents=contents)
+        else:
+            check_operator(layer.op, Operands(tuple(program.tensors[name] for name in layer.inputs), outputs, contents, seen))
     except Refusal as refusal:
         raise Refusal(f"{title}: {refusal}") from None
 
@@ -163,11 +151,13 @@ def _layer(layer: Layer, program: Program, contents: bool, seen: Seen) -> None:
 def _lives(program: Program) -> dict[str, tuple[int, int]]:
     """From which layer to which layer the memory of each owner is needed; checks that everything is made once and before it is read.
 
-    All layers of a float island count where its first one stands, because that is where they run.
+    What goes in and out of a stretch of float layers is needed from its first layer on, because they are executed as one. What only they
+    themselves read needs no memory.
     """
     owner = program.views
     lives = dict.fromkeys(program.inputs, (-1, -1))
-    inner: dict[int, set[str]] = {}
+    stretches = {stretch.first: stretch for stretch in program.float_stretches()}
+    within: set[str] = set()
 
     def read(name: str, step: int, reader: str) -> None:
         key = owner.get(name, name)
@@ -179,25 +169,29 @@ def _lives(program: Program) -> dict[str, tuple[int, int]]:
         require(key not in lives, f"{writer} makes '{name[:64]}', which exists already")
         lives[key] = (step, step)
 
+    made: set[str] = set()
     for step, layer in enumerate(program.layers):
         title = f"layer '{layer.name[:64]}'"
+        stretch = stretches.get(step)
+        if stretch is not None:
+            for name in stretch.inputs:
+                read(name, stretch.last - 1, title)
+            for name in stretch.outputs:
+                write(name, step, title)
+            within = {name for other in program.layers[stretch.first : stretch.last] for name in other.outputs}
         if not isinstance(layer.op, Float):
             for name in layer.inputs:
                 read(name, step, title)
             for name in layer.outputs:
                 write(name, step, title)
+            made.update(layer.outputs)
             continue
-        island = program.islands[layer.op.island]
-        if layer.op.island not in inner:
-            inner[layer.op.island] = set(island.outputs)
-            for name in island.inputs:
-                read(name, step, f"float island {layer.op.island}")
-            for name in island.outputs:
-                write(name, step, f"float island {layer.op.island}")
         for name in layer.inputs:
-            known = name in inner[layer.op.island] or owner.get(name, name) in lives
-            require(known, f"{title} reads '{name[:64]}' before anything has made it")
-        inner[layer.op.island].update(layer.outputs)
+            require(name in made or name not in within, f"{title} reads '{name[:64]}' before anything has made it")
+        for name in layer.outputs:
+            exists = name in made or (name in lives and name not in within) or name in program.inputs
+            require(not exists, f"{title} makes '{name[:64]}', which exists already")
+            made.add(name)
     for name in program.outputs:
         require(name in lives, f"nothing makes the program's output '{name[:64]}'")
     return lives

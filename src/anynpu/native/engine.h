@@ -169,7 +169,7 @@ struct anynpu_resize {
     const int32_t *columns;
 };
 
-/* ---- float32: what float islands are made of; anynpu.npu.engines.native_islands writes these ---- */
+/* ---- float32: what float layers are made of; anynpu.npu.engines.float_kernels writes these ---- */
 
 enum anynpu_float_binary_kind {
     ANYNPU_FLOAT_ADD,

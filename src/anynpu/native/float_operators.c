@@ -1,4 +1,4 @@
-/* float32: the operators of float islands. Plain C, compiled once for each level; tensors lie as ONNX has them. */
+/* float32: the operators of float layers. Plain C, compiled once for each level; tensors lie as ONNX has them. */
 #include <math.h>
 
 #include "float16.h"

@@ -474,13 +474,13 @@ class Context(Closeable):
 
 
 def _used(program: Program) -> set[str]:
-    """The tensors that need memory: all but those inside a float island."""
+    """The tensors that need memory: all but those inside a stretch of float layers."""
     names = {*program.inputs, *program.outputs}
     for layer in program.layers:
         if not isinstance(layer.op, Float):
             names.update(layer.inputs, layer.outputs)
-    for island in program.islands:
-        names.update(island.inputs, island.outputs)
+    for stretch in program.float_stretches():
+        names.update(stretch.inputs, stretch.outputs)
     return names
 
 

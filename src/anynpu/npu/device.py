@@ -50,7 +50,7 @@ class Device:
 
     :param chip: name in the catalogue
     :param memory_limit: the most bytes of device memory, as on a board with little of it; None for no limit
-    :param host_threads: host threads that a run uses, integer layers and float islands alike; if not given, one, or for integer layers as
+    :param host_threads: host threads that a run uses, integer and float layers alike; if not given, one, or for integer layers as
         many as the job occupies cores (and the machine has processors)
     :param engine: what executes layers: ``"native"`` (compiled kernels; the default), ``"reference"`` (numpy, slow, the same bytes), or an
         engine of your own. The environment variable ``ANYNPU_ENGINE`` takes the place of the default

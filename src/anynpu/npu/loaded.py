@@ -145,7 +145,7 @@ def _attach(model: Model, weights: Buffer) -> Model:
     if model.weightless:
         return modelfile.attach_weights(model, weights.view())
     encoded = modelfile.encode(model, remove_weight=True)
-    return modelfile.decode(encoded.header, weights.view(), islands=encoded.islands)
+    return modelfile.decode(encoded.header, weights.view())
 
 
 def internal_size(model: Model) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..chips import Chip
 from ..chips.timing import TimingProfile
-from ..program import Float, Layer, Placement, Program
+from ..program import Placement, Program
 from ..timing import Bound, Prediction, predict
 
 __all__ = ["LayerProfile", "Profile", "profile_program"]
@@ -168,27 +168,23 @@ def profile_program(
 
 def _live_bytes(program: Program) -> list[int]:
     """Bytes of internal memory that hold something while each layer runs."""
-    last_use: dict[str, int] = {}
-    first_use: dict[str, int] = {}
-    for index, layer in enumerate(program.layers):
-        for name in _tensors_of(layer, program):
-            first_use.setdefault(name, index)
-            last_use[name] = index
-    live = [0] * len(program.layers)
-    for name, first in first_use.items():
-        for index in range(first, last_use[name] + 1):
-            live[index] += program.tensors[name].nbytes
-    return live
+    used: dict[str, tuple[int, int]] = {}
 
-
-def _tensors_of(layer: Layer, program: Program) -> set[str]:
-    names: set[str] = {*layer.inputs, *layer.outputs}
-    if isinstance(layer.op, Float):
-        island = program.islands[layer.op.island]
-        names |= {*island.inputs, *island.outputs}
-    owners = set()
-    for name in names:
+    def use(name: str, first: int, last: int) -> None:
         while name in program.views:
             name = program.views[name]
-        owners.add(name)
-    return {name for name in owners if name in program.memory.offsets}
+        before = used.get(name, (first, last))
+        used[name] = (min(first, before[0]), max(last, before[1]))
+
+    for index, layer in enumerate(program.layers):
+        for name in (*layer.inputs, *layer.outputs):
+            use(name, index, index)
+    for stretch in program.float_stretches():
+        for name in (*stretch.inputs, *stretch.outputs):
+            use(name, stretch.first, stretch.last - 1)
+    live = [0] * len(program.layers)
+    for name, (first, last) in used.items():
+        if name in program.memory.offsets:
+            for index in range(first, last + 1):
+                live[index] += program.tensors[name].nbytes
+    return live

@@ -28,13 +28,13 @@ LEVELS = list(available())
 
 
 def arrays_of(program: Program, values: dict[str, Array]) -> dict[str, Array]:
-    """Memory for every tensor that is not inside an island, each at a place of its own so that nothing is overwritten later."""
+    """Memory for every tensor that is not inside a stretch of float layers, each at a place of its own: nothing is overwritten later."""
     names = {*program.inputs, *program.outputs}
     for layer in program.layers:
         if not isinstance(layer.op, Float):
             names.update(layer.inputs, layer.outputs)
-    for island in program.islands:
-        names.update(island.inputs, island.outputs)
+    for stretch in program.float_stretches():
+        names.update(stretch.inputs, stretch.outputs)
     arrays: dict[str, Array] = {}
 
     def place(name: str) -> Array:
@@ -71,7 +71,7 @@ def compare_all(model: Model, sample: dict[str, Array], levels: list[str] = LEVE
     compared = 0
     for level in levels:
         given = arrays_of(program, codes)
-        NativeEngine(isa=level, native_islands=False).prepare(program).bind(given).run(RunControl())
+        NativeEngine(isa=level, native_floats=False).prepare(program).bind(given).run(RunControl())
         for layer in program.layers:
             for name in layer.outputs:
                 if name in wanted:

@@ -21,7 +21,7 @@ from anynpu.npu.engines.choice import choose_engine
 from anynpu.program import Conv, Epilogue, Layer, MemoryPlan, Program
 from anynpu.tensor import Affine, DType, TensorSpec
 
-from ..builders import Thread, dense_chain, dense_values, island_model
+from ..builders import Thread, dense_chain, dense_values, float_model
 from .ingredients import Array, nhwc
 
 UNTOUCHED = 77
@@ -159,11 +159,11 @@ def test_why_and_where_it_ended() -> None:
     assert untouched(arrays["t1"])
 
 
-def test_islands_and_integer_layers_in_turn() -> None:
+def test_float_and_integer_layers_in_turn() -> None:
     """Float layers run between stretches of integer ones."""
     rng = np.random.default_rng(4)
     weights = rng.normal(size=(6, 5)).astype(np.float32)
-    model = island_model(weights)
+    model = float_model(weights)
     x = rng.normal(size=(1, 6)).astype(np.float32)
     results = []
     for engine in ("reference", "native"):

@@ -198,7 +198,7 @@ def test_refuses_what_it_cannot_execute() -> None:
     spec = plain("x", (2,), DType.FLOAT32)
     array = np.zeros(2, np.float32)
     with pytest.raises(DeviceError, match="Float"):
-        execute(Float(0), [array], [spec], [spec], [array])
+        execute(Float(()), [array], [spec], [spec], [array])
     packed = plain("packed", (2,), DType.INT4)
     with pytest.raises(DeviceError, match="'packed'"):
         execute(Convert(), [array], [spec], [packed], [np.zeros(2, np.uint8)])

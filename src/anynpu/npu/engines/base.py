@@ -17,11 +17,25 @@ from typing import Any, NamedTuple, Protocol
 import numpy.typing as npt
 
 from ...errors import DeviceError, ModelFormatError
-from ...program import Custom, Float, Layer, Program
+from ...modelfile.float_rules import check_float
+from ...modelfile.operator_rules import Refusal
+from ...program import Custom, Float, FloatStretch, Layer, Program
 from ..control import RunControl
-from . import islands, reference
+from . import reference
+from .float_onnxruntime import OnnxStretch
 
-__all__ = ["BoundProgram", "CustomSteps", "Engine", "Executable", "LayerTime", "ReferenceEngine", "Step", "no_custom_steps"]
+__all__ = [
+    "BoundProgram",
+    "CustomSteps",
+    "Engine",
+    "Executable",
+    "LayerTime",
+    "ReferenceEngine",
+    "Step",
+    "StretchRunner",
+    "checked_stretches",
+    "no_custom_steps",
+]
 
 Array = npt.NDArray[Any]
 Step = Callable[[RunControl], None]
@@ -37,7 +51,7 @@ def no_custom_steps(index: int, arrays: Mapping[str, Array]) -> Step:
 
 
 class LayerTime(NamedTuple):
-    """Host time of one layer. An island's time stands at its first layer; its other layers have no entry."""
+    """Host time of one layer. That of a stretch of float layers stands at its first one; the others have no entry."""
 
     layer: int
     ns: int
@@ -102,10 +116,30 @@ class Engine(Protocol):
         ...
 
 
-class ReferenceEngine:
-    """Integer layers with numpy, exactly; float islands with onnxruntime.
+class StretchRunner(Protocol):
+    """A stretch of float layers that can be tied to memory: in C, or a session of onnxruntime."""
 
-    :param threads: host threads that an island may use
+    def bind(self, arrays: Mapping[str, Array]) -> Step:
+        """Tie it to the memory of one context; gives what runs it there."""
+        ...
+
+
+def checked_stretches(program: Program) -> tuple[FloatStretch, ...]:
+    """The stretches of float layers of a program, each of which keeps the rules: also in a program that was never in a file."""
+    for layer in program.layers:
+        if isinstance(layer.op, Float):
+            inputs = {name: program.tensors[name] for name in layer.inputs}
+            try:
+                check_float(layer.op, inputs, program.tensors, layer.outputs, contents=True)
+            except Refusal as refusal:
+                raise ModelFormatError(f"layer '{layer.name}': {refusal}", hint="compile the model again") from None
+    return program.float_stretches()
+
+
+class ReferenceEngine:
+    """Integer layers with numpy, exactly; float layers with onnxruntime.
+
+    :param threads: host threads that float layers may use
     """
 
     name = "reference"
@@ -114,39 +148,28 @@ class ReferenceEngine:
         self._threads = threads
 
     def prepare(self, program: Program) -> Executable:
-        """Build the sessions of the program's islands; weights of integer layers are used where they are."""
-        sessions = [
-            islands.IslandSession(island, program.tensors, name=f"island {number}", threads=self._threads)
-            for number, island in enumerate(program.islands)
-        ]
-        return _ReferenceExecutable(program, sessions)
+        """Build the sessions of the program's float layers; weights of integer layers are used where they are."""
+        stretches = checked_stretches(program)
+        return _ReferenceExecutable(
+            program, {stretch.first: OnnxStretch(program, stretch, threads=self._threads) for stretch in stretches}
+        )
 
 
 class _ReferenceExecutable:
-    def __init__(self, program: Program, sessions: Sequence[islands.IslandSession]) -> None:
+    def __init__(self, program: Program, stretches: Mapping[int, StretchRunner]) -> None:
         self._program = program
-        self._sessions = sessions
+        self._stretches = stretches
 
     def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:
         steps: list[tuple[int, Step]] = []
-        begun: set[int] = set()
         for index, layer in enumerate(self._program.layers):
             if isinstance(layer.op, Custom):
                 steps.append((index, custom(index, arrays)))
             elif not isinstance(layer.op, Float):
                 steps.append((index, self._integer_step(layer, arrays)))
-            elif layer.op.island not in begun:
-                begun.add(layer.op.island)
-                steps.append((index, self._island(layer.op.island, layer.name).bind(arrays)))
+            elif index in self._stretches:
+                steps.append((index, self._stretches[index].bind(arrays)))
         return BoundProgram(steps)
-
-    def _island(self, number: int, layer: str) -> islands.IslandSession:
-        if not 0 <= number < len(self._sessions):
-            raise ModelFormatError(
-                f"layer '{layer}' belongs to float island {number}, which the program does not have",
-                hint="compile the model again",
-            )
-        return self._sessions[number]
 
     def _integer_step(self, layer: Layer, arrays: Mapping[str, Array]) -> Step:
         tensors = self._program.tensors

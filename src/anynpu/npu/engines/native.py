@@ -1,9 +1,9 @@
-"""The native engine: integer layers in C, float islands in C where C has all of their operators, else in onnxruntime.
+"""The native engine: integer layers in C, float layers in C where it has kernels for a whole stretch of them, else in onnxruntime.
 
 A program is prepared once: every layer becomes a descriptor, gets the best kernel that the processor has for it, and its weights are packed
 the way that kernel wants them. All contexts share that. A context adds a table of pointers to its tensors and some scratch memory; a run
-hands C one stretch of layers after the other, without the GIL, and executes in between what is not C: float islands, custom operators, and
-the few layers that C has nothing for, which run in the reference engine.
+hands C one run of integer layers after the other, without the GIL, and executes in between what is not: stretches of float layers, custom
+operators, and the few layers that C has nothing for, which run in the reference engine.
 """
 
 from __future__ import annotations
@@ -13,17 +13,18 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
-from ...errors import ModelFormatError
-from ...program import Custom, Float, Island, Program
+from ...program import Custom, Float, Program
 from ..control import RunControl
-from . import islands, native_arrays, native_islands, reference
-from .base import BoundProgram, CustomSteps, Executable, LayerTime, Step, no_custom_steps
+from . import native_arrays, reference
+from .base import BoundProgram, CustomSteps, Executable, LayerTime, Step, StretchRunner, checked_stretches, no_custom_steps
+from .float_native import native_stretch
+from .float_onnxruntime import OnnxStretch
 from .native_levels import choose_level, level_names
 from .native_lowering import Lowering, NativeLayer
 from .native_memory import check_array, with_room
@@ -36,13 +37,13 @@ Array = npt.NDArray[Any]
 
 
 class NativeEngine:
-    """Integer layers in C, with the bytes of the reference engine. Float islands in C if it has all of their operators, else onnxruntime.
+    """Integer layers in C, with the bytes of the reference engine. Float layers in C if it has their kernels, else in onnxruntime.
 
-    :param threads: host threads that a run uses, for integer layers and for float islands; if not given, as many as the job occupies
-        cores, and one for islands
+    :param threads: host threads that a run uses, for integer and for float layers; if not given, as many as the job occupies cores,
+        and one for float layers
     :param isa: the instruction set, one of ``native_levels.level_names()``; if not given, what the environment variable ``ANYNPU_ISA``
         says, and without that the best that the processor has
-    :param native_islands: False runs all float islands in onnxruntime, as the reference engine does
+    :param native_floats: False runs all float layers in onnxruntime, as the reference engine does
 
     >>> NativeEngine(isa="generic").isa
     'generic'
@@ -50,32 +51,23 @@ class NativeEngine:
 
     name = "native"
 
-    def __init__(self, *, threads: int | None = None, isa: str | None = None, native_islands: bool = True) -> None:
+    def __init__(self, *, threads: int | None = None, isa: str | None = None, native_floats: bool = True) -> None:
         self._threads = threads
-        self._native_islands = native_islands
+        self._native_floats = native_floats
         self.isa = choose_level(isa)
 
     def prepare(self, program: Program) -> Executable:
-        """Choose kernels, pack weights, get the program's islands ready."""
+        """Choose kernels, pack weights, get the program's float layers ready."""
         level = level_names().index(self.isa)
-        runners = [self._island(island, program, f"island {number}", level) for number, island in enumerate(program.islands)]
+        runners: dict[int, StretchRunner] = {}
+        for stretch in checked_stretches(program):
+            made = native_stretch(program, stretch, level=level) if self._native_floats else None
+            runners[stretch.first] = made or OnnxStretch(program, stretch, threads=self._threads or 1)
         return NativeExecutable(program, runners, level, self._threads)
-
-    def _island(self, island: Island, program: Program, name: str, level: int) -> IslandRunner:
-        made = native_islands.native_island(island, program.tensors, name=name, level=level) if self._native_islands else None
-        return made or islands.IslandSession(island, program.tensors, name=name, threads=self._threads or 1)
-
-
-class IslandRunner(Protocol):
-    """An island that can be tied to memory: native, or a session of onnxruntime."""
-
-    def bind(self, arrays: Mapping[str, Array]) -> Step:
-        """Tie the island to the memory of one context; gives what runs it there."""
-        ...
 
 
 @dataclass(frozen=True)
-class _Stretch:
+class _Run:
     """Native layers [first, last) of an executable, which make up one layer of the program each or together."""
 
     first: int
@@ -88,21 +80,19 @@ class NativeExecutable:
     :ivar kernels: the kernel of each layer of the program by its index, as text; layers that are not C have none
     """
 
-    def __init__(self, program: Program, sessions: Sequence[IslandRunner], level: int, threads: int | None = None) -> None:
+    def __init__(self, program: Program, stretches: Mapping[int, StretchRunner], level: int, threads: int | None = None) -> None:
         self._program = program
         self._threads = threads
-        self._sessions = sessions
+        self._stretches = stretches
         self._lowering = Lowering(program.tensors)
-        self._parts: list[_Stretch | int] = []
+        self._parts: list[_Run | int] = []
         """In order: stretches of native layers, and indices of layers that are not native."""
         self._indices: list[int] = []
         """For each native layer the index of its layer in the program."""
         native: list[NativeLayer] = []
-        begun: set[int] = set()
         for index, layer in enumerate(program.layers):
             if isinstance(layer.op, Float):
-                if layer.op.island not in begun:
-                    begun.add(layer.op.island)
+                if index in stretches:
                     self._parts.append(index)
                 continue
             lowered = lower(self._lowering, layer)
@@ -112,9 +102,9 @@ class NativeExecutable:
             first = len(native)
             native += lowered
             self._indices += [index] * len(lowered)
-            if self._parts and isinstance(self._parts[-1], _Stretch):
+            if self._parts and isinstance(self._parts[-1], _Run):
                 first = self._parts.pop().first  # type: ignore[union-attr]
-            self._parts.append(_Stretch(first, len(native)))
+            self._parts.append(_Run(first, len(native)))
         self._layers = ffi.new("struct anynpu_layer[]", max(1, len(native)))
         self.kernels: dict[int, str] = {}
         self.scratch_size = 0
@@ -145,7 +135,7 @@ class NativeExecutable:
         for name in self._lowering.places:
             check_array(arrays[name], self._program.tensors[name])
         held, before, after = with_room(self._program, arrays, self._lowering.places.keys())
-        parts = [part if isinstance(part, _Stretch) else (part, self._python_step(part, held, custom)) for part in self._parts]
+        parts = [part if isinstance(part, _Run) else (part, self._python_step(part, held, custom)) for part in self._parts]
         pointers = [held[name] for name in self._lowering.places]
         return _NativeBound(self, parts, pointers, before, after, self._threads)
 
@@ -153,19 +143,14 @@ class NativeExecutable:
         layer = self._program.layers[index]
         if isinstance(layer.op, Custom):
             return custom(index, arrays)
-        if not isinstance(layer.op, Float):
-            program = self._program
+        if isinstance(layer.op, Float):
+            return self._stretches[index].bind(arrays)
+        program = self._program
 
-            def step(_: RunControl) -> None:
-                reference.execute_layer(program, layer, arrays)
+        def step(_: RunControl) -> None:
+            reference.execute_layer(program, layer, arrays)
 
-            return step
-        if not 0 <= layer.op.island < len(self._sessions):
-            raise ModelFormatError(
-                f"layer '{layer.name}' belongs to float island {layer.op.island}, which the program does not have",
-                hint="compile the model again",
-            )
-        return self._sessions[layer.op.island].bind(arrays)
+        return step
 
 
 class _NativeBound(BoundProgram):
@@ -174,7 +159,7 @@ class _NativeBound(BoundProgram):
     def __init__(
         self,
         executable: NativeExecutable,
-        parts: Sequence[_Stretch | tuple[int, Step]],
+        parts: Sequence[_Run | tuple[int, Step]],
         arrays: Sequence[Array],
         before: Sequence[tuple[Array, Array]],
         after: Sequence[tuple[Array, Array]],
@@ -209,7 +194,7 @@ class _NativeBound(BoundProgram):
         control.watch(self._request_stop)
         try:
             for part in self._parts:
-                if not isinstance(part, _Stretch):
+                if not isinstance(part, _Run):
                     self._run_step(*part, control, between, clock)
                 elif between is None:
                     self._execute(part, control, clock, threads)
@@ -229,7 +214,7 @@ class _NativeBound(BoundProgram):
 
     def _run_stretch(
         self,
-        stretch: _Stretch,
+        stretch: _Run,
         control: RunControl,
         between: Callable[[int], None],
         clock: list[LayerTime] | None,
@@ -241,9 +226,9 @@ class _NativeBound(BoundProgram):
             layers = list(group)
             control.check()
             between(index)
-            self._execute(_Stretch(layers[0], layers[-1] + 1), control, clock, threads)
+            self._execute(_Run(layers[0], layers[-1] + 1), control, clock, threads)
 
-    def _execute(self, stretch: _Stretch, control: RunControl, clock: list[LayerTime] | None, threads: int) -> None:
+    def _execute(self, stretch: _Run, control: RunControl, clock: list[LayerTime] | None, threads: int) -> None:
         sharing = self._workers.sharing(threads) if threads > 1 else ffi.NULL
         count = stretch.last - stretch.first
         times = ffi.NULL if clock is None else ffi.new("int64_t[]", count)
@@ -264,7 +249,7 @@ class _NativeBound(BoundProgram):
         if end != lib.ANYNPU_FINISHED:
             raise control.reason("did not finish")
 
-    def _append_times(self, stretch: _Stretch, times: Any, clock: list[LayerTime]) -> None:
+    def _append_times(self, stretch: _Run, times: Any, clock: list[LayerTime]) -> None:
         """The times of the layers that were run; those of one layer of the program together."""
         done = self._reached[0]
         indices = self._executable._indices[stretch.first : stretch.first + done]

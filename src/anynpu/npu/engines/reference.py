@@ -86,7 +86,7 @@ def execute(
         case _:
             raise DeviceError(
                 f"the reference engine executes no operator of the kind {type(op).__name__}",
-                hint="float layers run as islands, in the engine for float islands",
+                hint="float layers are executed in stretches, by the engines themselves",
             )
 
 

@@ -1,13 +1,4 @@
-"""The layer program: what the NPU executes, as data.
-
-The compiler writes it, and everything else reads it: the engines execute it, the memory plan and the costs are in it, the model file
-stores it, ``inspect`` prints it. There is no second graph.
-
-A *program* serves one set of input shapes: tensors, layers in the order of execution, and a place in memory for every tensor. A *model*
-is one or more programs for one chip (several for dynamic shapes), which share their weights.
-
-Integer layers carry everything their arithmetic needs; what it means is written in :mod:`anynpu.arithmetic`. Float layers are executed
-together, as *islands*: ONNX graphs that run in float32.
+"""Integer operators of the layer program: all that their arithmetic needs. What it means is written in :mod:`anynpu.arithmetic`.
 
 Conventions that every operator follows:
 
@@ -16,62 +7,39 @@ Conventions that every operator follows:
 * The zero point of an input is the one of its tensor's quantisation (per channel where that has groups); the numbers that lead to the
   output (multiplier, zero point, clamp, table) are stored in the operator.
 * Arrays indexed by channel have one entry for each output channel, or a single one that serves all.
-* Tables have one row (or one a group of channels); the index is the code's bits read as unsigned (256 or 65536 entries).
+* Tables have one row (or one per group of channels); the index is the code's bits read as unsigned (256 or 65536 entries).
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from .tensor import DType, Layout, TensorSpec
+from ..types import Array
 
 __all__ = [
-    "AttributeValue",
     "Binary",
     "Concat",
     "Conv",
     "ConvTranspose",
     "Convert",
     "Curve",
-    "Custom",
-    "CustomConstant",
     "Dense",
     "Epilogue",
     "Finish",
     "FixedPoint",
-    "Float",
-    "Island",
-    "Layer",
     "MatMul",
-    "MemoryPlan",
-    "Model",
-    "Op",
     "Pad",
-    "Placement",
     "Pool",
-    "Preprocess",
-    "Program",
+    "RESIZE_BITS",
     "Resize",
     "Slice",
     "Table",
     "Transpose",
+    "limits_of",
 ]
-
-Array = npt.NDArray[Any]
-
-
-class Placement(str, enum.Enum):
-    """Which processor of the chip executes a layer."""
-
-    NPU = "npu"
-    CPU = "cpu"
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,210 +313,6 @@ class Transpose:
 @dataclass(frozen=True, eq=False)
 class Convert:
     """Between float and integer, and between layouts: all of it follows from the two tensors (quantise, dequantise, cast, transpose)."""
-
-
-@dataclass(frozen=True, eq=False)
-class Float:
-    """A layer in float; it is executed with the others of its island, at the place of the island's first layer."""
-
-    island: int
-
-
-AttributeValue = Array | str | tuple[str, ...]
-"""An attribute of a custom operator: int64 for whole numbers, float32 for others (a single one has no axes), text, or several texts."""
-
-
-@dataclass(frozen=True, eq=False)
-class CustomConstant:
-    """An input of a custom operator that never changes. It lies with the weights, row-major.
-
-    :ivar position: its place among all inputs of the operator
-    """
-
-    position: int
-    name: str
-    value: Array
-
-    @property
-    def spec(self) -> TensorSpec:
-        """The constant as a tensor."""
-        return TensorSpec(self.name, self.value.shape, DType(self.value.dtype.name), Layout.row_major(self.value.ndim))
-
-
-@dataclass(frozen=True, eq=False)
-class Custom:
-    """An operator that the program's user computes, on the CPU. Its tensors are row-major; those of real numbers are float32.
-
-    :ivar op_type: the name under which the function that computes it is registered
-    :ivar constants: inputs that are constants; the inputs of the layer are the others, in order
-    """
-
-    op_type: str
-    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
-    constants: tuple[CustomConstant, ...] = ()
-
-
-Op = (
-    Conv
-    | ConvTranspose
-    | Dense
-    | MatMul
-    | Binary
-    | Table
-    | Concat
-    | Slice
-    | Pad
-    | Pool
-    | Resize
-    | Transpose
-    | Convert
-    | Custom
-    | Float
-)
-
-
-@dataclass(frozen=True, eq=False)
-class Island:
-    """A part of the network that runs in float: an ONNX model whose inputs and outputs are tensors of the program.
-
-    :ivar model: serialised ONNX; its large initialisers are declared as external data and are found in ``weights`` by name
-    :ivar weights: what a chip would hold in weight memory, in the type it holds it; bfloat16 as its 16 bits in uint16, which the model
-        declares as float32
-    """
-
-    model: bytes
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    weights: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """One step of the NPU.
-
-    :ivar name: the ONNX node it stands for
-    :ivar kind: what perf tables print, such as ``ConvRelu``
-    :ivar nodes: all ONNX nodes that went into it
-    :ivar reason: why it is on the CPU; empty on the NPU
-    :ivar macs: multiply-accumulates
-    :ivar weight_bytes: bytes of weights, bias and tables
-    """
-
-    name: str
-    kind: str
-    op: Op
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    placement: Placement = Placement.NPU
-    reason: str = ""
-    macs: int = 0
-    weight_bytes: int = 0
-    nodes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class MemoryPlan:
-    """Where tensors lie in internal memory. Inputs and outputs of the program are not in it: they have buffers of their own.
-
-    :ivar offsets: byte offset of each tensor that owns memory
-    :ivar size: bytes of internal memory
-    """
-
-    offsets: Mapping[str, int]
-    size: int
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """What the NPU executes for one set of input shapes.
-
-    :ivar views: tensors that are another tensor's memory under another shape (a reshape): name -> owner of the memory
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    tensors: Mapping[str, TensorSpec]
-    layers: tuple[Layer, ...]
-    memory: MemoryPlan
-    islands: tuple[Island, ...] = ()
-    views: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def input_specs(self) -> tuple[TensorSpec, ...]:
-        return tuple(self.tensors[name] for name in self.inputs)
-
-    @property
-    def output_specs(self) -> tuple[TensorSpec, ...]:
-        return tuple(self.tensors[name] for name in self.outputs)
-
-    def layers_on(self, placement: Placement) -> Iterator[Layer]:
-        """The layers that one processor executes."""
-        return (layer for layer in self.layers if layer.placement is placement)
-
-    @property
-    def custom_operators(self) -> tuple[str, ...]:
-        """The types of the custom operators that it needs, in the order of execution, each once."""
-        return tuple(dict.fromkeys(layer.op.op_type for layer in self.layers if isinstance(layer.op, Custom)))
-
-
-@dataclass(frozen=True)
-class Preprocess:
-    """What happens to a raw input before quantisation: (x - mean) / std by channel.
-
-    :ivar picture: ``rgb`` or ``bgr`` where the model begins with a pre-process node: what it takes is a picture, bytes in the order height,
-        width, channel, and mean and std are those of the picture's channels. Empty where the caller normalises and quantises
-    """
-
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
-    picture: Literal["", "rgb", "bgr"] = ""
-
-
-@dataclass(frozen=True, eq=False)
-class Model:
-    """A compiled model: one or more programs for one chip.
-
-    :ivar chip: name in the catalogue
-    :ivar dtype: its format: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``
-    :ivar preprocess: by input name; an input without an entry takes its values as they are
-    :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
-    :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``
-    :ivar weightless: the weights were left out (remove_weight) and must come from another context
-
-    >>> model = anynpu.compile("det.onnx", target="rk3588", dtype="fp16")    # doctest: +SKIP
-    >>> model.save("det.rknn")                                              # doctest: +SKIP
-    """
-
-    chip: str
-    dtype: str
-    programs: tuple[Program, ...]
-    name: str = ""
-    custom_string: str = ""
-    preprocess: Mapping[str, Preprocess] = field(default_factory=dict)
-    provenance: Mapping[str, str] = field(default_factory=dict)
-    weightless: bool = False
-    arithmetic: str = "simulator"
-
-    @property
-    def inputs(self) -> tuple[TensorSpec, ...]:
-        """The inputs of the first shape set."""
-        return self.programs[0].input_specs
-
-    @property
-    def outputs(self) -> tuple[TensorSpec, ...]:
-        """The outputs of the first shape set."""
-        return self.programs[0].output_specs
-
-    @property
-    def custom_operators(self) -> tuple[str, ...]:
-        """The types of the custom operators that any shape set needs, each once."""
-        return tuple(dict.fromkeys(name for program in self.programs for name in program.custom_operators))
-
-    def save(self, path: str | Path, *, remove_weight: bool = False) -> Path:
-        """Write the model file and return its path."""
-        from . import modelfile
-
-        return modelfile.write(self, path, remove_weight=remove_weight)
 
 
 def limits_of(dtype: np.dtype[Any]) -> tuple[int, int]:

@@ -1,10 +1,10 @@
-"""Float islands in C: every operator as onnxruntime computes it, damaged models, whole networks without onnxruntime."""
+"""Float layers in C: every operator as onnxruntime computes it, programs that break the rules, whole networks without onnxruntime."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -17,26 +17,30 @@ from compiler.onnx_builders import Net, feeds
 from real_models import RealModels
 
 import anynpu
-from anynpu.errors import DeviceTimeout, JobCancelled, ModelFormatError, ShapeError
+from anynpu import modelfile
+from anynpu.compiler.floats import FloatEmitter
+from anynpu.compiler.graph import Graph as CompilerGraph
+from anynpu.compiler.graph import Node
+from anynpu.compiler.steps import Step
+from anynpu.errors import DeviceTimeout, JobCancelled, ModelFormatError, ShapeError, UnsupportedOperatorError
 from anynpu.npu import Device, RunControl
-from anynpu.npu.engines.island_operators import OPERATORS
-from anynpu.npu.engines.islands import IslandSession
+from anynpu.npu.engines.float_kernels import KERNELS
+from anynpu.npu.engines.float_native import NativeStretch, native_stretch
+from anynpu.npu.engines.float_onnxruntime import OnnxStretch
 from anynpu.npu.engines.native import NativeEngine
-from anynpu.npu.engines.native_islands import NativeIsland, native_island, supports
 from anynpu.npu.engines.native_levels import available, level_names
-from anynpu.npu.engines.onnx_reader import read_model
-from anynpu.program import Island, Model, Program
-from anynpu.tensor import DType, TensorSpec
+from anynpu.npu.engines.onnx_writer import onnx_model
+from anynpu.program import Float, FloatOp, FloatStretch, Layer, MemoryPlan, Model, Program, immediate
+from anynpu.tensor import DType, Layout, TensorSpec
 
-from ..builders import island_model
+from ..builders import float_model, float_program
 from .ingredients import Array
 
-node = onnx.helper.make_node
 LEVELS = list(available())
 
 
 class Graph:
-    """An island in the making: inputs and constants by name, nodes, outputs whose shapes onnx infers."""
+    """Float layers in the making: inputs and constants by name, one layer per node, shapes as onnx infers them."""
 
     def __init__(self, opset: int = 17, seed: int = 0) -> None:
         self.opset = opset
@@ -54,62 +58,96 @@ class Graph:
         return name
 
     def add(self, op: str, *inputs: str, outputs: Sequence[str] = ("y",), **attributes: Any) -> Graph:
-        self.nodes.append(node(op, list(inputs), list(outputs), **attributes))
+        self.nodes.append(onnx.helper.make_node(op, list(inputs), list(outputs), **attributes))
         return self
 
-    def island(self, *outputs: str, external: bool = False) -> tuple[Island, dict[str, TensorSpec]]:
+    def program(self, *outputs: str, held: DType = DType.FLOAT32) -> Program:
+        """The program; its weights are held as *held*."""
+        outputs = outputs or ("y",)
+        graph = self._inferred(outputs)
+        emitter = FloatEmitter(graph, DType.FLOAT16)
+        tensors = {name: _spec(name, value.dtype, value.shape) for name, value in self.inputs.items()}
+        layers = []
+        for node in graph.nodes:
+            data = [name for name in dict.fromkeys(node.inputs) if name and name not in graph.constants]
+            names = {name: name for name in (*data, *node.outputs)}
+            rounded = set(graph.constants) if held is DType.FLOAT16 else set()
+            op, inner = emitter.operator(Step(None, node, [node], data, node.outputs), names, rounded, held)
+            tensors |= {name: _spec(name, np.dtype(np.float32), shape) for name, (shape, _) in inner.items()}
+            tensors |= {name: _spec(name, graph.dtypes[name], graph.shapes[name]) for name in node.outputs}
+            layers.append(Layer(node.label, node.op, op, tuple(data), tuple(node.outputs)))
+        return Program(tuple(self.inputs), tuple(outputs), tensors, tuple(layers), MemoryPlan({}, 0))
+
+    def _inferred(self, outputs: Sequence[str]) -> CompilerGraph:
         infos = [
             onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
             for name, value in self.inputs.items()
         ]
         stored = [onnx.numpy_helper.from_array(value, name) for name, value in self.constants.items()]
-        empty = [onnx.ValueInfoProto(name=name) for name in outputs or ("y",)]
-        graph = onnx.helper.make_graph(self.nodes, "island", infos, empty, stored)
-        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", self.opset)], ir_version=8)
+        empty = [onnx.ValueInfoProto(name=name) for name in outputs]
+        made = onnx.helper.make_graph(self.nodes, "graph", infos, empty, stored)
+        model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", self.opset)], ir_version=8)
         model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
-        weights = {}
-        if external:
-            for tensor in (
-                tensor for tensor in model.graph.initializer if tensor.dims and tensor.data_type != onnx.TensorProto.INT64
-            ):
-                weights[tensor.name] = onnx.numpy_helper.to_array(tensor).copy()
-                tensor.ClearField("raw_data")
-                tensor.data_location = onnx.TensorProto.EXTERNAL
-                tensor.external_data.add(key="location", value="weights")
-        specs = {name: _spec(name, value.dtype, value.shape) for name, value in self.inputs.items()}
-        for value in model.graph.output:
-            tensor_type = value.type.tensor_type
-            shape = tuple(extent.dim_value for extent in tensor_type.shape.dim)
-            specs[value.name] = _spec(value.name, onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type), shape)
-        return Island(model.SerializeToString(), tuple(self.inputs), tuple(outputs or ("y",)), weights), specs
+        types = {value.name: value.type.tensor_type for value in (*model.graph.value_info, *model.graph.output)}
+        arrays = {**self.inputs, **self.constants}
+        shapes = {name: tuple(extent.dim_value for extent in kind.shape.dim) for name, kind in types.items()}
+        dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type) for name, kind in types.items()}
+        nodes = [
+            Node(
+                proto.op_type,
+                list(proto.input),
+                list(proto.output),
+                {entry.name: onnx.helper.get_attribute_value(entry) for entry in proto.attribute},
+                domain=proto.domain,
+            )
+            for proto in self.nodes
+        ]
+        return CompilerGraph(
+            nodes,
+            list(self.inputs),
+            list(outputs),
+            self.constants,
+            {**{name: value.shape for name, value in arrays.items()}, **shapes},
+            {**{name: value.dtype for name, value in arrays.items()}, **dtypes},
+            {"": self.opset},
+        )
 
 
 def _spec(name: str, dtype: np.dtype[Any], shape: Sequence[int]) -> TensorSpec:
-    return TensorSpec(name, tuple(shape), DType(dtype.name))
+    return TensorSpec(name, tuple(shape), DType(dtype.name), Layout.row_major(len(shape)))
 
 
-def arrays_for(island: Island, specs: dict[str, TensorSpec], inputs: dict[str, Array]) -> dict[str, Array]:
-    arrays = {name: inputs[name].copy() for name in island.inputs}
-    return arrays | {name: np.full(specs[name].memory_shape, 77, specs[name].dtype.storage) for name in island.outputs}
+def native_of(program: Program, level: str | None = None) -> NativeStretch | None:
+    """The one stretch of a program in C; None where there is no kernel."""
+    (stretch,) = program.float_stretches()
+    return native_stretch(program, stretch, level=None if level is None else level_names().index(level))
 
 
-def run_both(island: Island, specs: dict[str, TensorSpec], inputs: dict[str, Array], level: str) -> Iterator[tuple[Array, Array]]:
-    """Outputs of the native island and of onnxruntime."""
-    native = native_island(island, specs, level=level_names().index(level))
-    assert native is not None, "there is no native form"
-    given, wanted = arrays_for(island, specs, inputs), arrays_for(island, specs, inputs)
+def arrays_for(program: Program, stretch: FloatStretch, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    arrays = {name: inputs[name].copy() for name in stretch.inputs}
+    specs = [program.tensors[name] for name in stretch.outputs]
+    return arrays | {spec.name: np.full(spec.memory_shape, 77, spec.dtype.storage) for spec in specs}
+
+
+def run_both(program: Program, stretch: FloatStretch, inputs: Mapping[str, Array], level: str) -> Iterator[tuple[Array, Array]]:
+    """Outputs of the kernels and of onnxruntime."""
+    native = native_stretch(program, stretch, level=level_names().index(level))
+    assert native is not None, "there is no kernel"
+    given, wanted = arrays_for(program, stretch, inputs), arrays_for(program, stretch, inputs)
     native.bind(given)(RunControl())
-    IslandSession(island, specs).bind(wanted)(RunControl())
-    for name in island.inputs:
+    OnnxStretch(program, stretch).bind(wanted)(RunControl())
+    for name in stretch.inputs:
         assert given[name].tobytes() == inputs[name].tobytes(), "an input was changed"
-    for name in island.outputs:
+    for name in stretch.outputs:
         yield given[name], wanted[name]
 
 
-def check(graph: Graph, *outputs: str, external: bool = False, rtol: float = 1e-5, atol: float = 1e-6) -> None:
-    island, specs = graph.island(*outputs, external=external)
+def check(graph: Graph, *outputs: str, held: DType = DType.FLOAT32, rtol: float = 1e-5, atol: float = 1e-6) -> None:
+    program = graph.program(*outputs, held=held)
+    modelfile.read(modelfile.to_bytes(Model("rk3588", "fp16", (program,))))
+    (stretch,) = program.float_stretches()
     for level in LEVELS:
-        for given, wanted in run_both(island, specs, graph.inputs, level):
+        for given, wanted in run_both(program, stretch, graph.inputs, level):
             np.testing.assert_allclose(given, wanted, rtol=rtol, atol=atol, err_msg=level)
 
 
@@ -300,7 +338,7 @@ CASES: dict[str, Callable[[], Graph]] = {
 
 
 def test_every_operator_has_a_case() -> None:
-    assert {name.partition(" ")[0] for name in CASES} == set(OPERATORS)
+    assert {name.partition(" ")[0] for name in CASES} == set(KERNELS)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -347,9 +385,9 @@ def head() -> Graph:
     return graph.add("Cast", "all", outputs=["y"], to=onnx.TensorProto.FLOAT16)
 
 
-@pytest.mark.parametrize("external", [False, True])
-def test_a_head_of_a_detector(external: bool) -> None:
-    check(head(), external=external, rtol=1e-3)
+@pytest.mark.parametrize("held", [DType.FLOAT32, DType.FLOAT16])
+def test_a_head_of_a_detector(held: DType) -> None:
+    check(head(), held=held, rtol=1e-3)
 
 
 def test_tensors_between_layers_share_memory() -> None:
@@ -358,8 +396,7 @@ def test_tensors_between_layers_share_memory() -> None:
     for turn in range(20):
         graph.add("Tanh" if turn % 2 else "Neg", name, outputs=[f"t{turn}"])
         name = f"t{turn}"
-    island, specs = graph.island("t19")
-    native = native_island(island, specs)
+    native = native_of(graph.program("t19"))
     assert native is not None
     assert 2 * 4000 <= native.private_bytes <= 2 * 4096
     check(graph, "t19")
@@ -378,19 +415,17 @@ def test_what_is_constant_is_computed_once() -> None:
     graph.constant("w", np.arange(6).reshape(2, 3), np.float16)
     graph.add("Cast", "w", outputs=["f"], to=onnx.TensorProto.FLOAT).add("Transpose", "f", outputs=["t"])
     graph.add("MatMul", graph.input("x", 5, 3), "t")
-    check(graph, external=True)
-    island, specs = graph.island(external=True)
-    native = native_island(island, specs)
+    check(graph)
+    native = native_of(graph.program())
     assert native is not None
     assert native.private_bytes == 0
 
 
 @pytest.mark.parametrize("held", [DType.FLOAT32, DType.FLOAT16])
-def test_an_island_reads_its_input_at_every_run(held: DType) -> None:
+def test_the_input_is_read_at_every_run(held: DType) -> None:
     random = np.random.default_rng(1)
     weights = random.standard_normal((32, 48)).astype(held.storage)
-    program = island_model(weights, held=held).programs[0]
-    native = native_island(program.islands[0], program.tensors)
+    native = native_of(float_model(weights, held=held).programs[0])
     assert native is not None
     x, y = random.standard_normal((1, 32)).astype(np.float32), np.zeros((1, 48), np.float32)
     run = native.bind({"x": x, "y": y})
@@ -404,45 +439,31 @@ def test_an_island_reads_its_input_at_every_run(held: DType) -> None:
 # ---- what is not for here ----
 
 
-@pytest.mark.parametrize(
-    "graph",
-    [
-        Graph().add("Sin", "x"),
-        Graph().add("Exp", "x", domain="com.example"),
-        Graph().add("Conv", "x", "w"),
-    ],
-    ids=["operator", "domain", "window"],
-)
-def test_other_islands_are_left_to_onnxruntime(graph: Graph) -> None:
-    graph.input("x", 1, 2, 5, 5)
-    if graph.nodes[0].op_type == "Conv":
-        graph.constant("w", np.ones((3, 2, 3, 3)), np.float32)
-    if graph.nodes[0].domain:
-        info = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1, 2, 5, 5])
-        target = onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1, 2, 5, 5])
-        made = onnx.helper.make_graph(graph.nodes, "island", [info], [target])
-        model = onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)])
-        island = Island(model.SerializeToString(), ("x",), ("y",))
-        specs = {name: TensorSpec(name, (1, 2, 5, 5), DType.FLOAT32) for name in "xy"}
-    else:
-        island, specs = graph.island()
-    assert not supports(island, specs)
+@pytest.mark.parametrize("op", ["Sin", "Conv"])
+def test_what_has_no_kernel_is_left_to_onnxruntime(op: str) -> None:
+    graph = Graph()
+    inputs = [graph.input("x", 1, 2, 5, 5)]
+    if op == "Conv":
+        inputs.append(graph.constant("w", np.ones((3, 2, 3, 3)), np.float32))
+    assert native_of(graph.add(op, *inputs).program()) is None
+
+
+def test_operators_that_the_table_does_not_have_are_refused() -> None:
+    graph = Graph()
+    graph.add("NonZero", graph.input("x", 4), outputs=["y"])
+    with pytest.raises(UnsupportedOperatorError, match="NonZero"):
+        graph.program()
 
 
 def test_whole_numbers_are_left_to_onnxruntime() -> None:
     graph = Graph()
     graph.add("Add", graph.input("x", 4, dtype=np.int64), "x")
-    island, specs = graph.island()
-    assert not supports(island, specs)
+    assert native_of(graph.program()) is None
 
 
-def test_an_engine_runs_what_it_has_no_native_form_for_in_onnxruntime() -> None:
-    model = island_model(np.eye(4, dtype=np.float32))
-    program = model.programs[0]
+def test_an_engine_runs_what_it_has_no_kernel_for_in_onnxruntime() -> None:
     graph = Graph()
-    graph.add("Sin", graph.input("x", 1, 4))
-    island, _ = graph.island()
-    program = replace(program, islands=(island,))
+    program = graph.add("Sin", graph.input("x", 1, 4)).program()
     arrays = {"x": np.array([[0, 1, 2, 3]], np.float32), "y": np.zeros((1, 4), np.float32)}
     NativeEngine().prepare(program).bind(arrays).run(RunControl())
     np.testing.assert_allclose(arrays["y"], np.sin(arrays["x"]), rtol=1e-5)
@@ -451,17 +472,17 @@ def test_an_engine_runs_what_it_has_no_native_form_for_in_onnxruntime() -> None:
 # ---- stopping ----
 
 
-def slow() -> tuple[NativeIsland, dict[str, Array]]:
+def slow() -> tuple[NativeStretch, dict[str, Array]]:
     """Some seconds of layers, none of which takes long."""
     graph = Graph()
     name = graph.input("x", 1 << 20)
     for turn in range(1500):
         graph.add("Tanh", name, outputs=[f"t{turn}"])
         name = f"t{turn}"
-    island, specs = graph.island(name)
-    native = native_island(island, specs)
+    program = graph.program(name)
+    native = native_of(program)
     assert native is not None
-    return native, arrays_for(island, specs, graph.inputs)
+    return native, arrays_for(program, program.float_stretches()[0], graph.inputs)
 
 
 def test_a_run_ends_with_its_deadline_and_does_not_begin_when_cancelled() -> None:
@@ -481,119 +502,132 @@ def test_a_run_ends_with_its_deadline_and_does_not_begin_when_cancelled() -> Non
 
 
 def test_arrays_of_another_shape_are_refused() -> None:
-    island, specs = CASES["Add"]().island()
-    native = native_island(island, specs)
+    program = CASES["Add"]().program()
+    native = native_of(program)
     assert native is not None
-    arrays = {name: np.zeros(specs[name].shape, np.float32) for name in specs}
+    arrays = {name: np.zeros(spec.shape, np.float32) for name, spec in program.tensors.items()}
     with pytest.raises(ShapeError):
         native.bind({**arrays, "a": np.zeros((2, 3, 41), np.float32)})
     with pytest.raises(ShapeError):
         native.bind({**arrays, "y": np.zeros((2, 3, 40), np.float64)})
 
 
+def one(name: str, *inputs: str, output: str = "y", **attributes: Any) -> list[FloatOp]:
+    return [FloatOp(name, inputs, (output,), attributes)]
+
+
 @pytest.mark.parametrize(
-    ("nodes", "message"),
+    ("operators", "message"),
     [
-        ([node("Add", ["x", "nobody"], ["y"])], "nothing makes"),
-        ([node("Neg", ["x"], ["z"])], "nothing makes its output"),
-        ([node("Neg", ["x"], ["x"])], "there already"),
-        ([node("Transpose", ["x"], ["y"], perm=[0, 0])], "order"),
-        ([node("Softmax", ["x"], ["y"], axis=7)], "axis 7"),
-        ([node("Softmax", ["x"], ["y"], axis=1.5)], "whole number"),
-        ([node("Flatten", ["x"], ["y"], axis=0)], "but the program's tensor"),
-        ([node("MatMul", ["x", "x"], ["y"])], "multiplies"),
-        ([node("Concat", ["x", "w"], ["y"], axis=0)], "joins"),
-        ([node("Add", ["x", "w"], ["y"])], "joins"),
-        ([node("Split", ["x"], ["y"], split=[3])], "parts"),
-        ([node("Neg", [], ["y"])], "lacks input"),
-        ([node("Squeeze", ["x"], ["y"], axes=[0])], "drops"),
-        ([node("Reshape", ["x", "shape"], ["y"])], "cannot be seen"),
+        (one("Add", "x", "nobody"), "nothing makes"),
+        (one("Neg", "x", output="z"), "none of its operators makes 'y'"),
+        (one("Neg", "x", output="x"), "there already"),
+        (one("Transpose", "x", perm=(0, 0)), "order"),
+        (one("Softmax", "x", axis=7), "axis 7"),
+        (one("Softmax", "x", axis=1.5), "not int"),
+        (one("Flatten", "x", axis=0), r"gives \[1, 20\]"),
+        (one("MatMul", "x", "x"), "multiplies"),
+        (one("Concat", "x", "w", axis=0), "joins"),
+        (one("Add", "x", "w"), "joins"),
+        (one("Split", "x", "three"), "parts"),
+        (one("Neg"), "has 0 inputs"),
+        (one("Neg", ""), "lacks an input"),
+        (one("Squeeze", "x", "three"), "no axis 3"),
+        (one("Reshape", "x", "shape"), "cannot see"),
+        (one("Reshape", "x", "w"), "not whole numbers"),
+        (one("Expand", "x", "huge"), "gives"),
+        (one("Expand", "x", "x"), "not constant"),
+        (one("Tile", "x", "huge"), "repeats"),
+        (one("Pad", "x", "huge"), "pads"),
+        (one("OneHot", "x", "x", "w"), "not constant"),
+        (one("MaxPool", "x", kernel_shape=(1 << 40,)), "kernel_shape 1099511627776"),
+        (one("RandomNormal", shape=(1 << 40, 1 << 40)), "shape 1099511627776"),
+        (one("LRN", "x", size=0), "size 0"),
+        (one("Gelu", "x", approximate="rough"), "none or tanh"),
+        (one("Cast", "x", to=8), "element type 8"),
+        (one("Cast", "x", to=7), "gives int64 numbers, 'y' is float32"),
+        (one("Equal", "x", "x"), "gives bool numbers"),
+        (one("Loop", "x"), "not a float operator"),
+        (one("If", "x"), "not a float operator"),
+        (one("com.example.Evil", "x"), "not a float operator"),
     ],
 )
-def test_graphs_that_contradict_themselves_are_refused(nodes: list[onnx.NodeProto], message: str) -> None:
-    infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [4, 5]) for name in "xy"]
-    constants = [
-        onnx.numpy_helper.from_array(np.ones((3, 3), np.float32), "w"),
-        onnx.numpy_helper.from_array(np.array([-1, 7]), "shape"),
-    ]
-    graph = onnx.helper.make_graph(nodes, "island", infos[:1], infos[1:], constants)
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 11)])
-    specs = {name: TensorSpec(name, (4, 5), DType.FLOAT32) for name in "xy"}
-    with pytest.raises(ModelFormatError, match=message) as caught:
-        supports(Island(model.SerializeToString(), ("x",), ("y",)), specs)
-    assert caught.value.hint
-
-
-def test_damaged_islands_are_refused() -> None:
-    island = island_model(np.ones((4, 4), np.float32)).programs[0].islands[0]
-    specs = {name: TensorSpec(name, (1, 4), DType.FLOAT32) for name in ("x", "y")}
-    assert supports(island, specs)
-    for damaged in (
-        replace(island, model=island.model[:-20]),
-        replace(island, model=b""),
-        replace(island, weights={}),
-        replace(island, weights={"w": np.ones((4, 5), np.float32)}),
-        replace(island, inputs=("x", "z")),
-        replace(island, inputs=("z",)),
-    ):
-        with pytest.raises(ModelFormatError) as caught:
-            supports(damaged, specs)
+def test_programs_that_break_the_rules_are_refused_by_every_engine(operators: list[FloatOp], message: str) -> None:
+    constants = {
+        "w": immediate(np.ones((3, 3)), "float32"),
+        "shape": immediate([-1, 7]),
+        "three": immediate([3]),
+        "huge": immediate([1 << 62, 1 << 62]),
+    }
+    tensors = {name: TensorSpec(name, (4, 5), DType.FLOAT32) for name in "xyz"}
+    program = float_program(Float(tuple(operators), constants), tensors)
+    for engine in ("native", "reference"):
+        with Device("rk3588", engine=engine) as device, pytest.raises(ModelFormatError, match=message) as caught:
+            device.load(Model("rk3588", "fp16", (program,))).context().execute()
         assert caught.value.hint
-    with pytest.raises(ModelFormatError):
-        supports(island, {**specs, "x": TensorSpec("x", (1, 5), DType.FLOAT32)})
+    with pytest.raises(ModelFormatError, match=message):
+        modelfile.to_bytes(Model("rk3588", "fp16", (program,)))
 
 
-def test_damaged_bytes_raise_typed_errors_and_never_break_out() -> None:
+def test_damaged_headers_raise_typed_errors_and_never_break_out() -> None:
     """What is still read runs, on memory of its own: a wrong extent would end the process."""
-    island, specs = head().island(external=True)
-    inputs = {"x": np.zeros((1, 69, 8, 10), np.float16)}
+    model = Model("rk3588", "fp16", (head().program(),))
+    encoded = modelfile.encode(model)
+    weights = modelfile.aligned_memory(encoded.weight_size)
+    encoded.write_weights(weights)
     random = np.random.default_rng(5)
+    digits = [place for place, byte in enumerate(encoded.header) if chr(byte).isdigit()]
     refused = ran = 0
-    for _ in range(1500):
-        data = bytearray(island.model)
+    for turn in range(1500):
+        data = bytearray(encoded.header)
         for _ in range(random.integers(1, 4)):
-            data[random.integers(len(data))] = random.integers(256)
-        cut = random.integers(len(data)) if random.random() < 0.1 else len(data)
-        damaged = replace(island, model=bytes(data[:cut]))
+            place = random.choice(digits) if turn % 2 else random.integers(len(data))
+            data[place] = random.integers(48, 58) if turn % 2 else random.integers(256)
         try:
-            native = native_island(damaged, specs)
+            program = modelfile.decode(bytes(data), weights, verify=False).programs[0]
         except ModelFormatError:
             refused += 1
             continue
-        if native is not None:
-            native.bind(arrays_for(island, specs, inputs))(RunControl())
-            ran += 1
+        for stretch in program.float_stretches():
+            native = native_stretch(program, stretch)
+            specs = [program.tensors[name] for name in (*stretch.inputs, *stretch.outputs)]
+            if native is not None and sum(spec.nbytes for spec in specs) < 1 << 24:
+                native.bind({spec.name: np.zeros(spec.memory_shape, spec.dtype.storage) for spec in specs})(RunControl())
+                ran += 1
     assert refused > 300
     assert ran > 100
 
 
-def test_a_reader_sees_what_onnx_sees() -> None:
-    proto = onnx.ModelProto.FromString(head().island()[0].model)
-    graph = read_model(proto.SerializeToString())
-    assert [n.op for n in graph.nodes] == [n.op_type for n in proto.graph.node]
-    assert [list(n.inputs) for n in graph.nodes] == [list(n.input) for n in proto.graph.node]
-    assert [v.name for v in (*graph.inputs, *graph.outputs)] == ["x", "y"]
-    for found, wanted in zip(graph.constants, proto.graph.initializer, strict=True):
-        assert found.value is not None
-        np.testing.assert_array_equal(found.value, onnx.numpy_helper.to_array(wanted))
-    for ours, theirs in zip(graph.nodes, proto.graph.node, strict=True):
-        assert {a.name for a in theirs.attribute} == set(ours.attributes)
-        for attribute in theirs.attribute:
-            value = onnx.helper.get_attribute_value(attribute)
-            assert ours.attributes[attribute.name] == (tuple(value) if isinstance(value, list) else value)
+def test_onnx_sees_what_was_written() -> None:
+    graph = head()
+    program = graph.program(held=DType.FLOAT16)
+    (stretch,) = program.float_stretches()
+    data, handed_over = onnx_model(program, stretch)
+    model = onnx.ModelProto.FromString(data)
+    onnx.checker.check_model(model)
+    kinds = [op.name for layer in program.layers for op in layer.op.operators]  # type: ignore[union-attr]
+    assert [node.op_type for node in model.graph.node] == ["Cast", *kinds, "Cast"]
+    written = [entry for node in model.graph.node[1:-1] for entry in node.attribute]
+    attributes = [value for layer in program.layers for op in layer.op.operators for value in op.attributes.values()]  # type: ignore[union-attr]
+    found = [onnx.helper.get_attribute_value(entry) for entry in written]
+    assert [tuple(value) if isinstance(value, list) else value for value in found] == attributes
+    assert {value.name for value in (*model.graph.input, *model.graph.output)} == {"x", "y"}
+    assert not model.functions
+    for tensor in model.graph.initializer:
+        assert (tensor.name in handed_over) is (tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "int64", "int32", "int8", "uint8", "bool"])
-def test_constants_as_lists_and_as_bytes(dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "int32", "int8", "uint8", "bool"])
+def test_small_constants_are_part_of_the_program(dtype: str) -> None:
     values = np.array([[0, 1, 2], [3, 4, 5]]).astype(dtype)
-    kind = onnx.helper.np_dtype_to_tensor_dtype(values.dtype)
-    listed = onnx.helper.make_tensor("c", kind, values.shape, values.reshape(-1).tolist())
-    for tensor in (listed, onnx.numpy_helper.from_array(values, "c")):
-        model = onnx.helper.make_model(onnx.helper.make_graph([], "island", [], [], [tensor]))
-        (constant,) = read_model(model.SerializeToString()).constants
-        assert constant.value is not None
-        assert constant.value.dtype == values.dtype
-        np.testing.assert_array_equal(constant.value, values)
+    constant = immediate(values, dtype)
+    assert constant.value.dtype == values.dtype
+    np.testing.assert_array_equal(constant.value, values)
+    for wrong in ({"shape": (2, 2)}, {"shape": (-2, -3)}, {"dtype": "object"}, {"data": "x" * len(constant.data)}):
+        with pytest.raises(ValueError):
+            replace(constant, **wrong)
+    with pytest.raises(ValueError, match="256 bytes"):
+        immediate(np.zeros(256, np.uint8), "uint8")
 
 
 # ---- whole networks ----
@@ -620,20 +654,22 @@ def networks(real_models: RealModels) -> Callable[[str], Model]:
     return compiled
 
 
-def island_inputs(program: Program, island: Island, seed: int) -> dict[str, Array]:
+def stretch_inputs(program: Program, stretch: FloatStretch, seed: int) -> dict[str, Array]:
     random = np.random.default_rng(seed)
-    specs = {name: program.tensors[name] for name in island.inputs}
+    specs = {name: program.tensors[name] for name in stretch.inputs}
     return {name: random.normal(0, 2, spec.memory_shape).astype(spec.dtype.storage) for name, spec in specs.items()}
 
 
-@pytest.mark.parametrize(("name", "islands"), [("classification", 1), ("orientation", 1), ("recognition", 8)])
-def test_islands_of_networks_give_what_onnxruntime_gives(networks: Callable[[str], Model], name: str, islands: int) -> None:
+@pytest.mark.parametrize(("name", "stretches"), [("classification", 1), ("orientation", 1), ("recognition", 8)])
+def test_float_layers_of_networks_give_what_onnxruntime_gives(
+    networks: Callable[[str], Model], name: str, stretches: int
+) -> None:
     program = networks(name).programs[0]
-    assert len(program.islands) == islands
+    assert len(program.float_stretches()) == stretches
     for level in LEVELS:
-        for seed, island in enumerate(program.islands):
-            inputs = island_inputs(program, island, seed)
-            for given, wanted in run_both(island, dict(program.tensors), inputs, level):
+        for seed, stretch in enumerate(program.float_stretches()):
+            inputs = stretch_inputs(program, stretch, seed)
+            for given, wanted in run_both(program, stretch, inputs, level):
                 # float16: neighbouring numbers differ by up to a thousandth, and 1e-4 in float32 may take one to its neighbour
                 unit = np.spacing(np.abs(wanted)).astype(np.float32)
                 off = np.abs(given.astype(np.float32) - wanted.astype(np.float32))
@@ -665,10 +701,10 @@ def test_a_detector_runs_without_onnxruntime(monkeypatch: pytest.MonkeyPatch) ->
     proto = detector()
     samples = feeds(proto, 3)
     model = anynpu.compile(proto, "rk3588", dataset=samples[:2])
-    assert model.programs[0].islands
+    assert model.programs[0].float_stretches()
     with Device("rk3588", engine="reference") as device, device.load(model).context() as context:
         wanted = context.run(samples[2])[0]
-    monkeypatch.setattr("anynpu.npu.engines.islands.IslandSession", None)  # whoever wants a session fails
+    monkeypatch.setattr("anynpu.npu.engines.native.OnnxStretch", None)  # whoever wants a session fails
     with Device("rk3588", engine="native") as device, device.load(model).context() as context:
         given = context.run(samples[2])[0]
     # a float16 that is rounded to its neighbour may move a code of the int8 layers after it by one step
@@ -703,7 +739,7 @@ def test_text_recognition_needs_no_onnxruntime(networks: Callable[[str], Model],
     assert done.returncode == 0, done.stderr
     for name in SHAPES:
         with (
-            Device("rk3588", engine=NativeEngine(native_islands=False)) as device,
+            Device("rk3588", engine=NativeEngine(native_floats=False)) as device,
             device.load(networks(name)).context() as context,
         ):
             wanted = context.run({"x": picture(name, 9)})[0]

@@ -1,6 +1,6 @@
-"""A float island on its way to C: its tensors, the layers that compute them, and the memory for what lies between.
+"""A stretch of float layers on its way to C: its tensors, the layers that compute them, and the memory for what lies between.
 
-Operators (:mod:`.island_operators`) add layers to an :class:`IslandPlan`. What depends on constants alone is computed once, while planning.
+Kernels (:mod:`.float_kernels`) add layers to a :class:`FloatPlan`. What depends on constants alone is computed once, while planning.
 """
 
 from __future__ import annotations
@@ -14,25 +14,24 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
-from ...errors import ModelFormatError
+from ...types import Array
 from .native_arrays import ALIGNMENT, Keeper
 
-__all__ = ["IslandPlan", "UnsupportedIsland", "Value"]
+__all__ = ["FloatPlan", "NoKernel", "Value"]
 
-Array = npt.NDArray[Any]
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float16))
 _MAX_BYTES = 1 << 30
 """Of one tensor, of all tensors between layers, and of all constants that are computed: more is not for here."""
 
 
-class UnsupportedIsland(Exception):
-    """There is no native form of an island; onnxruntime has to run it."""
+class NoKernel(Exception):
+    """C has no kernel for an operator as it is used; onnxruntime has to run the stretch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A tensor inside an island.
+    """A tensor inside a stretch.
 
     :ivar place: where it is in the table of pointers; values of several shapes may share one. None for a constant that no layer reads
     """
@@ -59,25 +58,18 @@ class _Place:
     offset: int = 0
 
 
-class IslandPlan:
-    """Layers and places of one island.
+class FloatPlan:
+    """Layers and places of one stretch.
 
-    :param name: how errors call it
     :param level: index of the instruction set
     """
 
-    def __init__(self, name: str, opset: int, level: int) -> None:
-        self.name = name
-        self.opset = opset
+    def __init__(self, level: int) -> None:
         self.keeper = Keeper()
         self.places: list[_Place] = []
         self._level = level
         self._layers: list[tuple[int, Any, Any, int]] = []
         self._folded_bytes = 0
-
-    def misfit(self, what: str) -> ModelFormatError:
-        """The error for a graph that contradicts itself."""
-        return ModelFormatError(f"float {self.name}: {what}", hint="the model file may be damaged; compile the model again")
 
     def enter(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Value:
         """A tensor of the program that comes in."""
@@ -85,13 +77,11 @@ class IslandPlan:
         return Value(shape, dtype, self._add(_Place(0, outside=name)))
 
     def constant(self, array: Array) -> Value:
-        """A constant of the graph."""
+        """A constant."""
         return Value(array.shape, array.dtype, constant=np.require(array, requirements=["C", "A"]))
 
     def view(self, value: Value, shape: tuple[int, ...]) -> Value:
         """The same elements in another shape."""
-        if math.prod(shape) != value.size or any(extent < 0 for extent in shape):
-            raise self.misfit(f"a tensor of the shape {list(value.shape)} cannot be seen as {list(shape)}")
         held = None if value.constant is None else value.constant.reshape(shape)
         return Value(shape, value.dtype, value.place, held)
 
@@ -118,6 +108,15 @@ class IslandPlan:
         self._layers.append((kind, descriptor, self.keeper.pointer(np.array(places, np.int32)), output))
         return Value(shape, kept, output)
 
+    def cast(self, value: Value, dtype: npt.DTypeLike) -> Value:
+        """The same numbers as float32 or float16."""
+        wanted = np.dtype(dtype)
+        if value.dtype == wanted:
+            return value
+        descriptor = self.keeper.struct("anynpu_float_cast")
+        descriptor.count, descriptor.to_half = value.size, wanted == np.float16
+        return self.layer(lib.ANYNPU_LAYER_FLOAT_CAST, descriptor, [value], value.shape, wanted)
+
     def leave(self, name: str, value: Value) -> None:
         """Let a tensor go out to the program's tensor *name*."""
         held = None if value.place is None else self.places[value.place]
@@ -138,14 +137,14 @@ class IslandPlan:
         move.axes, move.shape[0], move.strides[0], move.element_size = 1, value.size, 1, value.dtype.itemsize
         made = self.layer(lib.ANYNPU_LAYER_MOVE, move, [value], value.shape, value.dtype)
         if made.constant is not None:
-            raise UnsupportedIsland("an output is a constant")
+            raise NoKernel("an output is a constant")
         return made
 
     def _fill(self, target: Any, kind: int, descriptor: Any, inputs: Any, output: int) -> None:
         target.kind, target.descriptor, target.inputs, target.output = kind, descriptor, inputs, output
         target.codes = lib.ANYNPU_CODES_I16  # plain C, which reads nothing after a tensor
         if not lib.anynpu_choose(ffi.addressof(target), self._level):
-            raise UnsupportedIsland("the processor does not have the instruction set")
+            raise NoKernel("the processor does not have the instruction set")
 
     def _fold(
         self, kind: int, descriptor: Any, inputs: Sequence[Value | None], shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -153,7 +152,7 @@ class IslandPlan:
         result = np.empty(shape, dtype)
         self._folded_bytes += result.nbytes
         if self._folded_bytes > _MAX_BYTES:
-            raise UnsupportedIsland("its constants are too large")
+            raise NoKernel("its constants are too large")
         arrays = [None if value is None else value.constant for value in inputs]
         table = ffi.new("void *[]", [ffi.cast("void *", a.ctypes.data) for a in (*arrays, result) if a is not None])
         numbers = iter(range(len(arrays)))
@@ -178,7 +177,7 @@ class IslandPlan:
     def _check_size(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
         nbytes = math.prod(shape) * dtype.itemsize
         if not 0 < nbytes <= _MAX_BYTES:
-            raise UnsupportedIsland(f"a tensor has the shape {list(shape)}")
+            raise NoKernel(f"a tensor has the shape {list(shape)}")
         return nbytes
 
     def _plan_memory(self) -> int:
@@ -197,5 +196,5 @@ class IslandPlan:
             end = max(end, offset + place.nbytes)
             done.append(place)
         if end > _MAX_BYTES:
-            raise UnsupportedIsland(f"it needs {end} bytes between its layers")
+            raise NoKernel(f"it needs {end} bytes between its layers")
         return end

@@ -1,4 +1,4 @@
-"""Operators of float islands that multiply matrices."""
+"""Float operators that multiply matrices, as layers for C."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import lib
-from .island_call import Call, binary, broadcast_shape, broadcast_strides, move, strides_of
-from .island_plan import UnsupportedIsland, Value
+from .float_call import Call, binary, broadcast_strides, move, strides_of
+from .float_plan import NoKernel, Value
 
 __all__ = ["convolution", "gemm", "matmul"]
 
@@ -42,16 +42,14 @@ def matmul(call: Call) -> list[Value]:
     """Matrices, with leading axes that are repeated as numpy does it."""
     a, b = call.floats(0), call.floats(1)
     if len(a.shape) < 2 or len(b.shape) < 2:
-        raise UnsupportedIsland("MatMul of a vector")
-    (m, k), (other, n) = a.shape[-2:], b.shape[-2:]
-    batch = broadcast_shape(call, a.shape[:-2], b.shape[:-2])
-    if k != other:
-        raise call.misfit(f"multiplies {list(a.shape)} by {list(b.shape)}")
+        raise NoKernel("MatMul of a vector")
+    (m, k), n = a.shape[-2:], b.shape[-1]
+    batch = call.shapes[0][:-2]
     if math.prod(b.shape[:-2]) == 1 and a.size == math.prod(batch) * m * k:
         one = np.zeros(1, np.uintp)
         return [_product(call, a, b, (math.prod(batch) * m, k, n), (one, one), (*batch, m, n))]
     if math.prod(batch) * m * n > 1 << 28:
-        raise UnsupportedIsland("MatMul is too large")
+        raise NoKernel("MatMul is too large")
     offsets = _matrices(a.shape[:-2], batch, m * k), _matrices(b.shape[:-2], batch, k * n)
     return [_product(call, a, b, (m, k, n), offsets, (*batch, m, n))]
 
@@ -59,20 +57,13 @@ def matmul(call: Call) -> list[Value]:
 def gemm(call: Call) -> list[Value]:
     """``alpha * a @ b + beta * c``, where a and b may be turned."""
     a, b = call.floats(0), call.floats(1)
-    if len(a.shape) != 2 or len(b.shape) != 2:
-        raise call.misfit(f"multiplies {list(a.shape)} by {list(b.shape)}")
-    a = _turned(call, a) if call.integer("transA", 0) else a
-    b = _turned(call, b) if call.integer("transB", 0) else b
-    if a.shape[1] != b.shape[0]:
-        raise call.misfit(f"multiplies {list(a.shape)} by {list(b.shape)}")
+    a = _turned(call, a) if call.attribute("transA") else a
+    b = _turned(call, b) if call.attribute("transB") else b
     one = np.zeros(1, np.uintp)
     result = _product(call, a, b, (a.shape[0], a.shape[1], b.shape[1]), (one, one), (a.shape[0], b.shape[1]))
-    result = _scaled(call, result, call.real("alpha", 1.0))
+    result = _scaled(call, result, call.attribute("alpha"))
     if call.has(2):
-        added = _scaled(call, call.floats(2), call.real("beta", 1.0))
-        if broadcast_shape(call, result.shape, added.shape) != result.shape:
-            raise call.misfit(f"adds {list(added.shape)} to {list(result.shape)}")
-        result = binary(call, lib.ANYNPU_FLOAT_ADD, result, added)
+        result = binary(call, lib.ANYNPU_FLOAT_ADD, result, _scaled(call, call.floats(2), call.attribute("beta")))
     return [result]
 
 
@@ -90,12 +81,10 @@ def convolution(call: Call) -> list[Value]:
     """With a kernel of one element: a product for each image."""
     x, weights = call.floats(0), call.floats(1)
     rank = len(x.shape)
-    if rank < 3 or len(weights.shape) != rank or weights.shape[1] != x.shape[1]:
-        raise UnsupportedIsland(f"Conv of {list(x.shape)} by {list(weights.shape)}")
     one_by_one = all(extent == 1 for extent in weights.shape[2:])
-    dense = call.integer("group", 1) == 1 and all(step == 1 for step in call.listed("strides") or ())
-    if not one_by_one or not dense or any(call.listed("pads") or ()):
-        raise UnsupportedIsland("Conv with a window")
+    dense = call.attribute("group") == 1 and all(step == 1 for step in call.attribute("strides") or ())
+    if not one_by_one or not dense or any(call.attribute("pads") or ()):
+        raise NoKernel("Conv with a window")
     images, cin, cout, pixels = x.shape[0], x.shape[1], weights.shape[0], math.prod(x.shape[2:])
     offsets = np.zeros(images, np.uintp), np.arange(images, dtype=np.uintp) * np.uintp(cin * pixels)
     result = _product(call, weights, x, (cout, cin, pixels), offsets, (images, cout, *x.shape[2:]))

@@ -1,7 +1,6 @@
-"""ONNX operators of float islands as layers for C.
+"""Float operators as layers for C.
 
-Each function takes a :class:`Call` and gives the operator's results. What it cannot do raises UnsupportedIsland; what contradicts itself is
-a ModelFormatError.
+Each function takes a :class:`Call` and gives the operator's results. What it cannot do raises NoKernel.
 """
 
 from __future__ import annotations
@@ -14,32 +13,14 @@ from typing import Any
 import numpy as np
 
 from ..._native import lib
-from . import island_movement as movement
-from . import island_products as products
-from .island_call import Call, binary
-from .island_plan import FLOATS, IslandPlan, UnsupportedIsland, Value
-from .onnx_reader import OnnxNode
+from . import float_movement as movement
+from . import float_products as products
+from .float_call import Call, binary
+from .float_plan import FLOATS, NoKernel, Value
 
-__all__ = ["OPERATORS", "add_node"]
+__all__ = ["KERNELS"]
 
 _ELEMENT_TYPES: dict[int, np.dtype[Any]] = {1: np.dtype(np.float32), 10: np.dtype(np.float16)}
-_AXIS_OF_ITS_OWN = 13
-"""From this operator set on, Softmax works along one axis and not along all from there to the last."""
-
-
-def add_node(plan: IslandPlan, node: OnnxNode, values: dict[str, Value]) -> None:
-    """Add the layers of one node, and its results to *values*."""
-    operator = OPERATORS.get(node.op) if node.domain in ("", "ai.onnx") else None
-    if operator is None or None in node.attributes.values():
-        raise UnsupportedIsland(f"{node.op} has no native form")
-    call = Call(plan, node, values)
-    if node.op != "Split" and (len(node.outputs) != 1 or not node.outputs[0]):
-        raise UnsupportedIsland(f"{node.op} with {len(node.outputs)} outputs")
-    for name, value in zip(node.outputs, operator(call), strict=True):
-        if name in values:
-            raise call.misfit(f"makes the tensor '{name}', which is there already")
-        if name:
-            values[name] = value
 
 
 def _identity(call: Call) -> list[Value]:
@@ -48,14 +29,10 @@ def _identity(call: Call) -> list[Value]:
 
 def _cast(call: Call) -> list[Value]:
     value = call.given(0)
-    wanted = _ELEMENT_TYPES.get(call.integer("to", 0))
+    wanted = _ELEMENT_TYPES.get(call.attribute("to"))
     if wanted is None or value.dtype not in FLOATS:
-        raise UnsupportedIsland(f"Cast of {value.dtype} to type {call.integer('to', 0)}")
-    if value.dtype == wanted:
-        return [value]
-    descriptor = call.plan.keeper.struct("anynpu_float_cast")
-    descriptor.count, descriptor.to_half = value.size, wanted == np.float16
-    return [call.plan.layer(lib.ANYNPU_LAYER_FLOAT_CAST, descriptor, [value], value.shape, wanted)]
+        raise NoKernel(f"Cast of {value.dtype} to type {call.attribute('to')}")
+    return [call.plan.cast(value, wanted)]
 
 
 # ---- element by element ----
@@ -80,19 +57,18 @@ def _relu(call: Call) -> list[Value]:
 
 
 def _clip(call: Call) -> list[Value]:
-    low = call.scalar(1) if call.has(1) else call.real("min", -math.inf)
-    high = call.scalar(2) if call.has(2) else call.real("max", math.inf)
+    low, high = call.scalar(1, -math.inf), call.scalar(2, math.inf)
     if not low <= high:
-        raise UnsupportedIsland(f"Clip to [{low}, {high}]")
+        raise NoKernel(f"Clip to [{low}, {high}]")
     return [_apply(call, lib.ANYNPU_FLOAT_CLIP, call.floats(0), low, high)]
 
 
 def _leaky_relu(call: Call) -> list[Value]:
-    return [_apply(call, lib.ANYNPU_FLOAT_LEAKY_RELU, call.floats(0), call.real("alpha", 0.01))]
+    return [_apply(call, lib.ANYNPU_FLOAT_LEAKY_RELU, call.floats(0), call.attribute("alpha"))]
 
 
 def _hard_sigmoid(call: Call) -> list[Value]:
-    return [_apply(call, lib.ANYNPU_FLOAT_HARD_SIGMOID, call.floats(0), call.real("alpha", 0.2), call.real("beta", 0.5))]
+    return [_apply(call, lib.ANYNPU_FLOAT_HARD_SIGMOID, call.floats(0), call.attribute("alpha"), call.attribute("beta"))]
 
 
 def _hard_swish(call: Call) -> list[Value]:
@@ -102,8 +78,8 @@ def _hard_swish(call: Call) -> list[Value]:
 
 def _gelu(call: Call) -> list[Value]:
     """``x * (1 + erf(x / sqrt(2))) / 2``."""
-    if call.text("approximate", "none") != "none":
-        raise UnsupportedIsland("Gelu by tanh")
+    if call.attribute("approximate") != "none":
+        raise NoKernel("Gelu by tanh")
     value = call.floats(0)
     share = _apply(call, lib.ANYNPU_FLOAT_ERF, binary(call, lib.ANYNPU_FLOAT_MUL, value, _constant(call, math.sqrt(0.5))))
     share = binary(call, lib.ANYNPU_FLOAT_ADD, share, _constant(call, 1.0))
@@ -111,8 +87,6 @@ def _gelu(call: Call) -> list[Value]:
 
 
 def _binary(kind: int, call: Call) -> list[Value]:
-    if len(call.node.inputs) != 2:
-        raise call.misfit(f"has {len(call.node.inputs)} inputs")
     return [binary(call, kind, call.floats(0), call.floats(1))]
 
 
@@ -121,13 +95,13 @@ def _power(call: Call) -> list[Value]:
     if exponent.constant is not None and exponent.dtype.kind == "i":
         exponent = call.plan.constant(exponent.constant.reshape(exponent.shape).astype(np.float32))
     if exponent.dtype != np.float32:
-        raise UnsupportedIsland(f"Pow by {exponent.dtype}")
+        raise NoKernel(f"Pow by {exponent.dtype}")
     return [binary(call, lib.ANYNPU_FLOAT_POW, call.floats(0), exponent)]
 
 
 def _several(kind: int, call: Call) -> list[Value]:
     result = call.floats(0)
-    for number in range(1, len(call.node.inputs)):
+    for number in range(1, len(call.inputs)):
         result = binary(call, kind, result, call.floats(number))
     return [result]
 
@@ -138,16 +112,14 @@ def _several(kind: int, call: Call) -> list[Value]:
 def _reduce(kind: int, call: Call) -> list[Value]:
     value = call.floats(0)
     rank = len(value.shape)
-    listed = call.listed_or_input("axes", 1)
-    if not listed and call.integer("noop_with_empty_axes", 0):
+    listed = call.integers(1)
+    if not listed and call.attribute("noop_with_empty_axes"):
         return [value]
-    axes = call.axes(listed, rank) if listed else tuple(range(rank))
+    axes = tuple(sorted(axis % rank for axis in listed)) if listed else tuple(range(rank))
     result = value
     for axis in reversed(_runs(axes)):
         result = _reduce_run(call, kind, result, axis[0], axis[-1] + 1)
-    if call.integer("keepdims", 1) == 0:
-        result = call.plan.view(result, tuple(extent for axis, extent in enumerate(value.shape) if axis not in axes))
-    return [result]
+    return [call.plan.view(result, call.shapes[0])]
 
 
 def _runs(axes: tuple[int, ...]) -> list[list[int]]:
@@ -171,36 +143,32 @@ def _reduce_run(call: Call, kind: int, value: Value, first: int, last: int) -> V
 
 def _global_average(call: Call) -> list[Value]:
     value = call.floats(0)
-    if len(value.shape) < 3:
-        raise call.misfit(f"takes the mean of images of the shape {list(value.shape)}")
     return [_reduce_run(call, lib.ANYNPU_FLOAT_MEAN, value, 2, len(value.shape))]
 
 
 def _softmax(call: Call) -> list[Value]:
     value = call.floats(0)
-    alone = call.plan.opset >= _AXIS_OF_ITS_OWN
-    axis = call.axis(call.integer("axis", -1 if alone else 1), len(value.shape))
-    after = axis + 1 if alone else len(value.shape)
+    axis = call.axis(len(value.shape))
     descriptor = call.plan.keeper.struct("anynpu_float_softmax")
-    descriptor.outer, descriptor.extent = math.prod(value.shape[:axis]), math.prod(value.shape[axis:after])
-    descriptor.inner = math.prod(value.shape[after:])
+    descriptor.outer, descriptor.extent = math.prod(value.shape[:axis]), value.shape[axis]
+    descriptor.inner = math.prod(value.shape[axis + 1 :])
     return [call.plan.layer(lib.ANYNPU_LAYER_FLOAT_SOFTMAX, descriptor, [value], value.shape)]
 
 
 def _layer_normalization(call: Call) -> list[Value]:
     value, scale = call.floats(0), call.floats(1)
     bias = call.floats(2) if call.has(2) else None
-    axis = call.axis(call.integer("axis", -1), len(value.shape))
+    axis = call.axis(len(value.shape))
     row = math.prod(value.shape[axis:])
     if scale.size != row or (bias is not None and bias.size != row):
-        raise UnsupportedIsland("LayerNormalization with a scale that is repeated")
+        raise NoKernel("LayerNormalization with a scale that is repeated")
     descriptor = call.plan.keeper.struct("anynpu_float_normalize")
     descriptor.rows, descriptor.extent = math.prod(value.shape[:axis]), row
-    descriptor.epsilon = call.real("epsilon", 1e-5)
+    descriptor.epsilon = call.attribute("epsilon")
     return [call.plan.layer(lib.ANYNPU_LAYER_FLOAT_NORMALIZE, descriptor, [value, scale, bias], value.shape)]
 
 
-OPERATORS: dict[str, Callable[[Call], list[Value]]] = {
+KERNELS: dict[str, Callable[[Call], list[Value]]] = {
     "Abs": partial(_unary, lib.ANYNPU_FLOAT_ABS),
     "Add": partial(_binary, lib.ANYNPU_FLOAT_ADD),
     "Cast": _cast,
@@ -211,7 +179,7 @@ OPERATORS: dict[str, Callable[[Call], list[Value]]] = {
     "Erf": partial(_unary, lib.ANYNPU_FLOAT_ERF),
     "Exp": partial(_unary, lib.ANYNPU_FLOAT_EXP),
     "Expand": movement.expand,
-    "Flatten": movement.flatten,
+    "Flatten": movement.same_elements,
     "Gather": movement.gather,
     "Gelu": _gelu,
     "Gemm": products.gemm,
@@ -234,17 +202,17 @@ OPERATORS: dict[str, Callable[[Call], list[Value]]] = {
     "ReduceMin": partial(_reduce, lib.ANYNPU_FLOAT_SMALLEST),
     "ReduceSum": partial(_reduce, lib.ANYNPU_FLOAT_SUM),
     "Relu": _relu,
-    "Reshape": movement.reshape,
+    "Reshape": movement.same_elements,
     "Sigmoid": partial(_unary, lib.ANYNPU_FLOAT_SIGMOID),
     "Slice": movement.slice_,
     "Softmax": _softmax,
     "Split": movement.split,
     "Sqrt": partial(_unary, lib.ANYNPU_FLOAT_SQRT),
-    "Squeeze": movement.squeeze,
+    "Squeeze": movement.same_elements,
     "Sub": partial(_binary, lib.ANYNPU_FLOAT_SUB),
     "Sum": partial(_several, lib.ANYNPU_FLOAT_ADD),
     "Tanh": partial(_unary, lib.ANYNPU_FLOAT_TANH),
     "Transpose": movement.transpose,
-    "Unsqueeze": movement.unsqueeze,
+    "Unsqueeze": movement.same_elements,
 }
-"""By their ONNX name: all that runs without onnxruntime."""
+"""By name: all that runs without onnxruntime."""

@@ -1,0 +1,128 @@
+"""Stretches of float layers in C, without onnxruntime.
+
+A stretch whose operators all have a kernel (:mod:`.float_kernels`) is planned once per loaded model: what depends on constants alone is
+computed, and every other operator becomes one layer or a few for C. All contexts share that; each adds private memory for what lies
+between the layers. A run is one call, which looks between two layers whether the job has to stop.
+
+For a stretch with any other operator ``native_stretch`` gives None, and onnxruntime runs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ..._native import ffi, lib
+from ...convert import bfloat16_to_float32
+from ...program import Constant, Float, FloatOp, FloatStretch, Program
+from ...tensor import DType, TensorSpec
+from ...types import Array
+from ..control import RunControl
+from .float_call import Call
+from .float_kernels import KERNELS
+from .float_plan import FloatPlan, NoKernel, Value
+from .native_arrays import aligned_bytes
+from .native_levels import choose_level, level_names
+from .native_memory import check_array
+
+__all__ = ["NativeStretch", "constant_values", "native_stretch"]
+
+
+_MAX_OPERATORS = 2000
+_TYPES = (DType.FLOAT32, DType.FLOAT16)
+
+
+def constant_values(constant: Constant) -> Array:
+    """The elements of a constant as operators read them: float16 and bfloat16 become float32."""
+    array = constant.value
+    if constant.dtype == "bfloat16":
+        return bfloat16_to_float32(np.ascontiguousarray(array))
+    return array.astype(np.float32) if array.dtype == np.float16 else array
+
+
+def native_stretch(program: Program, stretch: FloatStretch, *, level: int | None = None) -> NativeStretch | None:
+    """A stretch in C; None where onnxruntime has to run it.
+
+    :param level: index of the instruction set; None for the best
+    """
+    try:
+        return NativeStretch(program, stretch, level_names().index(choose_level(None)) if level is None else level)
+    except NoKernel:
+        return None
+
+
+class NativeStretch:
+    """A stretch, ready to be bound to memory. Raises NoKernel where C cannot run it; see :func:`native_stretch`."""
+
+    def __init__(self, program: Program, stretch: FloatStretch, level: int) -> None:
+        self._specs = {name: _supported(program.tensors[name]) for name in (*stretch.inputs, *stretch.outputs)}
+        self._plan = plan = FloatPlan(level)
+        layers = [layer.op for layer in program.layers[stretch.first : stretch.last] if isinstance(layer.op, Float)]
+        if sum(len(op.operators) for op in layers) > _MAX_OPERATORS:
+            raise NoKernel("too many operators")
+        values: dict[str, Value] = {}
+        for name in stretch.inputs:
+            spec = self._specs[name]
+            values[name] = plan.cast(plan.enter(name, spec.shape, spec.dtype.storage), np.float32)
+        for op in layers:
+            inner = values | {name: plan.constant(constant_values(constant)) for name, constant in op.constants.items()}
+            for entry in op.operators:
+                _add(plan, entry, inner, program.tensors)
+            values |= {name: inner[name] for entry in op.operators for name in entry.outputs if name}
+        for name in stretch.outputs:
+            plan.leave(name, plan.cast(values[name], self._specs[name].dtype.storage))
+        self._layers, self._count, self._private_bytes = plan.finish()
+
+    @property
+    def private_bytes(self) -> int:
+        """Memory of one context for what lies between the layers."""
+        return self._private_bytes
+
+    def bind(self, arrays: Mapping[str, Array]) -> Callable[[RunControl], None]:
+        """Tie the stretch to the memory of one context; gives what runs it there."""
+        for name, spec in self._specs.items():
+            check_array(arrays[name], spec)
+        private = aligned_bytes(self._private_bytes)
+        held: list[Array] = [private]
+
+        def address(place: Any) -> int:
+            if not place.outside and place.constant is None:
+                return int(private.ctypes.data + place.offset)
+            held.append(arrays[place.outside] if place.outside else place.constant)
+            return int(held[-1].ctypes.data)
+
+        table = ffi.new("void *[]", [ffi.cast("void *", address(place)) for place in self._plan.places] or 1)
+        stop, reached = ffi.new("int32_t *"), ffi.new("size_t *")
+
+        def request_stop() -> None:
+            stop[0] = 1
+
+        def run(control: RunControl) -> None:
+            assert held  # the table has bare pointers: this function keeps the arrays alive
+            stop[0] = 0
+            deadline = -1 if control.deadline is None else math.ceil(control.deadline * 1e9)
+            with control.watching(request_stop):
+                end = lib.anynpu_execute(self._layers, self._count, table, ffi.NULL, stop, deadline, ffi.NULL, reached)
+            if end != lib.ANYNPU_FINISHED:
+                raise control.reason("did not finish")
+
+        return run
+
+
+def _supported(spec: TensorSpec) -> TensorSpec:
+    if spec.dtype not in _TYPES:
+        raise NoKernel(f"'{spec.name}' is of the type {spec.dtype.value}")
+    return spec
+
+
+def _add(plan: FloatPlan, op: FloatOp, values: dict[str, Value], tensors: Mapping[str, TensorSpec]) -> None:
+    """Add the layers of one operator, and its results to *values*."""
+    kernel = KERNELS.get(op.name)
+    if kernel is None or "" in op.outputs or (op.name != "Split" and len(op.outputs) != 1):
+        raise NoKernel(op.name)
+    inputs = [values[name] if name else None for name in op.inputs]
+    made = kernel(Call(plan, op, inputs, [tensors[name].shape for name in op.outputs]))
+    values.update(zip(op.outputs, made, strict=True))

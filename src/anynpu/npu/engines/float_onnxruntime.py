@@ -1,0 +1,105 @@
+"""Stretches of float layers in onnxruntime, where C lacks a kernel.
+
+One session per stretch and loaded model; onnxruntime's ``run`` may be called from several threads, so all contexts share it. Inputs and
+outputs are bound by pointer to the arrays of the context: nothing is copied on the way in or out.
+
+Weights are handed over in memory, by name. onnxruntime keeps a copy of its own (it folds, transposes and packs them when the session is
+built): once per loaded model, never per context. What it needs between the layers is host memory and is not on the device's account.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from ... import _optional
+from ...errors import DeviceError, ModelFormatError
+from ...program import FloatStretch, Program
+from ...tensor import DType
+from ...types import Array
+from ..control import RunControl
+from .onnx_writer import BFLOAT16, onnx_model
+
+__all__ = ["OnnxStretch"]
+
+
+_FATAL = 4  # onnxruntime's log level: what goes wrong arrives as an exception, not on stderr
+
+
+class OnnxStretch:
+    """A stretch, ready to be bound to memory.
+
+    :param threads: host threads of one run
+    """
+
+    def __init__(self, program: Program, stretch: FloatStretch, *, threads: int = 1) -> None:
+        runtime = _optional.onnxruntime()
+        self._stretch = stretch
+        self._tensors = program.tensors
+        self._name = f"float layers {stretch.first} to {stretch.last - 1}"
+        self._run_options = runtime.RunOptions
+        options = runtime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = _FATAL
+        # There is nothing to find on the disk: all constants are handed over below. Should one be missed, this is an empty file.
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+        model, constants = onnx_model(program, stretch)
+        try:
+            if constants:
+                values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in constants.values()]
+                options.add_external_initializers(list(constants), values)
+            self._session = runtime.InferenceSession(
+                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_optional.MISTAKEN_OPTIMIZERS
+            )
+        except Exception as error:  # onnxruntime's own classes share no other base
+            raise ModelFormatError(
+                f"{self._name} cannot be loaded by onnxruntime: {error}",
+                hint="the model file may be damaged; compile the model again",
+            ) from error
+
+    def bind(self, arrays: Mapping[str, Array]) -> Callable[[RunControl], None]:
+        """Tie the stretch to the memory of one context; gives what runs it there."""
+        binding = self._session.io_binding()
+        for name in self._stretch.inputs:
+            binding.bind_input(name, "cpu", 0, *self._place(name, arrays))
+        for name in self._stretch.outputs:
+            binding.bind_output(name, "cpu", 0, *self._place(name, arrays))
+        held = [arrays[name] for name in (*self._stretch.inputs, *self._stretch.outputs)]
+
+        def run(control: RunControl) -> None:
+            assert held  # the binding has bare pointers: this function keeps the arrays alive
+            self._run(binding, control)
+
+        return run
+
+    def _run(self, binding: Any, control: RunControl) -> None:
+        options = self._run_options()
+        options.log_severity_level = _FATAL
+
+        def stop() -> None:
+            options.terminate = True
+
+        with ExitStack() as stack:
+            stack.enter_context(control.watching(stop))
+            if control.remaining is not None:
+                timer = threading.Timer(control.remaining, stop)
+                timer.start()
+                stack.callback(timer.cancel)
+            try:
+                self._session.run_with_iobinding(binding, options)
+            except Exception as error:  # onnxruntime's own classes share no other base
+                control.check()
+                raise DeviceError(
+                    f"{self._name} failed in onnxruntime: {error}",
+                    hint="compile the model again; if it persists, report it with the model",
+                ) from error
+
+    def _place(self, name: str, arrays: Mapping[str, Array]) -> tuple[Any, tuple[int, ...], int]:
+        spec, array = self._tensors[name], arrays[name]
+        # numpy has no bfloat16: the binding takes ONNX's number instead
+        element: Any = BFLOAT16 if spec.dtype is DType.BFLOAT16 else array.dtype.type
+        return element, spec.memory_shape, array.ctypes.data

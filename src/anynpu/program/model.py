@@ -1,0 +1,223 @@
+"""Layers, programs and models: how operators, tensors and memory come together."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Literal
+
+from ..tensor import TensorSpec
+from .custom_operators import Custom
+from .float_operators import Float
+from .integer_operators import (
+    Binary,
+    Concat,
+    Conv,
+    Convert,
+    ConvTranspose,
+    Dense,
+    MatMul,
+    Pad,
+    Pool,
+    Resize,
+    Slice,
+    Table,
+    Transpose,
+)
+
+__all__ = ["FloatStretch", "Layer", "MemoryPlan", "Model", "Op", "Placement", "Preprocess", "Program", "float_stretches"]
+
+
+class Placement(str, enum.Enum):
+    """Which processor of the chip executes a layer."""
+
+    NPU = "npu"
+    CPU = "cpu"
+
+
+Op = (
+    Conv
+    | ConvTranspose
+    | Dense
+    | MatMul
+    | Binary
+    | Table
+    | Concat
+    | Slice
+    | Pad
+    | Pool
+    | Resize
+    | Transpose
+    | Convert
+    | Custom
+    | Float
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """One step of the NPU.
+
+    :ivar name: the ONNX node it stands for
+    :ivar kind: what perf tables print, such as ``ConvRelu``
+    :ivar nodes: all ONNX nodes that went into it
+    :ivar reason: why it is on the CPU; empty on the NPU
+    :ivar macs: multiply-accumulates
+    :ivar weight_bytes: bytes of weights, bias and tables
+    """
+
+    name: str
+    kind: str
+    op: Op
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    placement: Placement = Placement.NPU
+    reason: str = ""
+    macs: int = 0
+    weight_bytes: int = 0
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """Where tensors lie in internal memory. Inputs and outputs of the program are not in it: they have buffers of their own.
+
+    :ivar offsets: byte offset of each tensor that owns memory
+    :ivar size: bytes of internal memory
+    """
+
+    offsets: Mapping[str, int]
+    size: int
+
+
+@dataclass(frozen=True)
+class FloatStretch:
+    """Neighbouring float layers, which are executed as one: layers [first, last) of a program.
+
+    :ivar inputs: tensors that they read and that are made before
+    :ivar outputs: tensors that they make for others: these have memory, what only they themselves read has none
+    """
+
+    first: int
+    last: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def float_stretches(layers: Sequence[Layer], outputs: Collection[str], views: Mapping[str, str]) -> tuple[FloatStretch, ...]:
+    """The stretches of float layers among *layers* of a program with these *outputs* and *views*."""
+    readers: dict[str, int] = {}
+    for index, layer in enumerate(layers):
+        for name in layer.inputs:
+            readers[views.get(name, name)] = index  # the last one
+    wanted = {views.get(name, name) for name in outputs}
+    found = []
+    for is_float, group in groupby(range(len(layers)), lambda index: isinstance(layers[index].op, Float)):
+        if is_float:
+            indices = list(group)
+            first, last = indices[0], indices[-1] + 1
+            stretch = layers[first:last]
+            made = dict.fromkeys(name for layer in stretch for name in layer.outputs)
+            read = dict.fromkeys(name for layer in stretch for name in layer.inputs if name not in made)
+            leaving = tuple(name for name in made if name in wanted or readers.get(name, -1) >= last)
+            found.append(FloatStretch(first, last, tuple(read), leaving))
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """What the NPU executes for one set of input shapes.
+
+    :ivar views: tensors that are another tensor's memory under another shape (a reshape): name -> owner of the memory
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tensors: Mapping[str, TensorSpec]
+    layers: tuple[Layer, ...]
+    memory: MemoryPlan
+    views: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def input_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(self.tensors[name] for name in self.inputs)
+
+    @property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        return tuple(self.tensors[name] for name in self.outputs)
+
+    def layers_on(self, placement: Placement) -> Iterator[Layer]:
+        """The layers that one processor executes."""
+        return (layer for layer in self.layers if layer.placement is placement)
+
+    def float_stretches(self) -> tuple[FloatStretch, ...]:
+        """Its stretches of float layers, in order."""
+        return float_stretches(self.layers, self.outputs, self.views)
+
+    @property
+    def custom_operators(self) -> tuple[str, ...]:
+        """The types of the custom operators that it needs, in the order of execution, each once."""
+        return tuple(dict.fromkeys(layer.op.op_type for layer in self.layers if isinstance(layer.op, Custom)))
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """What happens to a raw input before quantisation: (x - mean) / std by channel.
+
+    :ivar picture: ``rgb`` or ``bgr`` where the model begins with a pre-process node: what it takes is a picture, bytes in the order height,
+        width, channel, and mean and std are those of the picture's channels. Empty where the caller normalises and quantises
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    picture: Literal["", "rgb", "bgr"] = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A compiled model: one or more programs for one chip.
+
+    :ivar chip: name in the catalogue
+    :ivar dtype: its format: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``
+    :ivar preprocess: by input name; an input without an entry takes its values as they are
+    :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
+    :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``
+    :ivar weightless: the weights were left out (remove_weight) and must come from another context
+
+    >>> model = anynpu.compile("det.onnx", target="rk3588", dtype="fp16")    # doctest: +SKIP
+    >>> model.save("det.rknn")                                              # doctest: +SKIP
+    """
+
+    chip: str
+    dtype: str
+    programs: tuple[Program, ...]
+    name: str = ""
+    custom_string: str = ""
+    preprocess: Mapping[str, Preprocess] = field(default_factory=dict)
+    provenance: Mapping[str, str] = field(default_factory=dict)
+    weightless: bool = False
+    arithmetic: str = "simulator"
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs of the first shape set."""
+        return self.programs[0].input_specs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs of the first shape set."""
+        return self.programs[0].output_specs
+
+    @property
+    def custom_operators(self) -> tuple[str, ...]:
+        """The types of the custom operators that any shape set needs, each once."""
+        return tuple(dict.fromkeys(name for program in self.programs for name in program.custom_operators))
+
+    def save(self, path: str | Path, *, remove_weight: bool = False) -> Path:
+        """Write the model file and return its path."""
+        from .. import modelfile
+
+        return modelfile.write(self, path, remove_weight=remove_weight)
