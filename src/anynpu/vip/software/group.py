@@ -10,7 +10,7 @@ import threading
 
 from ...npu import Job, Stage
 from .jobs import Jobs
-from .network import NetworkState, Profile
+from .network import NetworkState, RunCost
 from .refusal import Refusal, Status
 
 __all__ = ["GroupState"]
@@ -27,7 +27,7 @@ class GroupState:
         self.count = count
         self.timeout_ms = 0
         self.core = -1
-        self.profile = Profile()
+        self.profile = RunCost()
         self.triggered: Job[None] | None = None
         self._jobs = jobs
         self._networks: list[NetworkState] = []
@@ -103,4 +103,4 @@ class GroupState:
         return networks, [network.stage() for network in networks]
 
     def _note(self, networks: list[NetworkState]) -> None:
-        self.profile = sum((network.profile for network in networks), Profile())
+        self.profile = sum((network.profile for network in networks), RunCost())

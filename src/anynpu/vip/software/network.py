@@ -29,20 +29,20 @@ from .models import Weights
 from .power import Power
 from .refusal import Refusal, Status
 
-__all__ = ["NetworkState", "Port", "Profile"]
+__all__ = ["NetworkState", "Port", "RunCost"]
 
 HIGHEST_PRIORITY = 255
 
 
 @dataclass(frozen=True)
-class Profile:
+class RunCost:
     """What the chip is predicted to have taken for a run."""
 
     microseconds: int = 0
     cycles: int = 0
 
-    def __add__(self, other: Profile) -> Profile:
-        return Profile(self.microseconds + other.microseconds, self.cycles + other.cycles)
+    def __add__(self, other: RunCost) -> RunCost:
+        return RunCost(self.microseconds + other.microseconds, self.cycles + other.cycles)
 
 
 class Port:
@@ -92,13 +92,13 @@ class NetworkState:
         self.core = -1
         self.pool: BufferState | None = None
         self.coefficients: BufferState | None = None
-        self.profile = Profile()
+        self.profile = RunCost()
         self.triggered: Job[None] | None = None
         self._power = power
         self._jobs = jobs
         self._weak_of = weak_of
         self._prepared: _Prepared | None = None
-        self._profiles: dict[int, Profile] = {}
+        self._profiles: dict[int, RunCost] = {}
         self._moves: tuple[list[_Move], list[_Move]] | None = None  # of the buffers that are bound now
         self.closed = False
         program, chip = self.model.programs[0], self.device.chip
@@ -254,13 +254,13 @@ class NetworkState:
             )
         job.result()
 
-    def predicted(self, percent: int = 100) -> Profile:
+    def predicted(self, percent: int = 100) -> RunCost:
         """What the chip takes for a run at a share of its clock."""
         known = self._profiles.get(percent)
         if known is None:
             latency = self._latency()
             cycles = max(1, round(latency * self.device.chip.clock_hz / 1e6))
-            known = self._profiles[percent] = Profile(max(1, round(latency * 100 / percent)), cycles)
+            known = self._profiles[percent] = RunCost(max(1, round(latency * 100 / percent)), cycles)
         return known
 
     def cancel(self) -> None:

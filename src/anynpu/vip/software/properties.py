@@ -21,7 +21,7 @@ from ..generations import A, Generation
 from .buffers import BufferState
 from .group import GroupState
 from .handles import Handles, address_of
-from .network import HIGHEST_PRIORITY, NetworkState, Profile
+from .network import HIGHEST_PRIORITY, NetworkState, RunCost
 from .refusal import Refusal, Status
 
 __all__ = ["answer_buffer", "answer_group", "answer_hardware", "answer_network", "set_group", "set_network"]
@@ -161,7 +161,7 @@ def _write_name(value: Any, name: str) -> None:
     ffi.memmove(value, data + bytes(NAME_BYTES - len(data)), NAME_BYTES)
 
 
-def _write_profile(value: Any, profile: Profile) -> None:
+def _write_profile(value: Any, profile: RunCost) -> None:
     _require(value)
     target = ffi.cast("vip_inference_profile_t *", value)
     target.inference_time = min(profile.microseconds, _MAX_VALUE)
