@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc as triton_grpc
 from session.fake import FakeDevice
 from tritonclient.utils import InferenceServerException
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 from anynpu.errors import OverloadedError, RequestError, RequestTooLargeError
 from anynpu.inference_protocol import SERVICE
@@ -26,7 +26,7 @@ from anynpu.serve import ServeOptions, Server
 from anynpu.serve.body import Body, ChunkedBody
 from anynpu.serve.connection import MAX_HEADERS
 from anynpu.serve.http import Exchange
-from anynpu.serve.limits import GRACE, Complaints, Limits
+from anynpu.serve.limits import GRACE, Complaints, Holding, Limits
 from anynpu.serve.model import InferRequest
 from anynpu.serve.unpack import FREE, MAX_RATIO, STEP, pieces, unpack
 from anynpu.tensor import DType, TensorSpec
@@ -170,9 +170,11 @@ def test_what_was_refused_does_not_live_on(serve: Serve) -> None:
             assert exchange(server, "POST", INFER, gzip.compress(wrong), {**headers, "Content-Encoding": "gzip"})[0] == 400
             assert exchange(server, "POST", INFER, b"{" + bytes(200_000))[0] == 400  # read by another thread
             assert exchange(server, "POST", "/v2/models/other/infer", body)[0] == 404
+            with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError):
+                channel.unary_unary(f"/{SERVICE}/ModelInfer")(bytes(100_000), timeout=PATIENCE)
 
         def alive() -> int:
-            return sum(isinstance(one, Exchange | Body | ChunkedBody | InferRequest) for one in gc.get_objects())
+            return sum(isinstance(one, Exchange | Body | ChunkedBody | InferRequest | Holding) for one in gc.get_objects())
 
         wait_until(lambda: alive() == 0, "nothing of the requests is left")
     finally:

@@ -173,7 +173,6 @@ class Connection(asyncio.BufferedProtocol):
         self._body: Body | None = None  # as long as some of it has not come
         self._thrown = 0
         self._lingering = False
-        self._parser: Any = None
         self._new_head()
 
     def connection_made(self, transport: Any) -> None:
@@ -197,7 +196,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._request is not None:
             for call in tuple(self._request.when_gone):
                 call()
-        self._parser = self._task = None
+        self._new_head()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Where the next bytes go."""
@@ -262,7 +261,7 @@ class Connection(asyncio.BufferedProtocol):
         return not (self._shared.ending or request.crowded)
 
     def _new_head(self) -> None:
-        self._parser = self._shared.parser.HttpRequestParser(self)
+        self._parser: Any = None
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
@@ -311,6 +310,7 @@ class Connection(asyncio.BufferedProtocol):
         found = joined.find(b"\r\n\r\n")
         end = len(data) if found < 0 else found + 4 - len(self._end)
         if not self._head_bytes:
+            self._parser = self._shared.parser.HttpRequestParser(self)
             self._owes(self._shared.options.header_timeout)
         self._end = joined[-3:] if found < 0 else b""
         self._head_bytes += end

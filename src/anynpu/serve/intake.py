@@ -2,8 +2,8 @@
 
 gRPC gives a message only when all of it is there, and does not say before how large it is. So a call gets room for the largest message
 before it is received, for a moment, and waits for that room if there is none. Nothing is received for a call that waits: its client
-can send no more than the window of HTTP/2. A message that takes longer, or a stream that waits for its next request, counts for what the
-kernel has received on its connection since. As with HTTP, one that does not go on loses its place when others need the room.
+can send no more than the window of HTTP/2. A message that takes longer, or a stream that waits for its next request, counts for four times
+what the kernel has received on its connection since. As with HTTP, one that does not go on loses its place when others need the room.
 
 Everything belongs to the event loop of the server: no lock but the turnstile, which keeps the order in which calls came.
 """
@@ -32,12 +32,15 @@ PATIENCE = 5.0
 SHORT = 0.02
 """Seconds for which a call has room for the largest message if others wait for it."""
 
-POLL = 0.005
+POLL = 0.002
 LOOK = 0.02
 """Seconds between two looks at what has arrived for those who are slow."""
 
 MAX_PEERS = 1024
 """Connections that are remembered."""
+
+GROWTH = 4
+"""How many times what has arrived of a message counts."""
 
 SLACK = 2**16
 """Bytes that arrive besides messages, and do not count."""
@@ -219,8 +222,12 @@ class Intake:
                 del self._slow[peer]
             arrived = peer.arrived()
             coming = coming or bool(arrived)
-            for reading in slow:  # the first one counts for all of its connection
-                more, arrived = arrived - reading.holding.nbytes, 0
+            # a message may grow as fast as it has: there is room for that too
+            left = min(GROWTH * arrived, self._largest * len(slow))
+            for reading in slow:
+                share = min(left, self._largest)
+                left -= share
+                more = share - reading.holding.nbytes
                 if more <= 0:
                     reading.holding.add(more)
                     continue

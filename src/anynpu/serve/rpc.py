@@ -49,6 +49,7 @@ log = logging.getLogger("anynpu.serve")
 
 Array = npt.NDArray[Any]
 Call = Callable[[bytes | memoryview, Any], Awaitable[Any]]
+Status = tuple[Any, str, tuple[tuple[str, str], ...]]
 
 STREAM_DEPTH = 16
 """Requests of one stream that are in flight at a time; the client waits with more."""
@@ -136,27 +137,33 @@ class Calls:
         """A handler for one call: checks the key before it receives the message, and tells errors as gRPC does."""
 
         async def handle(requests: AsyncIterator[bytes], context: Any) -> Any:
-            holding: Holding | None = None
-            try:
-                if name in OPEN_CALLS:
-                    return await call(b"", context)  # whatever the message is
-                self._check_key(context, name in CONTROL_CALLS)
-                received = await self._intake.receive(context)
-                if received is None:
-                    raise RequestError("the call has no message", hint="send one")
-                data, holding = received
-                return await call(await self._unpacked(data, holding), context)
-            except Exception as error:  # the client must get an answer whatever happened
-                if not isinstance(error, AnynpuError):
-                    log.exception("the call %s failed", name)
-                status = self._status(error)
-                error.__traceback__ = None  # its frames have the message
-            finally:
-                if holding is not None:
-                    holding.close()
-            await context.abort(*status)
+            answer, status = await self._try(name, call, context)
+            if status is not None:
+                # gRPC keeps the exception of this as long as the call, and with it all that this frame knows: so the message is not here
+                await context.abort(*status)
+            return answer
 
         return handle
+
+    async def _try(self, name: str, call: Call, context: Any) -> tuple[Any, Status | None]:
+        """The answer to a call, or what its client is told instead."""
+        holding: Holding | None = None
+        try:
+            if name in OPEN_CALLS:
+                return await call(b"", context), None  # whatever the message is
+            self._check_key(context, name in CONTROL_CALLS)
+            received = await self._intake.receive(context)
+            if received is None:
+                raise RequestError("the call has no message", hint="send one")
+            data, holding = received
+            return await call(await self._unpacked(data, holding), context), None
+        except Exception as error:  # the client must get an answer whatever happened
+            if not isinstance(error, AnynpuError):
+                log.exception("the call %s failed", name)
+            return None, self._status(error)
+        finally:
+            if holding is not None:
+                holding.close()
 
     async def _unpacked(self, data: bytes, holding: Holding) -> bytes | memoryview:
         encoding = encoding_of(data)
@@ -261,7 +268,7 @@ class Calls:
         shown = _headers(context)
         self._service.check_key(shown.get("authorization"), shown.get("x-api-key"), control)
 
-    def _status(self, error: BaseException) -> tuple[Any, str, tuple[tuple[str, str], ...]]:
+    def _status(self, error: BaseException) -> Status:
         """What the client of a call is told: code, message and metadata."""
         trailing: tuple[tuple[str, str], ...] = ()
         if isinstance(error, OverloadedError):
