@@ -1,8 +1,8 @@
 """The socket on which HTTP clients arrive.
 
 How many connections there may be is bounded by the options and by the descriptors that the process may have, of which some are kept for
-model files and sessions. A connection above that is closed at once. A few are accepted at a time, so that a burst of connections does
-not hold up the requests of those who are connected.
+model files and sessions. A connection above that is closed at once. A few are accepted at a time, and one on which nothing is sent costs
+next to nothing, so that a burst of connections does not hold up the requests of those who are connected.
 
 Everything belongs to the event loop of the server: no lock.
 """
@@ -18,7 +18,7 @@ import ssl
 
 from ..errors import ServeError
 from .connection import Connection, Connections
-from .limits import Complaints
+from .limits import GRACE, Complaints
 from .options import ServeOptions
 
 __all__ = ["Listener", "connection_bound", "listen"]
@@ -63,8 +63,6 @@ def listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_DEFER_ACCEPT"):  # who connects and sends nothing stays with the kernel for a while
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_DEFER_ACCEPT, 1)
         listener.bind((host.strip("[]"), port))
         listener.setblocking(False)
         return listener
@@ -85,6 +83,7 @@ class Listener:
         self._bound = bound
         self._loop = asyncio.get_running_loop()
         self._tls = _tls_context(shared.options)
+        self._silent: dict[socket.socket, float] = {}  # clients that have not sent anything, and since when they are there
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
@@ -101,6 +100,8 @@ class Listener:
     async def end(self, timeout: float) -> None:
         """Let nobody in any more, wait until all requests are answered, and cut off who is left after *timeout* seconds."""
         self.close()
+        for silent in list(self._silent):
+            self._dismiss(silent)
         self._shared.end()
         if self._shared.limits.connections:
             self._empty.clear()
@@ -121,6 +122,8 @@ class Listener:
 
     def cut_off(self) -> None:
         """End all connections."""
+        for silent in list(self._silent):
+            self._dismiss(silent)
         for connection in list(self._shared.open):
             connection.abort()
         for task in list(self._tasks):
@@ -140,19 +143,40 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._retry = self._loop.call_later(RETRY, self._loop.add_reader, self._socket, self._accept)
                 return
-            crowded = limits.connections >= min(options.max_connections, self._bound)
-            if crowded and self._shared.make_room(self._loop.time()):
-                crowded = False
+            now = self._loop.time()
+            crowded = limits.connections >= min(options.max_connections, self._bound) and not self._make_room(now)
             if limits.connections >= min(2 * options.max_connections, self._bound + ACCEPTS):
                 self._too_many.add()
                 accepted.close()
                 continue
             accepted.setblocking(False)
             limits.connections += 1
-            connection = Connection(self._shared, str(address[0]), crowded, self._closed)
-            task = self._loop.create_task(self._connect(accepted, connection))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._silent[accepted] = now
+            self._loop.add_reader(accepted, self._begin, accepted, str(address[0]), crowded)
+
+    def _begin(self, accepted: socket.socket, client: str, crowded: bool) -> None:
+        """A client sends its first bytes."""
+        self._loop.remove_reader(accepted)
+        del self._silent[accepted]
+        connection = Connection(self._shared, client, crowded, self._closed)
+        task = self._loop.create_task(self._connect(accepted, connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _make_room(self, now: float) -> bool:
+        """Cut off who has owed something for longest, whoever has not sent anything first."""
+        for silent, since in self._silent.items():
+            if now - since < GRACE:
+                break
+            self._dismiss(silent)
+            return True
+        return self._shared.make_room(now)
+
+    def _dismiss(self, silent: socket.socket) -> None:
+        self._loop.remove_reader(silent)
+        del self._silent[silent]
+        silent.close()
+        self._closed()
 
     async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
         """Shake hands, if there is TLS."""
@@ -170,7 +194,11 @@ class Listener:
             self._empty.set()
 
     def _sweep(self) -> None:
-        self._shared.cut_off_late(self._loop.time())
+        now = self._loop.time()
+        self._shared.cut_off_late(now)
+        late = now - self._shared.options.header_timeout
+        for silent in [one for one, since in self._silent.items() if since < late]:
+            self._dismiss(silent)
         self._sweeping = self._loop.call_later(SWEEP, self._sweep)
 
 
