@@ -105,9 +105,17 @@ def test_failures_keep_their_place_in_the_order() -> None:
 
 
 def test_without_sequential_callbacks_the_fast_ones_come_first() -> None:
-    device = FakeDevice(3, run_time=by_value(lambda value: 0.3 if value == 0 else 0.0))
+    fast_are_through = threading.Event()
+    device = FakeDevice(3, run_time=by_value(lambda value: float(value == 0 and not fast_are_through.wait(60))))
     with device.open(schedule=[0, 1, 2], sequential_callbacks=False) as session:
-        collector = Collector(5)
+
+        class Watching(Collector):
+            def __call__(self, results: Any, user_data: Any, err: str) -> None:
+                super().__call__(results, user_data, err)
+                if len(self.calls) == 4:
+                    fast_are_through.set()
+
+        collector = Watching(5)
         for value in range(5):
             session.run_async(None, feed(value), collector, value, core=0 if value == 0 else 1 + value % 2)
         order = [user_data for _, user_data, _ in collector.wait()]
@@ -205,7 +213,7 @@ def test_a_slow_callback_holds_up_no_synchronous_run() -> None:
 
 
 def test_callbacks_that_are_late_hold_up_submission_in_the_end() -> None:
-    with FakeDevice(1).open(submit_timeout_ms=50) as session:
+    with FakeDevice(1).open(submit_timeout_ms=1000) as session:
         release = threading.Event()
         begun = 0
         collected: list[int] = []

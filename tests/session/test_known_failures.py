@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from typing import Any
 
 import numpy as np
@@ -109,12 +108,11 @@ def test_10_the_queue_never_holds_more_than_it_may_and_never_loses_a_wake_up() -
                 most = max(most, len(group.queue))
 
         threads = [threading.Thread(target=submit) for _ in range(8)]
-        begin = time.monotonic()
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert time.monotonic() - begin < 30
+            assert not thread.is_alive()
     assert most <= 2
     assert sum(device.core_runs.values()) == 400
 

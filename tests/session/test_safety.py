@@ -16,16 +16,20 @@ from typing import Any
 import pytest
 
 from anynpu.errors import DeviceClosed, DeviceHungError, SessionError
-from anynpu.session import InferenceSession
+from anynpu.session import InferenceSession, lifecycle
 
-from .fake import FakeDevice, feed
+from .fake import FakeDevice, FakeLane, feed
 from .test_callbacks import Collector, wait_until
 
 FOLDER = Path(__file__).parents[1]
 
 
+FULL = pytest.mark.full
+
+
 @pytest.mark.parametrize("options", [{}, {"schedule": [0, 1, 2]}])
-def test_many_sessions_come_and_go(options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("cycles", [500, pytest.param(10_000, marks=FULL)])
+def test_many_sessions_come_and_go(options: dict[str, Any], cycles: int) -> None:
     """The peer hangs after some hundred or thousand of these."""
     device = FakeDevice(3, run_time=0.0)
     random.seed(5)
@@ -35,7 +39,7 @@ def test_many_sessions_come_and_go(options: dict[str, Any]) -> None:
         nonlocal answered
         answered += 1
 
-    cycles, submitted = 10_000, 0
+    submitted = 0
     for cycle in range(cycles):
         session = device.open(**options)
         if cycle % 10 == 0:
@@ -91,13 +95,11 @@ def test_closing_answers_what_waits_and_what_runs() -> None:
 
 
 def test_closing_stops_what_runs_where_the_device_can() -> None:
-    device = FakeDevice(3, run_time=30.0, stoppable=True)
+    device = FakeDevice(3, run_time=3600.0, stoppable=True)
     session = device.open()
     jobs = [session.submit(None, feed()) for _ in range(3)]
     assert wait_until(lambda: sum(device.core_runs.values()) == 3)
-    begin = time.monotonic()
     session.close()
-    assert time.monotonic() - begin < 10
     assert all("cancelled" in str(job.exception(0)) for job in jobs)
     assert device.open_lanes == 0
 
@@ -157,6 +159,38 @@ def test_a_forgotten_session_is_closed_and_its_work_answered() -> None:
     assert wait_until(lambda: device.open_lanes == device.open_backends == 0)
 
 
+def test_the_waiting_requests_of_a_forgotten_session_fail_and_the_running_one_ends() -> None:
+    device = FakeDevice(1, gated=True)
+    assert device.gate is not None
+    session = device.open(max_queue_size=5)
+    running = session.submit(None, feed(1))
+    device.wait_entered()
+    waiting = [session.submit(None, feed()) for _ in range(3)]
+    del session
+    gc.collect()
+    for job in waiting:
+        assert isinstance(job.exception(60), DeviceClosed)
+    assert not running.done()
+    device.gate.set()
+    assert running.result(60)[0][0, 0] == 2
+    assert wait_until(lambda: device.open_lanes == device.open_backends == 0)
+
+
+def test_a_forgotten_session_on_a_device_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "AT_EXIT", 0.01)
+    device = FakeDevice(1, gated=True)
+    assert device.gate is not None
+    session = device.open()
+    running = session.submit(None, feed(1))
+    device.wait_entered()
+    del session
+    gc.collect()
+    assert isinstance(running.exception(60), DeviceClosed)
+    assert device.open_lanes == device.open_backends == 1
+    device.gate.set()
+    assert wait_until(lambda: device.open_lanes == device.open_backends == 0), "what comes back late is closed"
+
+
 def test_sessions_in_reference_cycles_are_collected_while_others_work() -> None:
     """The finalizer may run in the middle of anything: it must take no lock."""
     device = FakeDevice(3)
@@ -181,20 +215,41 @@ def test_sessions_in_reference_cycles_are_collected_while_others_work() -> None:
 def test_a_hung_lane_is_given_up_and_the_others_go_on() -> None:
     device = FakeDevice(3)
     hang = threading.Event()
-    device.run_time = lambda lane: float(lane.arrays[0][0, 0] == 13 and not hang.wait(60))
-    with device.open(schedule=[0, 1, 2], watchdog_ms=80, max_queue_size=20) as session:
+    hanging = threading.Semaphore(0)
+
+    def run_time(lane: FakeLane) -> float:
+        if lane.arrays[0][0, 0] == 13:
+            hanging.release()
+            hang.wait()
+        return 0.0
+
+    device.run_time = run_time
+    with device.open(schedule=[0, 1, 2], watchdog_ms=3_600_000, max_queue_size=20) as session:
+
+        def an_hour_later(requests: int) -> None:
+            """When *requests* have ended and one lane is left that hangs."""
+            assert hanging.acquire(timeout=60)
+            assert wait_until(lambda: session.statistics.requests == requests)
+            session._runner._find_hung(time.perf_counter_ns() + 7_200_000_000_000)
+
         collector = Collector(12)
         for value in range(12):
             session.run_async(None, feed(13 if value == 4 else value), collector, value)
+        an_hour_later(9)
         calls = collector.wait()
         assert [user_data for _, user_data, _ in calls] == list(range(12))
-        assert "core 1 did not answer for 0.08 s" in calls[4][2]
+        assert "core 1 did not answer for 3600 s" in calls[4][2]
         assert [bool(err) for _, _, err in calls].count(True) == 1
+        assert wait_until(lambda: session.statistics.requests == 11)
+        watcher = threading.Thread(target=an_hour_later, args=(11,))
+        watcher.start()
         with pytest.raises(DeviceHungError, match="core 2 did not answer") as caught:
             session.run(None, feed(13), core=2)
+        watcher.join(60)
         assert isinstance(caught.value, TimeoutError)
         assert isinstance(caught.value, RuntimeError)
         job = session.submit(None, feed(13), core=0)
+        an_hour_later(11)
         assert isinstance(job.exception(30), DeviceHungError)
         for core in range(3):
             assert session.run(None, feed(1), core=core)[0].tolist() == [[2] * 4], "a new context took the place"
@@ -272,8 +327,8 @@ print("end", flush=True)
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     lines = result.stdout.splitlines()
-    assert lines[0] == "end"
-    assert [line.split()[0] for line in lines[1:]] == [str(value) for value in range(20)]
+    lines.remove("end")  # the first callbacks may have come before
+    assert [line.split()[0] for line in lines] == [str(value) for value in range(20)]
 
 
 def test_the_end_of_the_interpreter_with_a_hung_device() -> None:

@@ -19,12 +19,26 @@ from .fake import FakeDevice, feed
 REQUESTS = int(os.environ.get("ANYNPU_SESSION_REQUESTS", "100000"))
 """`make soak` asks for more."""
 
+OPTIONS: list[tuple[dict[str, Any], int]] = [
+    ({"schedule": [0, 1, 2]}, 1),
+    ({"threads_per_core": 2}, 2),
+    ({"sequential_callbacks": False}, 3),
+]
 
-@pytest.mark.parametrize(
-    ("options", "seed"), [({"schedule": [0, 1, 2]}, 1), ({"threads_per_core": 2}, 2), ({"sequential_callbacks": False}, 3)]
-)
+
+@pytest.mark.parametrize(("options", "seed"), OPTIONS)
+def test_some_random_load(options: dict[str, Any], seed: int) -> None:
+    load_at_random(options, seed, 2000)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("options", "seed"), OPTIONS)
 def test_random_load(options: dict[str, Any], seed: int) -> None:
-    count = REQUESTS if seed == 1 else REQUESTS // 5
+    load_at_random(options, seed, REQUESTS if seed == 1 else REQUESTS // 5)
+
+
+def load_at_random(options: dict[str, Any], seed: int, count: int) -> None:
+    """Requests of every kind, some of which are cancelled, late or fail."""
     chance = random.Random(seed)
     times = [0.0, 0.0, 0.0, 0.00002, 0.0001, 0.0005]
     device = FakeDevice(3, stoppable=seed == 2)

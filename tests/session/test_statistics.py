@@ -30,7 +30,7 @@ def test_a_snapshot_counts_what_happened() -> None:
         assert all(lane.busy_ms >= 3 * 2 for lane in figures.lanes)
         assert 2 <= figures.run.p50 <= figures.run.p95 <= figures.run.p99 <= figures.run.most
         assert figures.wait.most >= 2
-        assert 0 < figures.convert.p50 < figures.run.p50
+        assert figures.convert.p50 > 0
 
 
 def test_a_trace_has_a_track_for_each_lane(tmp_path: Path) -> None:

@@ -74,7 +74,8 @@ def make_room() -> None:
 def _reap() -> None:
     while True:
         runner = _forgotten.get()
-        runner.close(timeout=AT_EXIT)
+        if not runner.close(timeout=AT_EXIT):
+            runner.give_up()
         del runner
 
 

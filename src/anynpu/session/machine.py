@@ -227,6 +227,8 @@ class Machine:
         if slot.lost:
             slot.request = None
             self.todo.append((CLOSE_LANE, slot))
+            if self._ending and not self.running:
+                self._close_backend()
             return None
         request.state = DONE
         request.slot = None

@@ -437,10 +437,13 @@ class Runner:
             raise
         return denied
 
-    def _find_hung(self) -> None:
-        """Give up lanes whose thread has been in the device for too long. Called by the timekeeper."""
+    def _find_hung(self, now: int | None = None) -> None:
+        """Give up lanes whose thread has been in the device for too long. Called by the timekeeper.
+
+        :param now: the time, if it is not that of the clock
+        """
         assert self._watchdog is not None
-        oldest = time.perf_counter_ns() - int(self._watchdog * 1e9)
+        oldest = (time.perf_counter_ns() if now is None else now) - int(self._watchdog * 1e9)
         lost: list[Slot] = []
         with self._lock:
             for slot in self.machine.slots():
@@ -508,6 +511,15 @@ class Runner:
         self._timekeeper.end()
         self._workers.end(self._lost_threads if back else None)
         return back
+
+    def give_up(self) -> None:
+        """After a close that ran out of time: fail the requests that still run. Their lanes are closed when the device lets go of them."""
+        with self._lock:
+            for slot in self.machine.slots():
+                if slot.request is not None:
+                    self.machine.give_up(slot, self.machine.closed_error())
+            todo, self.machine.todo = self.machine.todo, []
+        self._perform(todo)
 
     @property
     def closed(self) -> bool:
