@@ -42,12 +42,37 @@ INLINE __m256i finish_block(__m256i accumulator, const struct conv_line *line, s
     return _mm256_cvtps_epi32(_mm256_min_ps(f, _mm256_loadu_ps(channels->high + channel)));
 }
 
+/* The same by the chip's rule: see fixed_forms.h. The zero point is in it. */
+INLINE __m256i finish_fixed(__m256i accumulator, const struct conv_line *line, size_t channel, const int8_t *residual)
+{
+    const struct conv_channels *channels = &line->channels;
+    const __m256 magic = _mm256_set1_ps(FIXED_MAGIC);
+    __m256 t = _mm256_fmadd_ps(_mm256_cvtepi32_ps(accumulator), _mm256_loadu_ps(channels->multiplier + channel), magic);
+    t = _mm256_sub_ps(t, magic);
+    if (residual) {
+        __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(residual + channel)));
+        __m256 values = _mm256_cvtepi32_ps(_mm256_sub_epi32(codes, load_integers(channels->residual_zero + channel)));
+        values = _mm256_fmadd_ps(values, _mm256_loadu_ps(channels->residual_multiplier + channel), magic);
+        t = _mm256_add_ps(t, _mm256_sub_ps(values, magic));
+    }
+    t = _mm256_fmadd_ps(t, _mm256_loadu_ps(channels->factor + channel), _mm256_loadu_ps(channels->offset + channel));
+    return _mm256_sub_epi32(_mm256_castps_si256(t), _mm256_set1_epi32(FIXED_MAGIC_BITS));
+}
+
 /* Codes of two blocks; packing interleaves them by lanes of 128 bits, and so it does with their zero points. */
 INLINE __m128i pack_blocks(__m256i first, __m256i second, __m256i zero, const int8_t *low)
 {
     __m256i words = _mm256_permute4x64_epi64(_mm256_adds_epi16(_mm256_packs_epi32(first, second), zero), 0xd8);
     __m128i codes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
     return _mm_max_epi8(codes, _mm_loadu_si128((const __m128i *)low));
+}
+
+INLINE __m128i pack_fixed(__m256i first, __m256i second, const struct conv_channels *channels)
+{
+    __m256i words = _mm256_permute4x64_epi64(_mm256_packs_epi32(first, second), 0xd8);
+    __m128i codes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1));
+    codes = _mm_min_epi8(codes, _mm_loadu_si128((const __m128i *)channels->high_codes));
+    return _mm_max_epi8(codes, _mm_loadu_si128((const __m128i *)channels->low_codes));
 }
 
 INLINE __m256i load_zero_points(int blocks, const struct conv_line *line)
@@ -64,24 +89,50 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, __m256i accumulators[][MAX_BLOC
     for (int i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
+        if (line->form == FIXED_DOUBLE) {
+            fixed_codes(line->epilogue, line->channel, line->valid, (const int32_t *)accumulators[i], residual, line->y + at);
+            continue;
+        }
         __m256i rounded[MAX_BLOCKS] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
         for (int j = 0; j < blocks; j++)
-            rounded[j] = finish_block(accumulators[i][j], line, 8 * (size_t)j, residual, line->has_slope);
+            rounded[j] = line->form == FIXED_NONE
+                             ? finish_block(accumulators[i][j], line, 8 * (size_t)j, residual, line->has_slope)
+                             : finish_fixed(accumulators[i][j], line, 8 * (size_t)j, residual);
         int8_t codes[16];
-        _mm_storeu_si128((__m128i *)codes, pack_blocks(rounded[0], rounded[1], zero, line->channels.low_codes));
+        _mm_storeu_si128((__m128i *)codes, line->form == FIXED_NONE
+                                               ? pack_blocks(rounded[0], rounded[1], zero, line->channels.low_codes)
+                                               : pack_fixed(rounded[0], rounded[1], &line->channels));
         memcpy(line->y + at, codes, line->valid);
     }
+}
+
+INLINE void store_codes(int blocks, __m128i codes, int8_t *y)
+{
+    if (blocks == 2)
+        _mm_storeu_si128((__m128i *)y, codes);
+    else
+        _mm_storel_epi64((__m128i *)y, codes);
 }
 
 INLINE void finish_tile(int blocks, int pixels, __m256i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
-    if (line->residual || line->has_slope || line->valid != (size_t)(8 * blocks)) {
+    if (line->residual || line->has_slope || line->form == FIXED_DOUBLE || line->valid != (size_t)(8 * blocks)) {
         __m256i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks; j++)
                 copies[i][j] = accumulators[i][j];
         finish_rare(blocks, pixels, copies, line, first);
+        return;
+    }
+    if (line->form == FIXED_SINGLE) {
+        UNROLL for (int i = 0; i < pixels; i++) {
+            __m256i rounded[MAX_BLOCKS];
+            UNROLL for (int j = 0; j < blocks; j++)
+                rounded[j] = finish_fixed(accumulators[i][j], line, 8 * (size_t)j, NULL);
+            __m128i codes = pack_fixed(rounded[0], rounded[blocks - 1], &line->channels);
+            store_codes(blocks, codes, line->y + (first + i) * line->out_stride);
+        }
         return;
     }
     __m256i zero = load_zero_points(blocks, line);
@@ -90,11 +141,7 @@ INLINE void finish_tile(int blocks, int pixels, __m256i accumulators[][MAX_BLOCK
         UNROLL for (int j = 0; j < blocks; j++)
             rounded[j] = finish_block(accumulators[i][j], line, 8 * (size_t)j, NULL, 0);
         __m128i codes = pack_blocks(rounded[0], rounded[blocks - 1], zero, line->channels.low_codes);
-        __m128i *y = (__m128i *)(line->y + (first + i) * line->out_stride);
-        if (blocks == 2)
-            _mm_storeu_si128(y, codes);
-        else
-            _mm_storel_epi64(y, codes);
+        store_codes(blocks, codes, line->y + (first + i) * line->out_stride);
     }
 }
 

@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "channel_tables.h"
+#include "conv_fits.h"
 #include "kernels.h"
 #include "unroll.h"
 
@@ -34,10 +35,14 @@ struct conv_channels {
     const float *high; /* clamp before the zero point is added */
     const float *slope;
     const float *residual_multiplier;
+    const float *factor; /* the chip's rule: of the second stage; multiplier is that of the first */
+    const float *offset; /* the chip's rule: FIXED_MAGIC with the zero point */
     const int8_t *low_codes; /* clamp after the zero point is added */
+    const int8_t *high_codes;
 };
 
-#define CONV_CHANNEL_BYTES 33 /* of all arrays, for one channel */
+#define CONV_CHANNEL_BYTES 42 /* of all arrays, for one channel */
+#define CONV_HEADER_BYTES 64  /* of packed memory, before them: the enum fixed_form */
 
 /* One line of output pixels for one tile of output channels. */
 struct conv_line {
@@ -52,6 +57,9 @@ struct conv_line {
     size_t valid;         /* channels of the tile that exist */
     ptrdiff_t out_stride; /* from an output pixel to the next */
     int has_slope;
+    enum fixed_form form;
+    const struct anynpu_epilogue *epilogue;
+    size_t channel; /* of the output, the tile's first */
     const int8_t *residual; /* NULL: none */
     int8_t *y;
 };
@@ -168,48 +176,8 @@ static inline struct conv_plan conv_plan(const struct anynpu_conv *conv, const s
     return plan;
 }
 
-/* Whether no accumulator can leave 32 bits, whatever the input. */
-static inline int conv_fits_32_bits(const struct anynpu_conv *conv)
-{
-    const int8_t *weights = conv->weights;
-    const int32_t *bias = conv->bias;
-    size_t k = conv->kh * conv->kw * (conv->cin / conv->groups);
-    for (size_t oc = 0; oc < conv->cout; oc++) {
-        int64_t room = INT32_MAX - llabs((int64_t)bias[oc]);
-        if ((int64_t)k * 255 * 255 <= room)
-            continue;
-        int64_t sum = 0;
-        for (size_t i = 0; i < k; i++)
-            sum += labs((long)weights[oc * k + i] - conv->weight_zero[oc]);
-        if (sum * 255 > room)
-            return 0;
-    }
-    return 1;
-}
-
-/* Whether the clamp is one of bytes, and the zero point is added to rounded values in 16 bits without harm. */
-static inline int conv_fits_16_bits(const struct anynpu_epilogue *epilogue, size_t channels)
-{
-    if (epilogue->fixed != NULL)
-        return 0;
-    const int32_t farthest = 1 << 14;
-    for (size_t oc = 0; oc < channels; oc++)
-        if (epilogue->zero_point[oc] < -farthest || epilogue->zero_point[oc] > farthest || epilogue->low[oc] < INT8_MIN ||
-            epilogue->high[oc] > INT8_MAX || epilogue->low[oc] > epilogue->high[oc])
-            return 0;
-    return 1;
-}
-
-/* Groups of one channel are depthwise: they have kernels of their own. */
-static inline int conv_fits(const struct anynpu_conv *conv)
-{
-    size_t group_cin = conv->cin / conv->groups, group_cout = conv->cout / conv->groups;
-    return (conv->groups == 1 || (group_cin > 1 && group_cout > 1)) && conv_fits_32_bits(conv) &&
-           conv_fits_16_bits(&conv->epilogue, conv->cout);
-}
-
-/* Packed: the arrays of conv_channels one after the other, each for all channels of all groups padded to tiles, then the
- * weights. */
+/* Packed: a header, the arrays of conv_channels one after the other, each for all channels of all groups padded to tiles, then
+ * the weights. */
 
 static inline size_t conv_channel_count(const struct anynpu_conv *conv, const struct conv_plan *plan)
 {
@@ -217,17 +185,24 @@ static inline size_t conv_channel_count(const struct anynpu_conv *conv, const st
     return conv_round_up(plan->group_padded * conv->groups, CONV_ALIGNMENT) + CONV_ALIGNMENT;
 }
 
+/* The count is a multiple of the alignment: so are the weights' addresses. */
+static inline size_t conv_constants_size(const struct anynpu_conv *conv, const struct conv_plan *plan)
+{
+    return CONV_HEADER_BYTES + CONV_CHANNEL_BYTES * conv_channel_count(conv, plan);
+}
+
 static inline size_t conv_packed_size(const struct anynpu_conv *conv, const struct conv_target *target)
 {
     struct conv_plan plan = conv_plan(conv, target);
-    size_t constants = CONV_CHANNEL_BYTES * conv_channel_count(conv, &plan);
+    size_t constants = conv_constants_size(conv, &plan);
     return conv_round_up(constants + plan.tile_weight_bytes * plan.group_padded * conv->groups, CONV_ALIGNMENT);
 }
 
 static inline struct conv_channels conv_channels_at(const void *packed, size_t count, size_t channel)
 {
-    const int32_t *integers = (const int32_t *)packed + channel;
-    const float *floats = (const float *)packed + channel;
+    const uint8_t *arrays = (const uint8_t *)packed + CONV_HEADER_BYTES;
+    const int32_t *integers = (const int32_t *)(const void *)arrays + channel;
+    const float *floats = (const float *)(const void *)arrays + channel;
     return (struct conv_channels){
         .bias = integers,
         .weight_zero = integers + count,
@@ -237,13 +212,11 @@ static inline struct conv_channels conv_channels_at(const void *packed, size_t c
         .high = floats + 5 * count,
         .slope = floats + 6 * count,
         .residual_multiplier = floats + 7 * count,
-        .low_codes = (const int8_t *)packed + 32 * count + channel,
+        .factor = floats + 8 * count,
+        .offset = floats + 9 * count,
+        .low_codes = (const int8_t *)arrays + 40 * count + channel,
+        .high_codes = (const int8_t *)arrays + 41 * count + channel,
     };
-}
-
-static inline int32_t conv_input_zero(const struct anynpu_conv *conv, size_t channel)
-{
-    return conv->input_zeros ? conv->input_zeros[channel] : conv->input_zero;
 }
 
 /* bias - sum(input_zero * (w - weight_zero)), so that the kernels multiply codes as they are. Modulo 2^32, like the
@@ -258,26 +231,42 @@ static inline int32_t conv_packed_bias(const struct anynpu_conv *conv, size_t oc
     return (int32_t)bias;
 }
 
+/* What the float rule and the chip's have each for themselves. */
+static inline void conv_pack_rule(const struct anynpu_epilogue *epilogue, size_t oc, float *floats, size_t count)
+{
+    const struct anynpu_fixed_point *fixed = epilogue->fixed;
+    if (fixed != NULL) {
+        floats[4 * count] = (float)fixed_channel_factor(fixed, oc);
+        floats[7 * count] = (float)fixed_factor(fixed->residual_multiplier, fixed->residual_shift);
+        floats[8 * count] = (float)fixed_output_factor(fixed, oc);
+        floats[9 * count] = FIXED_MAGIC + (float)epilogue->zero_point[oc];
+        return;
+    }
+    floats[4 * count] = epilogue->multiplier[oc];
+    floats[5 * count] = (float)(epilogue->high[oc] - epilogue->zero_point[oc]);
+    floats[6 * count] = epilogue->slope ? epilogue->slope[oc] : 1.0f;
+    floats[7 * count] = epilogue->residual_multiplier ? epilogue->residual_multiplier[oc] : 0.0f;
+}
+
 static inline void conv_pack_channels(const struct anynpu_conv *conv, const struct conv_target *target,
                                       const struct conv_plan *plan, void *packed)
 {
     const struct anynpu_epilogue *epilogue = &conv->epilogue;
     int32_t shift = target->form == CONV_WEIGHTS_UNSIGNED ? 128 : 0;
     size_t count = conv_channel_count(conv, plan);
-    memset(packed, 0, CONV_CHANNEL_BYTES * count);
+    uint8_t *arrays = (uint8_t *)packed + CONV_HEADER_BYTES;
+    memset(packed, 0, conv_constants_size(conv, plan));
+    *(int32_t *)packed = (int32_t)conv_form(conv);
     for (size_t oc = 0; oc < conv->cout; oc++) {
         size_t group = oc / plan->group_cout, at = group * plan->group_padded + oc % plan->group_cout;
-        int32_t *integers = (int32_t *)packed + at;
-        float *floats = (float *)packed + at;
+        int32_t *integers = (int32_t *)(void *)arrays + at;
         integers[0] = conv_packed_bias(conv, oc, plan->group_cin, group * plan->group_cin);
         integers[count] = conv->weight_zero[oc] + shift;
         integers[2 * count] = epilogue->zero_point[oc];
-        integers[3 * count] = epilogue->residual_multiplier ? epilogue->residual_zero[oc] : 0;
-        floats[4 * count] = epilogue->multiplier[oc];
-        floats[5 * count] = (float)(epilogue->high[oc] - epilogue->zero_point[oc]);
-        floats[6 * count] = epilogue->slope ? epilogue->slope[oc] : 1.0f;
-        floats[7 * count] = epilogue->residual_multiplier ? epilogue->residual_multiplier[oc] : 0.0f;
-        ((int8_t *)packed)[32 * count + at] = (int8_t)epilogue->low[oc];
+        integers[3 * count] = fixed_has_residual(epilogue) ? epilogue->residual_zero[oc] : 0;
+        conv_pack_rule(epilogue, oc, (float *)(void *)arrays + at, count);
+        arrays[40 * count + at] = (uint8_t)fixed_low_code(epilogue, oc);
+        arrays[41 * count + at] = (uint8_t)fixed_high_code(epilogue, oc);
     }
 }
 
@@ -318,7 +307,7 @@ static inline void conv_pack_tile(const struct anynpu_conv *conv, const struct c
 static inline void conv_pack(const struct anynpu_conv *conv, const struct conv_target *target, void *packed)
 {
     struct conv_plan plan = conv_plan(conv, target);
-    size_t constants = CONV_CHANNEL_BYTES * conv_channel_count(conv, &plan);
+    size_t constants = conv_constants_size(conv, &plan);
     uint8_t *to = (uint8_t *)packed + constants;
     conv_pack_channels(conv, target, &plan, packed);
     memset(to, 0, conv_packed_size(conv, target) - constants);
@@ -405,7 +394,9 @@ static inline struct conv_line conv_line(const struct conv_job *job, size_t pixe
         .pixels = pixels,
         .out_stride = (ptrdiff_t)job->conv->cout,
         .has_slope = job->conv->epilogue.slope != NULL,
-        .residual = job->conv->epilogue.residual_multiplier ? job->residual + at : NULL,
+        .form = (enum fixed_form)*(const int32_t *)job->packed,
+        .epilogue = &job->conv->epilogue,
+        .residual = job->residual && fixed_has_residual(&job->conv->epilogue) ? job->residual + at : NULL,
         .y = job->y + at,
     };
 }
@@ -418,7 +409,7 @@ struct conv_tile {
 
 static inline struct conv_tile conv_first_tile(const struct conv_job *job)
 {
-    size_t constants = CONV_CHANNEL_BYTES * conv_channel_count(job->conv, &job->plan);
+    size_t constants = conv_constants_size(job->conv, &job->plan);
     return (struct conv_tile){
         .width = job->target->tile_width(job->plan.group_padded),
         .weights = (const uint8_t *)job->packed + constants,
@@ -446,6 +437,7 @@ static inline void conv_compute(const struct conv_job *job, const struct conv_ti
     line.sums = job->target->sum_runs ? sums + tile->group * plan->sum_stride : NULL;
     line.weights = tile->weights;
     line.channels = conv_channels_at(job->packed, conv_channel_count(job->conv, plan), padded_oc);
+    line.channel = oc;
     line.valid = conv_smaller(tile->width, plan->group_cout - tile->oc);
     line.residual = line.residual ? line.residual + oc : NULL;
     line.y += oc;

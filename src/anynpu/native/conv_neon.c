@@ -36,6 +36,25 @@ INLINE int16x4_t finish_block(int32x4_t accumulator, const struct conv_line *lin
     return vqmovn_s32(vcvtnq_s32_f32(vminq_f32(f, vld1q_f32(channels->high + channel))));
 }
 
+/* The same by the chip's rule: see fixed_forms.h. The zero point is in it. */
+INLINE int16x4_t finish_fixed(int32x4_t accumulator, const struct conv_line *line, size_t channel, const int8_t *residual)
+{
+    const struct conv_channels *channels = &line->channels;
+    const float32x4_t magic = vdupq_n_f32(FIXED_MAGIC);
+    float32x4_t t = vfmaq_f32(magic, vcvtq_f32_s32(accumulator), vld1q_f32(channels->multiplier + channel));
+    t = vsubq_f32(t, magic);
+    if (residual) {
+        int32_t four;
+        memcpy(&four, residual + channel, sizeof four);
+        int32x4_t codes = vmovl_s16(vget_low_s16(vmovl_s8(vreinterpret_s8_s32(vdup_n_s32(four)))));
+        float32x4_t values = vcvtq_f32_s32(vsubq_s32(codes, vld1q_s32(channels->residual_zero + channel)));
+        values = vfmaq_f32(magic, values, vld1q_f32(channels->residual_multiplier + channel));
+        t = vaddq_f32(t, vsubq_f32(values, magic));
+    }
+    t = vfmaq_f32(vld1q_f32(channels->offset + channel), t, vld1q_f32(channels->factor + channel));
+    return vqmovn_s32(vsubq_s32(vreinterpretq_s32_f32(t), vdupq_n_s32(FIXED_MAGIC_BITS)));
+}
+
 /* Codes of two blocks. */
 INLINE int8x8_t pack_blocks(int16x4_t first, int16x4_t second, const struct conv_line *line, size_t channel)
 {
@@ -45,6 +64,24 @@ INLINE int8x8_t pack_blocks(int16x4_t first, int16x4_t second, const struct conv
     return vmax_s8(codes, vld1_s8(line->channels.low_codes + channel));
 }
 
+INLINE int8x8_t pack_fixed(int16x4_t first, int16x4_t second, const struct conv_line *line, size_t channel)
+{
+    int8x8_t codes = vmin_s8(vqmovn_s16(vcombine_s16(first, second)), vld1_s8(line->channels.high_codes + channel));
+    return vmax_s8(codes, vld1_s8(line->channels.low_codes + channel));
+}
+
+/* Codes of blocks j and j + 1. */
+INLINE int8x8_t finish_pair(const int32x4_t *accumulators, const struct conv_line *line, int j, const int8_t *residual,
+                            enum fixed_form form, int slope)
+{
+    size_t channel = 4 * (size_t)j;
+    if (form == FIXED_NONE)
+        return pack_blocks(finish_block(accumulators[j], line, channel, residual, slope),
+                           finish_block(accumulators[j + 1], line, channel + 4, residual, slope), line, channel);
+    return pack_fixed(finish_fixed(accumulators[j], line, channel, residual),
+                      finish_fixed(accumulators[j + 1], line, channel + 4, residual), line, channel);
+}
+
 /* What is rare: a residual, a slope, channels that do not exist. From memory, and for all shapes of tiles. */
 ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BLOCKS], const struct conv_line *line,
                          ptrdiff_t first)
@@ -52,13 +89,13 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BL
     for (int i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
-        int8_t codes[4 * MAX_BLOCKS];
-        for (int j = 0; j < blocks; j += 2) {
-            size_t channel = 4 * (size_t)j;
-            int16x4_t even = finish_block(accumulators[i][j], line, channel, residual, line->has_slope);
-            int16x4_t odd = finish_block(accumulators[i][j + 1], line, channel + 4, residual, line->has_slope);
-            vst1_s8(codes + channel, pack_blocks(even, odd, line, channel));
+        if (line->form == FIXED_DOUBLE) {
+            fixed_codes(line->epilogue, line->channel, line->valid, (const int32_t *)accumulators[i], residual, line->y + at);
+            continue;
         }
+        int8_t codes[4 * MAX_BLOCKS];
+        for (int j = 0; j < blocks; j += 2)
+            vst1_s8(codes + 4 * j, finish_pair(accumulators[i], line, j, residual, line->form, line->has_slope));
         memcpy(line->y + at, codes, line->valid);
     }
 }
@@ -66,7 +103,7 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BL
 INLINE void finish_tile(int blocks, int pixels, int32x4_t accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
-    if (line->residual || line->has_slope || line->valid != (size_t)(4 * blocks)) {
+    if (line->residual || line->has_slope || line->form == FIXED_DOUBLE || line->valid != (size_t)(4 * blocks)) {
         int32x4_t copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks; j++)
@@ -74,15 +111,16 @@ INLINE void finish_tile(int blocks, int pixels, int32x4_t accumulators[][MAX_BLO
         finish_rare(blocks, pixels, copies, line, first);
         return;
     }
-    UNROLL for (int i = 0; i < pixels; i++) {
-        int8_t *y = line->y + (first + i) * line->out_stride;
-        UNROLL for (int j = 0; j < blocks; j += 2) {
-            size_t channel = 4 * (size_t)j;
-            int16x4_t even = finish_block(accumulators[i][j], line, channel, NULL, 0);
-            int16x4_t odd = finish_block(accumulators[i][j + 1], line, channel + 4, NULL, 0);
-            vst1_s8(y + channel, pack_blocks(even, odd, line, channel));
-        }
+    if (line->form == FIXED_SINGLE) {
+        UNROLL for (int i = 0; i < pixels; i++)
+            UNROLL for (int j = 0; j < blocks; j += 2)
+                vst1_s8(line->y + (first + i) * line->out_stride + 4 * j,
+                        finish_pair(accumulators[i], line, j, NULL, FIXED_SINGLE, 0));
+        return;
     }
+    UNROLL for (int i = 0; i < pixels; i++)
+        UNROLL for (int j = 0; j < blocks; j += 2)
+            vst1_s8(line->y + (first + i) * line->out_stride + 4 * j, finish_pair(accumulators[i], line, j, NULL, FIXED_NONE, 0));
 }
 
 /* ---------------------------------------------------------------- multiplication */

@@ -54,6 +54,23 @@ INLINE __m512i finish_block(__m512i accumulator, const struct conv_line *line, s
     return _mm512_cvtps_epi32(_mm512_min_ps(f, _mm512_loadu_ps(channels->high + channel)));
 }
 
+/* The same by the chip's rule: see fixed_forms.h. The zero point is in it. */
+INLINE __m512i finish_fixed(__m512i accumulator, const struct conv_line *line, size_t channel, const int8_t *residual)
+{
+    const struct conv_channels *channels = &line->channels;
+    const __m512 magic = _mm512_set1_ps(FIXED_MAGIC);
+    __m512 t = _mm512_fmadd_ps(_mm512_cvtepi32_ps(accumulator), _mm512_loadu_ps(channels->multiplier + channel), magic);
+    t = _mm512_sub_ps(t, magic);
+    if (residual) {
+        __m512i codes = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(residual + channel)));
+        __m512 values = _mm512_cvtepi32_ps(_mm512_sub_epi32(codes, _mm512_loadu_si512(channels->residual_zero + channel)));
+        values = _mm512_fmadd_ps(values, _mm512_loadu_ps(channels->residual_multiplier + channel), magic);
+        t = _mm512_add_ps(t, _mm512_sub_ps(values, magic));
+    }
+    t = _mm512_fmadd_ps(t, _mm512_loadu_ps(channels->factor + channel), _mm512_loadu_ps(channels->offset + channel));
+    return _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32(FIXED_MAGIC_BITS));
+}
+
 /* Codes of up to four blocks in one register. Packing saturates and interleaves by lanes of 128 bits; zero points are added
  * between. */
 INLINE __m512i pack_blocks(int count, const __m512i *blocks, const struct zero_points *zero, const int8_t *low)
@@ -65,6 +82,16 @@ INLINE __m512i pack_blocks(int count, const __m512i *blocks, const struct zero_p
         second = _mm512_adds_epi16(_mm512_packs_epi32(blocks[2], blocks[count > 3 ? 3 : 2]), zero->pairs[1]);
     __m512i codes = _mm512_permutexvar_epi32(in_order, _mm512_packs_epi16(first, second));
     return _mm512_max_epi8(codes, _mm512_loadu_si512(low));
+}
+
+INLINE __m512i pack_fixed(int count, const __m512i *blocks, const struct conv_channels *channels)
+{
+    const __m512i in_order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    __m512i first = _mm512_packs_epi32(blocks[0], blocks[count > 1 ? 1 : 0]);
+    __m512i second = count > 2 ? _mm512_packs_epi32(blocks[2], blocks[count > 3 ? 3 : 2]) : first;
+    __m512i codes = _mm512_permutexvar_epi32(in_order, _mm512_packs_epi16(first, second));
+    codes = _mm512_min_epi8(codes, _mm512_loadu_si512(channels->high_codes));
+    return _mm512_max_epi8(codes, _mm512_loadu_si512(channels->low_codes));
 }
 
 INLINE void store_codes(int blocks, int half, __m512i codes, int8_t *y)
@@ -91,10 +118,16 @@ ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MA
     for (size_t i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + (ptrdiff_t)i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
+        if (line->form == FIXED_DOUBLE) {
+            fixed_codes(line->epilogue, line->channel, line->valid, (const int32_t *)accumulators[i], residual, line->y + at);
+            continue;
+        }
         __m512i rounded[MAX_BLOCKS] = {0};
         for (size_t j = 0; j < blocks; j++)
-            rounded[j] = finish_block(accumulators[i][j], line, 16 * j, residual, line->has_slope);
-        __m512i codes = pack_blocks(MAX_BLOCKS, rounded, &zero, line->channels.low_codes);
+            rounded[j] = line->form == FIXED_NONE ? finish_block(accumulators[i][j], line, 16 * j, residual, line->has_slope)
+                                                  : finish_fixed(accumulators[i][j], line, 16 * j, residual);
+        __m512i codes = line->form == FIXED_NONE ? pack_blocks(MAX_BLOCKS, rounded, &zero, line->channels.low_codes)
+                                                 : pack_fixed(MAX_BLOCKS, rounded, &line->channels);
         _mm512_mask_storeu_epi8(line->y + at, ~0ull >> (64 - line->valid), codes);
     }
 }
@@ -102,12 +135,21 @@ ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MA
 INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
-    if (line->residual || line->has_slope || line->valid != (size_t)(16 * blocks + 8 * half)) {
+    if (line->residual || line->has_slope || line->form == FIXED_DOUBLE || line->valid != (size_t)(16 * blocks + 8 * half)) {
         __m512i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks + half; j++)
                 copies[i][j] = accumulators[i][j];
         finish_rare((size_t)(blocks + half), (size_t)pixels, copies, line, first);
+        return;
+    }
+    if (line->form == FIXED_SINGLE) {
+        UNROLL for (int i = 0; i < pixels; i++) {
+            __m512i rounded[MAX_BLOCKS];
+            UNROLL for (int j = 0; j < blocks + half; j++)
+                rounded[j] = finish_fixed(accumulators[i][j], line, 16 * (size_t)j, NULL);
+            store_codes(blocks, half, pack_fixed(blocks + half, rounded, &line->channels), line->y + (first + i) * line->out_stride);
+        }
         return;
     }
     struct zero_points zero = load_zero_points(blocks + half, line);

@@ -18,13 +18,16 @@
 
 #define TILE 8 /* pixels */
 #define MAX_KERNEL 32
+#define HEADER_BYTES 64   /* of packed memory */
 #define SLACK 128         /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
 #define BLOCK_BYTES 16384 /* of input that is used by all channels before the next pixels: half of a first-level cache */
 
-/* Packed, one after the other: bias by channel, factors [vector of channels][rows together][kernel column][lane], and the code of
- * the padding by channel. */
+/* Packed, one after the other: the form of the chip's rule, and its numbers (lanes_epilogue.h) where there is one; bias by channel,
+ * factors [vector of channels][rows together][kernel column][lane], and the code of the padding by channel. */
 struct depthwise {
     const struct anynpu_conv *conv;
+    enum fixed_form form;
+    const float *fixed;
     const int32_t *bias;
     const stored_factor *factors;
     const int8_t *padding;
@@ -36,6 +39,9 @@ struct strip {
     const stored_factor *factors;
     ints bias;
     const struct anynpu_epilogue *epilogue;
+    enum fixed_form form;
+    const float *fixed;     /* of the strip's first channel */
+    size_t fixed_stride;
     const int8_t *residual; /* NULL: none */
     int8_t *y;
     size_t height, kw, stride, dilation; /* height: rows of the ring */
@@ -56,10 +62,17 @@ static size_t ring_height(const struct anynpu_conv *conv)
     return (conv->kh + ROWS_TOGETHER - 1) / ROWS_TOGETHER;
 }
 
+static size_t fixed_floats(const struct anynpu_conv *conv)
+{
+    return conv->epilogue.fixed == NULL ? 0 : FIXED_ARRAYS * padded_channels(conv);
+}
+
 static struct depthwise depthwise_of(const struct anynpu_conv *conv, const void *packed)
 {
     const size_t channels = padded_channels(conv);
-    struct depthwise depthwise = {.conv = conv, .bias = packed};
+    struct depthwise depthwise = {.conv = conv, .form = (enum fixed_form)*(const int32_t *)packed};
+    depthwise.fixed = (const float *)((const int8_t *)packed + HEADER_BYTES);
+    depthwise.bias = (const int32_t *)(depthwise.fixed + fixed_floats(conv));
     depthwise.factors = (const stored_factor *)(depthwise.bias + channels);
     depthwise.padding = (const int8_t *)(depthwise.factors + channels * ring_height(conv) * conv->kw);
     return depthwise;
@@ -75,35 +88,49 @@ static int32_t weight(const struct anynpu_conv *conv, size_t channel, size_t tap
     return ((const int8_t *)conv->weights)[channel * conv->kh * conv->kw + tap] - conv->weight_zero[channel];
 }
 
-/* Whether no input can bring the channel's sum out of 32 bits. */
-static int channel_fits(const struct anynpu_conv *conv, size_t channel)
+/* How far from 0 the channel's sum can be, whatever the input; -1: that leaves 32 bits. */
+static int64_t largest_sum(const struct anynpu_conv *conv, size_t channel)
 {
     const int64_t zero = input_zero(conv, channel), bias = ((const int32_t *)conv->bias)[channel];
     int64_t largest = bias, smallest = bias;
     if (zero < INT8_MIN || zero > INT8_MAX || conv->weight_zero[channel] < INT8_MIN || conv->weight_zero[channel] > INT8_MAX)
-        return 0;
+        return -1;
     for (size_t tap = 0; tap < conv->kh * conv->kw; tap++) {
         const int64_t factor = weight(conv, channel, tap);
         largest += factor * ((factor > 0 ? INT8_MAX : INT8_MIN) - zero);
         smallest += factor * ((factor > 0 ? INT8_MIN : INT8_MAX) - zero);
     }
-    return largest <= INT32_MAX && smallest >= INT32_MIN;
+    if (largest > INT32_MAX || smallest < INT32_MIN)
+        return -1;
+    return largest > -smallest ? largest : -smallest;
+}
+
+/* The form in which all channels are exact; where one does not fit, FIXED_REFUSED. */
+static enum fixed_form form_of(const struct anynpu_conv *conv)
+{
+    enum fixed_form form = conv->epilogue.fixed == NULL ? FIXED_NONE : FIXED_SINGLE;
+    for (size_t c = 0; c < conv->cout && form != FIXED_REFUSED; c++) {
+        const int64_t sum = largest_sum(conv, c);
+        const enum fixed_form of_channel = sum < 0                        ? FIXED_REFUSED
+                                           : conv->epilogue.fixed == NULL ? FIXED_NONE
+                                                                          : fixed_channel_form(&conv->epilogue, c, (double)sum);
+        form = of_channel > form ? of_channel : form;
+    }
+    return form;
 }
 
 static int depthwise_fits(const struct anynpu_conv *conv)
 {
     if (conv->groups != conv->cin || conv->cin != conv->cout || conv->kh > MAX_KERNEL || conv->kw > MAX_KERNEL ||
-        !epilogue_fits(&conv->epilogue, conv->cout))
+        (conv->epilogue.fixed == NULL && !epilogue_fits(&conv->epilogue, conv->cout)))
         return 0;
-    for (size_t c = 0; c < conv->cout; c++)
-        if (!channel_fits(conv, c))
-            return 0;
-    return 1;
+    return form_of(conv) != FIXED_REFUSED;
 }
 
 static size_t depthwise_packed_size(const struct anynpu_conv *conv)
 {
-    return padded_channels(conv) * (sizeof(int32_t) + ring_height(conv) * conv->kw * sizeof(stored_factor) + 1);
+    return HEADER_BYTES + fixed_floats(conv) * sizeof(float) +
+           padded_channels(conv) * (sizeof(int32_t) + ring_height(conv) * conv->kw * sizeof(stored_factor) + 1);
 }
 
 /* The factor of rows of the kernel that lie together; those beyond the kernel's height are 0. */
@@ -119,10 +146,14 @@ static stored_factor packed_factor(const struct anynpu_conv *conv, size_t channe
 static void depthwise_pack(const struct anynpu_conv *conv, void *packed)
 {
     const size_t taps = ring_height(conv) * conv->kw;
-    int32_t *bias = packed;
+    float *fixed = (float *)((int8_t *)packed + HEADER_BYTES);
+    int32_t *bias = (int32_t *)(fixed + fixed_floats(conv));
     stored_factor *stored = (stored_factor *)(bias + padded_channels(conv));
     int8_t *padding = (int8_t *)(stored + padded_channels(conv) * taps);
     memset(packed, 0, depthwise_packed_size(conv));
+    *(int32_t *)packed = (int32_t)form_of(conv);
+    if (conv->epilogue.fixed != NULL)
+        fixed_fill(&conv->epilogue, 0, conv->cout, fixed, padded_channels(conv));
     for (size_t c = 0; c < conv->cout; c++) {
         int64_t sum = 0;
         for (size_t tap = 0; tap < conv->kh * conv->kw; tap++)
@@ -226,41 +257,74 @@ static void fill_row(const struct ring *ring, const int8_t *image, size_t row)
 
 /* The epilogue of a strip but for its table; a local copy of what it needs, which no store to the output can change. */
 struct sink {
-    struct finish finish;
+    enum fixed_form form;
+    const struct anynpu_epilogue *epilogue;
+    struct finish finish;     /* the float rule */
+    struct fixed_lanes fixed; /* FIXED_SINGLE */
     floats multiplier, residual_multiplier;
     ints residual_zero;
     const int8_t *residual;
     int8_t *y;
-    size_t channels, count;
+    size_t channels, channel, count;
 };
 
 INLINE struct sink sink_of(const struct strip *strip)
 {
     const struct anynpu_epilogue *e = strip->epilogue;
-    struct sink sink = {.finish = finish_load(e, strip->channel),
-                        .multiplier = floats_load(e->multiplier + strip->channel),
+    struct sink sink = {.form = strip->form,
+                        .epilogue = e,
                         .residual_multiplier = floats_set(0.0f),
                         .residual_zero = ints_set(0),
                         .residual = strip->residual,
                         .y = strip->y,
                         .channels = strip->channels,
+                        .channel = strip->channel,
                         .count = strip->count};
+    if (sink.form == FIXED_NONE) {
+        sink.finish = finish_load(e, strip->channel);
+        sink.multiplier = floats_load(e->multiplier + strip->channel);
+    } else {
+        sink.fixed = fixed_lanes_load(strip->fixed, strip->fixed_stride);
+    }
     if (sink.residual != NULL) {
-        sink.residual_multiplier = floats_load(e->residual_multiplier + strip->channel);
+        const struct anynpu_fixed_point *fixed = e->fixed;
+        sink.residual_multiplier =
+            fixed == NULL ? floats_load(e->residual_multiplier + strip->channel)
+                          : floats_set((float)fixed_factor(fixed->residual_multiplier, fixed->residual_shift));
         sink.residual_zero = ints_load(e->residual_zero + strip->channel);
     }
     return sink;
+}
+
+INLINE floats residual_differences(const struct sink *sink, size_t at)
+{
+    return floats_from_ints(ints_sub(ints_from_codes(sink->residual + at), sink->residual_zero));
 }
 
 INLINE void sink_store(const struct sink *sink, ints sum, size_t pixel)
 {
     const size_t at = pixel * sink->channels;
     floats f = floats_mul(floats_from_ints(sum), sink->multiplier);
-    if (sink->residual != NULL) {
-        const ints difference = ints_sub(ints_from_codes(sink->residual + at), sink->residual_zero);
-        f = floats_add(f, floats_mul(floats_from_ints(difference), sink->residual_multiplier));
-    }
+    if (sink->residual != NULL)
+        f = floats_add(f, floats_mul(residual_differences(sink, at), sink->residual_multiplier));
     codes_store(sink->y + at, finish_codes(&sink->finish, f), sink->count);
+}
+
+INLINE void sink_store_fixed(const struct sink *sink, ints sum, size_t pixel)
+{
+    const size_t at = pixel * sink->channels;
+    floats t = fixed_stage(floats_from_ints(sum), sink->fixed.first);
+    if (sink->residual != NULL)
+        t = floats_add(t, fixed_stage(residual_differences(sink, at), sink->residual_multiplier));
+    codes_store(sink->y + at, fixed_finish(&sink->fixed, t), sink->count);
+}
+
+INLINE void sink_store_double(const struct sink *sink, ints sum, size_t pixel)
+{
+    const size_t at = pixel * sink->channels, count = sink->count < LANES ? sink->count : LANES;
+    int32_t sums[LANES];
+    ints_store(sums, sum);
+    fixed_codes(sink->epilogue, sink->channel, count, sums, sink->residual == NULL ? NULL : sink->residual + at, sink->y + at);
 }
 
 /* Neighbouring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
@@ -288,9 +352,19 @@ INLINE void tile(const struct strip *strip, const struct sink *sink, const int k
                     sums[i] = ints_multiply_add(sums[i], x, row[c - i * stride]);
         }
     }
-    UNROLLED
-    for (int i = 0; i < pixels; i++)
-        sink_store(sink, sums[i], first + (size_t)i);
+    if (sink->form == FIXED_SINGLE) {
+        UNROLLED
+        for (int i = 0; i < pixels; i++)
+            sink_store_fixed(sink, sums[i], first + (size_t)i);
+    } else if (sink->form == FIXED_NONE) {
+        UNROLLED
+        for (int i = 0; i < pixels; i++)
+            sink_store(sink, sums[i], first + (size_t)i);
+    } else {
+        UNROLLED
+        for (int i = 0; i < pixels; i++)
+            sink_store_double(sink, sums[i], first + (size_t)i);
+    }
 }
 
 /* Not inlined and not cloned: gcc then keeps the sums in registers. */
@@ -336,7 +410,12 @@ ALONE static void strip_any(const struct strip *strip, size_t first, size_t last
             for (; t < strip->kw; t++, factor += LANES)
                 even = ints_multiply_add(even, factors_from_codes(column + t * step), factors_load(factor));
         }
-        sink_store(&sink, ints_add(even, odd), first);
+        if (sink.form == FIXED_SINGLE)
+            sink_store_fixed(&sink, ints_add(even, odd), first);
+        else if (sink.form == FIXED_NONE)
+            sink_store(&sink, ints_add(even, odd), first);
+        else
+            sink_store_double(&sink, ints_add(even, odd), first);
     }
 }
 
@@ -362,8 +441,8 @@ static void output_row(const struct depthwise *depthwise, const int8_t *const *r
     const struct anynpu_conv *conv = depthwise->conv;
     strip_function *run = strip_for(conv);
     const size_t pixels = pixels_at_once(conv), height = ring_height(conv);
-    struct strip strip = {.epilogue = &conv->epilogue, .height = height, .kw = conv->kw, .stride = conv->sw, .dilation = conv->dw,
-                          .channels = conv->cout};
+    struct strip strip = {.epilogue = &conv->epilogue, .form = depthwise->form, .fixed_stride = padded_channels(conv),
+                          .height = height, .kw = conv->kw, .stride = conv->sw, .dilation = conv->dw, .channels = conv->cout};
     for (size_t first = 0; first < conv->ow; first += pixels) {
         const size_t last = conv->ow - first < pixels ? conv->ow : first + pixels;
         for (size_t c = 0; c < conv->cout; c += LANES) {
@@ -371,6 +450,7 @@ static void output_row(const struct depthwise *depthwise, const int8_t *const *r
                 strip.rows[r] = rows[r] + ROWS_TOGETHER * c;
             strip.factors = depthwise->factors + c * height * conv->kw;
             strip.bias = ints_load(depthwise->bias + c);
+            strip.fixed = depthwise->fixed + c;
             strip.residual = residual == NULL ? NULL : residual + c;
             strip.y = y + c;
             strip.channel = c;
@@ -389,7 +469,7 @@ static void depthwise_run(const struct anynpu_conv *conv, const void *packed, co
     struct ring ring = ring_of(&depthwise, scratch);
     const size_t height = ring_height(conv), y_row = conv->ow * conv->cout;
     const int8_t *rows[MAX_KERNEL];
-    if (conv->epilogue.residual_multiplier == NULL)
+    if (!fixed_has_residual(&conv->epilogue))
         residual = NULL;
     fill_padding(&depthwise, scratch);
     for (size_t row = first_row; row < last_row; row++) {

@@ -44,6 +44,10 @@ INLINE floats floats_div(floats a, floats b) { return _mm256_div_ps(a, b); }
 INLINE floats floats_min(floats a, floats b) { return _mm256_min_ps(a, b); }
 INLINE floats floats_max(floats a, floats b) { return _mm256_max_ps(a, b); }
 
+INLINE floats floats_fma(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
+INLINE ints ints_from_magic(floats a) { return _mm256_sub_epi32(_mm256_castps_si256(a), _mm256_set1_epi32(0x4b400000)); }
+INLINE void ints_store(int32_t *target, ints a) { _mm256_storeu_si256((__m256i *)target, a); }
+
 INLINE floats floats_scale_negative(floats a, floats slope)
 {
     return _mm256_blendv_ps(a, _mm256_mul_ps(a, slope), _mm256_cmp_ps(a, _mm256_setzero_ps(), _CMP_LT_OQ));

@@ -4,6 +4,7 @@
 
 #include "channel_tables.h"
 #include "engine.h"
+#include "fixed_forms.h"
 
 /* What turns a scaled sum into a code, for LANES channels. */
 struct finish {
@@ -52,6 +53,47 @@ INLINE ints finish_codes(const struct finish *finish, floats f)
     return ints_add(ints_round(f), finish->zero);
 }
 
+/* The chip's rule for LANES channels, in the form FIXED_SINGLE of fixed_forms.h. */
+struct fixed_lanes {
+    floats first, second, offset; /* factors of the stages; FIXED_MAGIC with the zero point */
+    floats low, high;             /* of a code, with FIXED_MAGIC */
+};
+
+/* Their numbers as arrays, one after the other, each of so many floats. */
+enum { FIXED_ARRAYS = 5 };
+
+static inline void fixed_fill(const struct anynpu_epilogue *e, size_t channel, size_t count, float *arrays, size_t stride)
+{
+    for (size_t i = 0; i < count; i++) {
+        arrays[i] = (float)fixed_channel_factor(e->fixed, channel + i);
+        arrays[stride + i] = (float)fixed_output_factor(e->fixed, channel + i);
+        arrays[2 * stride + i] = FIXED_MAGIC + (float)e->zero_point[channel + i];
+        arrays[3 * stride + i] = FIXED_MAGIC + (float)fixed_low_code(e, channel + i);
+        arrays[4 * stride + i] = FIXED_MAGIC + (float)fixed_high_code(e, channel + i);
+    }
+}
+
+INLINE struct fixed_lanes fixed_lanes_load(const float *arrays, size_t stride)
+{
+    const struct fixed_lanes lanes = {floats_load(arrays), floats_load(arrays + stride), floats_load(arrays + 2 * stride),
+                                      floats_load(arrays + 3 * stride), floats_load(arrays + 4 * stride)};
+    return lanes;
+}
+
+/* RNE(a * factor) */
+INLINE floats fixed_stage(floats a, floats factor)
+{
+    const floats magic = floats_set(FIXED_MAGIC);
+    return floats_sub(floats_fma(a, factor, magic), magic);
+}
+
+/* The second stage. */
+INLINE ints fixed_finish(const struct fixed_lanes *lanes, floats t)
+{
+    const floats code = floats_fma(t, lanes->second, lanes->offset);
+    return ints_from_magic(floats_min(floats_max(code, lanes->low), lanes->high));
+}
+
 static inline void translate_codes(int8_t *y, size_t rows, size_t stride, size_t count, const int8_t *table)
 {
     translate_rows(table, y, stride, y, stride, count, rows);
@@ -78,8 +120,6 @@ static inline void translate_channels(const int8_t *table, const int32_t *row, c
 /* Whether codes are int8 and the limits above are exact in float32. */
 static inline int epilogue_fits(const struct anynpu_epilogue *e, size_t channels)
 {
-    if (e->fixed != NULL)
-        return 0;
     for (size_t c = 0; c < channels; c++)
         if (e->zero_point[c] < -(1 << 22) || e->zero_point[c] > 1 << 22 || e->low[c] < INT8_MIN || e->high[c] > INT8_MAX ||
             e->low[c] > e->high[c])

@@ -54,6 +54,17 @@ INLINE floats floats_div(floats a, floats b) { return BOTH(floats, vdivq_f32, a,
 INLINE floats floats_min(floats a, floats b) { return BOTH(floats, vminq_f32, a, b); }
 INLINE floats floats_max(floats a, floats b) { return BOTH(floats, vmaxq_f32, a, b); }
 
+INLINE floats floats_fma(floats a, floats b, floats c)
+{
+    return (floats){vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)};
+}
+INLINE ints ints_from_magic(floats a) { return (ints){vreinterpretq_s32_f32(a.low), vreinterpretq_s32_f32(a.high)}; }
+INLINE void ints_store(int32_t *target, ints a)
+{
+    vst1q_s32(target, a.low);
+    vst1q_s32(target + 4, a.high);
+}
+
 INLINE float32x4_t scale_negative(float32x4_t a, float32x4_t slope) { return vbslq_f32(vcltzq_f32(a), vmulq_f32(a, slope), a); }
 INLINE floats floats_scale_negative(floats a, floats slope) { return BOTH(floats, scale_negative, a, slope); }
 

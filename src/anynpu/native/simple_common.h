@@ -9,14 +9,17 @@
 #include "lanes_epilogue.h"
 
 #define BLOCK_CODES 8192 /* what goes through several steps does so in pieces that stay in the first-level cache */
-#define AXES 6
-#define CHANNEL_AXIS (AXES - 1)
-#define SHORTEST_RUN 16 /* elements below which plain C is as good */
 #define RESIZE_BITS 11
 
 static size_t smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+/* The farthest that a code can be from a zero point. */
+static double farthest(int32_t zero)
+{
+    return 128.0 + fabs((double)zero);
 }
 
 /* memcpy is a call; rows of a few channels are not worth one. */
@@ -35,287 +38,7 @@ static void simple_table(const struct anynpu_table *table, const int8_t *x, int8
         translate_channels(table->table, table->row, x, channels, y, channels, channels, table->count / channels);
 }
 
-/* ---- binary ---- */
-
-/* How an operand moves while the output goes through a dense block of pixels times channels. */
-enum pattern { PATTERN_NONE, PATTERN_DENSE, PATTERN_CHANNELS, PATTERN_SCALAR };
-
-struct operand {
-    enum pattern pattern;
-    const size_t *strides;
-    const int32_t *zero;
-    const float *multiplier;
-    const int8_t *codes; /* of the block at hand */
-};
-
-/* The output as blocks of pixels times channels: outer axes are those before split. */
-struct blocks {
-    const struct anynpu_binary *binary;
-    struct operand left, right;
-    size_t split, pixels, channels;
-    int uniform; /* all channels have the same numbers */
-};
-
-static size_t extent(const size_t *shape, size_t first, size_t last)
-{
-    size_t product = 1;
-    for (size_t axis = first; axis < last; axis++)
-        product *= shape[axis];
-    return product;
-}
-
-static enum pattern pattern_of(const size_t *shape, const size_t *strides, size_t split)
-{
-    int dense = 1, channels = 1, scalar = 1;
-    size_t dense_stride = 1;
-    for (size_t axis = AXES; axis-- > split;) {
-        if (shape[axis] > 1) {
-            dense &= strides[axis] == dense_stride;
-            scalar &= strides[axis] == 0;
-            channels &= strides[axis] == (axis == CHANNEL_AXIS ? 1 : 0);
-        }
-        dense_stride *= shape[axis];
-    }
-    return dense ? PATTERN_DENSE : scalar ? PATTERN_SCALAR : channels ? PATTERN_CHANNELS : PATTERN_NONE;
-}
-
-/* As few and as large blocks as the patterns allow. */
-static struct blocks blocks_of(const struct anynpu_binary *binary)
-{
-    struct blocks blocks = {
-        .binary = binary,
-        .left = {.strides = binary->a_strides, .zero = binary->a_zero, .multiplier = binary->a_multiplier},
-        .right = {.strides = binary->b_strides, .zero = binary->b_zero, .multiplier = binary->b_multiplier},
-    };
-    for (; blocks.split < AXES; blocks.split++) {
-        blocks.left.pattern = pattern_of(binary->shape, binary->a_strides, blocks.split);
-        blocks.right.pattern = pattern_of(binary->shape, binary->b_strides, blocks.split);
-        if (blocks.left.pattern != PATTERN_NONE && blocks.right.pattern != PATTERN_NONE)
-            break;
-    }
-    blocks.channels = binary->shape[CHANNEL_AXIS];
-    blocks.pixels = blocks.split < AXES ? extent(binary->shape, blocks.split, CHANNEL_AXIS) : 1;
-    return blocks;
-}
-
-static int simple_binary_fits(const struct anynpu_binary *binary)
-{
-    const struct blocks blocks = blocks_of(binary);
-    return blocks.split < AXES && blocks.pixels * blocks.channels >= SHORTEST_RUN &&
-           binary->epilogue.residual_multiplier == NULL && epilogue_fits(&binary->epilogue, blocks.channels);
-}
-
-static int same_ints(const int32_t *values, size_t count)
-{
-    for (size_t i = 1; i < count; i++)
-        if (values[i] != values[0])
-            return 0;
-    return 1;
-}
-
-static int same_floats(const float *values, size_t count)
-{
-    for (size_t i = 1; values != NULL && i < count; i++)
-        if (values[i] != values[0])
-            return 0;
-    return 1;
-}
-
-static int is_uniform(const struct anynpu_binary *binary, size_t channels)
-{
-    const struct anynpu_epilogue *e = &binary->epilogue;
-    return e->row == NULL && same_ints(binary->a_zero, channels) && same_ints(binary->b_zero, channels) &&
-           same_floats(binary->a_multiplier, channels) && same_floats(binary->b_multiplier, channels) &&
-           same_ints(e->zero_point, channels) && same_ints(e->low, channels) && same_ints(e->high, channels) &&
-           same_floats(e->slope, channels);
-}
-
-/* The numbers of LANES channels. */
-struct binary_lanes {
-    ints left_zero, right_zero;
-    floats left_multiplier, right_multiplier, product_multiplier;
-    struct finish finish;
-};
-
-INLINE struct binary_lanes binary_lanes_load(const struct blocks *blocks, size_t channel)
-{
-    const struct binary_lanes lanes = {
-        .left_zero = ints_load(blocks->left.zero + channel),
-        .right_zero = ints_load(blocks->right.zero + channel),
-        .left_multiplier = floats_load(blocks->left.multiplier + channel),
-        .right_multiplier = floats_load(blocks->right.multiplier + channel),
-        .product_multiplier = floats_load(blocks->binary->a_multiplier + channel),
-        .finish = finish_load(&blocks->binary->epilogue, channel),
-    };
-    return lanes;
-}
-
-INLINE struct binary_lanes binary_lanes_set(const struct blocks *blocks)
-{
-    const struct binary_lanes lanes = {
-        .left_zero = ints_set(blocks->left.zero[0]),
-        .right_zero = ints_set(blocks->right.zero[0]),
-        .left_multiplier = floats_set(blocks->left.multiplier[0]),
-        .right_multiplier = floats_set(blocks->right.multiplier[0]),
-        .product_multiplier = floats_set(blocks->binary->a_multiplier[0]),
-        .finish = finish_set(&blocks->binary->epilogue),
-    };
-    return lanes;
-}
-
-/* An operand's share: the difference to its zero point, scaled but for a product. */
-INLINE floats term(const int kind, const int8_t *codes, ints zero, floats multiplier)
-{
-    const floats difference = floats_from_ints(ints_sub(ints_from_codes(codes), zero));
-    return kind == ANYNPU_MUL ? difference : floats_mul(difference, multiplier);
-}
-
-INLINE floats combine(const int kind, floats left, floats right, floats product_multiplier)
-{
-    switch (kind) {
-    case ANYNPU_ADD:
-        return floats_add(left, right);
-    case ANYNPU_SUB:
-        return floats_sub(left, right);
-    case ANYNPU_MUL:
-        return floats_mul(floats_mul(left, right), product_multiplier);
-    case ANYNPU_MAX:
-        return floats_max(left, right);
-    default:
-        return floats_min(left, right);
-    }
-}
-
-/* Vectors of up to LANES elements; from one to the next the operands and the output move by their steps. */
-struct vectors {
-    const int8_t *left, *right;
-    int8_t *y;
-    size_t left_step, right_step, y_step;
-    size_t vectors, count;
-};
-
-/* The structures come by value: a store of codes may be to anywhere, and what it could change would be loaded again each time. */
-INLINE void binary_vectors(const int kind, const int right_stays, const struct binary_lanes lanes, struct vectors v)
-{
-    const floats constant = term(kind, v.right, lanes.right_zero, lanes.right_multiplier);
-    for (; v.vectors > 0; v.vectors--, v.left += v.left_step, v.right += v.right_step, v.y += v.y_step) {
-        const floats left = term(kind, v.left, lanes.left_zero, lanes.left_multiplier);
-        const floats right = right_stays ? constant : term(kind, v.right, lanes.right_zero, lanes.right_multiplier);
-        codes_store(v.y, finish_codes(&lanes.finish, combine(kind, left, right, lanes.product_multiplier)), v.count);
-    }
-}
-
-#define BINARY_CASE(kind)                                                                                                      \
-    case kind:                                                                                                                 \
-        if (v->right_step == 0)                                                                                                \
-            binary_vectors(kind, 1, *lanes, *v);                                                                               \
-        else                                                                                                                   \
-            binary_vectors(kind, 0, *lanes, *v);                                                                               \
-        break;
-
-static void binary_run(int32_t kind, const struct binary_lanes *lanes, const struct vectors *v)
-{
-    switch (kind) {
-        BINARY_CASE(ANYNPU_ADD)
-        BINARY_CASE(ANYNPU_SUB)
-        BINARY_CASE(ANYNPU_MUL)
-        BINARY_CASE(ANYNPU_MAX)
-        BINARY_CASE(ANYNPU_MIN)
-    }
-}
-
-/* A block whose elements all have the same numbers: one run of vectors, and a shorter one at the end. */
-static void binary_flat(const struct blocks *blocks, int8_t *y, size_t count)
-{
-    const struct binary_lanes lanes = binary_lanes_set(blocks);
-    const size_t left_step = blocks->left.pattern == PATTERN_DENSE ? LANES : 0;
-    const size_t right_step = blocks->right.pattern == PATTERN_DENSE ? LANES : 0;
-    const size_t whole = count / LANES;
-    struct vectors v = {blocks->left.codes, blocks->right.codes, y, left_step, right_step, LANES, whole, LANES};
-    binary_run(blocks->binary->kind, &lanes, &v);
-    if (count % LANES == 0)
-        return;
-    v = (struct vectors){v.left + whole * left_step, v.right + whole * right_step, y + whole * LANES, 0, 0, 0, 1, count % LANES};
-    binary_run(blocks->binary->kind, &lanes, &v);
-}
-
-/* Vectors of channels, each down the pixels. */
-static void binary_pixels(const struct blocks *blocks, int8_t *y, size_t pixels)
-{
-    const size_t channels = blocks->channels;
-    const struct operand *left = &blocks->left, *right = &blocks->right;
-    for (size_t c = 0; c < channels; c += LANES) {
-        const struct binary_lanes lanes = binary_lanes_load(blocks, c);
-        const struct vectors v = {
-            .left = left->codes + (left->pattern == PATTERN_SCALAR ? 0 : c),
-            .right = right->codes + (right->pattern == PATTERN_SCALAR ? 0 : c),
-            .y = y + c,
-            .left_step = left->pattern == PATTERN_DENSE ? channels : 0,
-            .right_step = right->pattern == PATTERN_DENSE ? channels : 0,
-            .y_step = channels,
-            .vectors = pixels,
-            .count = channels - c,
-        };
-        binary_run(blocks->binary->kind, &lanes, &v);
-    }
-}
-
-/* One block of the output, in pieces, each with its table before the next begins. */
-static void binary_block(struct blocks *blocks, int8_t *y)
-{
-    const struct anynpu_epilogue *e = &blocks->binary->epilogue;
-    const int flat =
-        blocks->uniform && blocks->left.pattern != PATTERN_CHANNELS && blocks->right.pattern != PATTERN_CHANNELS;
-    const size_t channels = flat ? 1 : blocks->channels, pixels = flat ? blocks->pixels * blocks->channels : blocks->pixels;
-    const size_t at_once = BLOCK_CODES / channels + 1;
-    for (size_t first = 0; first < pixels; first += at_once) {
-        const size_t count = smaller(at_once, pixels - first);
-        if (flat)
-            binary_flat(blocks, y, count);
-        else
-            binary_pixels(blocks, y, count);
-        if (e->table != NULL)
-            translate_channels(e->table, e->row, y, channels, y, channels, channels, count);
-        blocks->left.codes += blocks->left.pattern == PATTERN_DENSE ? count * channels : 0;
-        blocks->right.codes += blocks->right.pattern == PATTERN_DENSE ? count * channels : 0;
-        y += count * channels;
-    }
-}
-
-/* The operand's codes in a block; a scalar is spread over a vector. */
-static const int8_t *block_codes(const struct blocks *blocks, const struct operand *operand, const int8_t *codes, size_t block,
-                                 int8_t spread[LANES])
-{
-    const size_t *shape = blocks->binary->shape;
-    for (size_t axis = blocks->split; axis-- > 0; block /= shape[axis])
-        codes += block % shape[axis] * operand->strides[axis];
-    if (operand->pattern != PATTERN_SCALAR)
-        return codes;
-    memset(spread, codes[0], LANES);
-    return spread;
-}
-
-static void simple_binary(const struct anynpu_binary *binary, const int8_t *a, const int8_t *b, int8_t *y)
-{
-    struct blocks blocks = blocks_of(binary);
-    const size_t count = extent(binary->shape, 0, blocks.split), size = blocks.pixels * blocks.channels;
-    int8_t left_spread[LANES], right_spread[LANES];
-    blocks.uniform = blocks.pixels > 1 && is_uniform(binary, blocks.channels);
-    if (blocks.left.pattern != PATTERN_DENSE && blocks.right.pattern == PATTERN_DENSE && binary->kind != ANYNPU_SUB) {
-        /* all but the difference commute, and an operand that stays is cheaper on the right */
-        const struct operand left = blocks.left;
-        const int8_t *codes = a;
-        blocks.left = blocks.right;
-        blocks.right = left;
-        a = b;
-        b = codes;
-    }
-    for (size_t block = 0; block < count; block++) {
-        blocks.left.codes = block_codes(&blocks, &blocks.left, a, block, left_spread);
-        blocks.right.codes = block_codes(&blocks, &blocks.right, b, block, right_spread);
-        binary_block(&blocks, y + block * size);
-    }
-}
+#include "binary_common.h"
 
 /* ---- pooling ---- */
 
@@ -397,9 +120,33 @@ static void max_row(const struct pool_row *row)
     }
 }
 
+/* A number with FIXED_MAGIC. */
+INLINE floats with_magic(const int32_t *numbers)
+{
+    return floats_add(floats_from_ints(ints_load(numbers)), floats_set(FIXED_MAGIC));
+}
+
+/* The second stage of the chip's rule, with a factor for the number of elements. */
+INLINE ints average_codes(const struct anynpu_pool *pool, const struct window *window, floats sum, size_t channel)
+{
+    const struct anynpu_epilogue *e = &pool->epilogue;
+    const double factor = fixed_factor(pool->divisor_multiplier[window->count], pool->divisor_shift[window->count]);
+    const struct fixed_lanes lanes = {.second = floats_set((float)factor),
+                                      .offset = with_magic(e->zero_point + channel),
+                                      .low = with_magic(e->low + channel),
+                                      .high = with_magic(e->high + channel)};
+    return fixed_finish(&lanes, sum);
+}
+
 /* The epilogue but for its table. */
 INLINE void average_store(const struct anynpu_pool *pool, const struct window *window, ints sum, size_t channel, int8_t *y)
 {
+    if (pool->epilogue.fixed != NULL) {
+        const ints zeros = ints_mul(ints_set((int32_t)(window->rows * window->columns)), ints_load(pool->input_zero + channel));
+        const ints codes = average_codes(pool, window, floats_from_ints(ints_sub(sum, zeros)), channel);
+        codes_store(y + channel, codes, pool->c - channel);
+        return;
+    }
     const struct finish finish = finish_load(&pool->epilogue, channel);
     const ints zeros = ints_mul(ints_set((int32_t)(window->rows * window->columns)), ints_load(pool->input_zero + channel));
     const floats multiplier = floats_div(floats_load(pool->epilogue.multiplier + channel), floats_set((float)window->count));
@@ -446,11 +193,34 @@ static void average_row(const struct pool_row *row)
         translate_channels(e->table, e->row, row->y, pool->c, row->y, pool->c, pool->c, pool->ow);
 }
 
+/* Whether the second stage is exact in float32 (fixed_forms.h): sums and results are small enough. */
+static int fixed_pool_fits(const struct anynpu_pool *pool)
+{
+    const size_t counts = pool->kh * pool->kw;
+    double sum = 0.0, zero = 0.0;
+    for (size_t c = 0; c < pool->c; c++) {
+        if (!fixed_channel_fits(&pool->epilogue, c))
+            return 0;
+        sum = fmax(sum, (double)counts * farthest(pool->input_zero[c]));
+        zero = fmax(zero, fabs((double)pool->epilogue.zero_point[c]));
+    }
+    if (sum > FIXED_MAX_SUM)
+        return 0;
+    for (size_t count = 1; count <= counts; count++) {
+        const int32_t multiplier = pool->divisor_multiplier[count], shift = pool->divisor_shift[count];
+        if (!fixed_within(multiplier, 0, 1 << 20) || !fixed_within(shift, 0, 31) ||
+            sum * fixed_factor(multiplier, shift) + zero + 1.0 > FIXED_MAX_RESULT)
+            return 0;
+    }
+    return 1;
+}
+
 static int simple_pool_fits(const struct anynpu_pool *pool)
 {
     const size_t largest = 1 << 23; /* elements whose sum, and whose number as a float, are exact */
     return pool->kh <= largest && pool->kw <= largest && pool->kh * pool->kw <= largest &&
-           (!pool->average || epilogue_fits(&pool->epilogue, pool->c));
+           (!pool->average ||
+            (pool->epilogue.fixed != NULL ? fixed_pool_fits(pool) : epilogue_fits(&pool->epilogue, pool->c)));
 }
 
 static void simple_pool(const struct anynpu_pool *pool, const int8_t *x, int8_t *y, size_t first_row, size_t last_row)

@@ -20,19 +20,30 @@ FIXED = (*PRODUCTS, "add", "sub", "mul", "max", "min", "pool_average", "pool_glo
 """The operators that have such a form, by the names of their builders."""
 
 NONE = np.zeros(0, np.int32)
+MAX_GAIN = 1000.0
+"""Sums that are all the same would be spread without end; a multiplier has 15 bits."""
 
 
-def with_integers(rng: Rng, made: Case) -> Case:
+Run = Callable[[Case], Array]
+"""Computes a case's only output."""
+
+
+def by_the_oracle(made: Case) -> Array:
+    (values,) = oracle.run(made.op, made.inputs, made.input_specs, made.output_specs)
+    return values
+
+
+def with_integers(rng: Rng, made: Case, run: Run = by_the_oracle) -> Case:
     """The case with integers like those that stand for its epilogue, and its output in the middle of the range."""
-    return _centred(_converted(rng, made))
+    return _centred(_converted(rng, made), run)
 
 
-def _centred(made: Case) -> Case:
+def _centred(made: Case, run: Run) -> Case:
     op = made.op
     assert isinstance(op, Conv | ConvTranspose | Dense | MatMul | Binary | Pool)
     assert isinstance(op.epilogue, FixedPoint)
     bare = replace(op, epilogue=replace(op.epilogue, zero_point=np.zeros(1, np.int32), table=None, table_groups=()))
-    (values,) = oracle.run(bare, made.inputs, made.input_specs, [replace(made.output_specs[0], dtype=DType.INT32)])
+    values = run(replace(made, op=bare, output_specs=(replace(made.output_specs[0], dtype=DType.INT32),)))
     low, high = int(values.min()), int(values.max())
     gain = min(1.0, 210 / max(high - low, 1))
     stage = replace(op.epilogue, zero_point=np.array([-round((low + high) / 2 * gain)], np.int32))
@@ -60,7 +71,7 @@ def _converted(rng: Rng, made: Case) -> Case:
 
 
 def _stage(rng: Rng, epilogue: Epilogue, channels: int) -> FixedPoint:
-    scales = epilogue.multiplier.astype(np.float32)
+    scales = np.minimum(epilogue.multiplier, MAX_GAIN).astype(np.float32)
     largest = float(scales.max())
     multiplier, shift = multiplier_and_shift(largest)
     stage = FixedPoint(

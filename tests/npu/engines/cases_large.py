@@ -17,6 +17,7 @@ from anynpu.npu.engines.reference import execute
 from anynpu.program import Binary, Concat, Conv, ConvTranspose, Dense, Epilogue, MatMul, Pool, Resize, Slice, Table
 from anynpu.tensor import DType, Quantization
 
+from .cases_fixed import with_integers
 from .ingredients import (
     NO_EPILOGUE,
     Array,
@@ -305,6 +306,37 @@ def _grid(source: int, target: int) -> Array:
 
 _large("resize nearest")(functools.partial(_resize, kind="nearest"))
 _large("resize linear")(functools.partial(_resize, kind="linear"))
+
+
+FIXED = (
+    "conv 1x1",
+    "conv 3x3",
+    "conv of any kernel",
+    "conv of groups",
+    "depthwise",
+    "conv transposed",
+    "dense",
+    "matmul",
+    "add",
+    "sub",
+    "mul",
+    "max",
+    "min",
+    "pool average",
+    "pool global",
+)
+"""The operators that also end by the chip's rule."""
+
+
+def _fixed(name: str, build: Callable[[Rng], Case]) -> None:
+    def fixed(rng: Rng) -> Case:
+        return with_integers(rng, build(rng), lambda made: reference_result(made)[0])
+
+    LARGE_BUILDERS[f"{name}, fixed point"] = fixed
+
+
+for _name in FIXED:
+    _fixed(_name, LARGE_BUILDERS[_name])
 
 
 def share_on_rails(outputs: Sequence[Array]) -> float:
