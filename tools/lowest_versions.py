@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import tomllib
+if sys.version_info >= (3, 11):
+    import tomllib
+else:  # pytest brings it there
+    import tomli as tomllib
 
 EXTRAS = ("sim", "vision", "serve", "trace")
 """What users install. The tools of the tests themselves (``test``, ``dev``) may be new."""
 
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?>=(?P<version>[0-9.]+)\s*(;.*)?")
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?>=(?P<version>[0-9.]+)\s*(?P<marker>;.*)?")
 
 
 def lowest_versions(project: Mapping[str, Any]) -> Iterator[str]:
@@ -32,7 +35,7 @@ def lowest_versions(project: Mapping[str, Any]) -> Iterator[str]:
         found = _REQUIREMENT.fullmatch(requirement)
         if found is None:
             raise SystemExit(f"'{requirement}' has no lower bound of the form name>=version")
-        yield f"{found['name']}=={found['version']}"
+        yield f"{found['name']}=={found['version']}{found['marker'] or ''}"
 
 
 def main(path: str) -> None:

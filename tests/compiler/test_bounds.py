@@ -155,3 +155,34 @@ def test_functions_of_honest_size_are_counted_and_accepted() -> None:
     count = bounds._Count(proto)
     count.check()
     assert count._sizes["bomb", "f2"] == (4 * (1 + 4 * (1 + 4)), 2 * 4 * (1 + 4 * (1 + 4)), 3)
+
+
+@pytest.mark.parametrize("place", ["weights", "attribute", "function"])
+def test_a_model_that_is_no_file_names_no_other_file(place: str) -> None:
+    """onnxruntime up to 1.23 would read the file that such a tensor names."""
+    foreign = numpy_helper.from_array(np.ones((3, 3, 1, 1), np.float32), "w")
+    foreign.ClearField("raw_data")
+    foreign.data_location = TensorProto.EXTERNAL
+    foreign.external_data.add(key="location", value="../secret")
+    constant = helper.make_node("Constant", [], ["w"])
+    constant.attribute.add(name="value", type=onnx.AttributeProto.TENSOR).t.CopyFrom(foreign)
+    conv = helper.make_node("Conv", ["x", "w"], ["y"])
+    nodes = [conv] if place == "weights" else [constant, conv]
+    functions = []
+    if place == "function":
+        opsets = [helper.make_opsetid("", 14)]
+        functions = [helper.make_function("own", "Hidden", ["x"], ["y"], nodes, opsets)]
+        nodes = [helper.make_node("Hidden", ["x"], ["y"], domain="own")]
+    shape = [1, 3, 8, 8]
+    graph = helper.make_graph(
+        nodes,
+        "foreign",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [foreign] if place == "weights" else [],
+    )
+    opsets = [helper.make_opsetid("", 14), helper.make_opsetid("own", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, functions=functions)
+    for given in (model, model.SerializeToString()):
+        with pytest.raises(CompileError, match="lie in another file"):
+            anynpu.compile(given, target="rk3588", dtype="fp16")

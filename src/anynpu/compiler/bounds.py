@@ -34,9 +34,13 @@ Size = tuple[int, int, int]
 """Nodes, tensors, and how deep functions call functions."""
 
 
-def check_bounds(proto: Any) -> None:
-    """Refuse a model that stands for too much; reads each part of the file once."""
-    _Count(proto).check()
+def check_bounds(proto: Any, *, complete: bool = True) -> None:
+    """Refuse a model that stands for too much; reads each part of the file once.
+
+    :param complete: the model must hold its weights: what still lies elsewhere is refused, because a library that is handed the model
+        would read whatever file or memory it names
+    """
+    _Count(proto, complete).check()
 
 
 class _Count:
@@ -45,8 +49,9 @@ class _Count:
     Sizes of functions are found once each, callees first, so that the work is that of reading the file.
     """
 
-    def __init__(self, proto: Any) -> None:
+    def __init__(self, proto: Any, complete: bool = True) -> None:
         self._proto = proto
+        self._complete = complete
         self._sparse = 0
         self._functions: dict[Key, Any] = {}
         self._sizes: dict[Key, Size] = {}
@@ -109,10 +114,17 @@ class _Count:
 
     def _constant(self, tensor: Any) -> None:
         _text(tensor.name)
+        if self._complete and tensor.data_location == tensor.EXTERNAL:
+            raise CompileError(
+                f"the weights '{tensor.name}' lie in another file, which only a model that is a file itself can name",
+                hint="pass the path of the .onnx file, with its data files in the same folder",
+            )
         elements = _elements(tensor.dims)
         _require(elements <= MAX_CONSTANT, "elements in one constant", MAX_CONSTANT)
 
     def _sparse_constant(self, sparse: Any) -> None:
+        self._constant(sparse.values)
+        self._constant(sparse.indices)
         self._sparse += _elements(sparse.dims)
         _require(self._sparse <= MAX_CONSTANT, "elements in its sparse constants", MAX_CONSTANT)
 

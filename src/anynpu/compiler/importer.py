@@ -72,7 +72,7 @@ def read_onnx(model: Any, *, external: bool = True) -> Any:
         raise CompileError(
             f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
         )
-    check_bounds(proto)
+    check_bounds(proto, complete=external)
     return proto
 
 
@@ -82,7 +82,7 @@ def _load_file(path: Path, *, external: bool) -> Any:
     if not path.exists():
         raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
     proto = _parse(path.read_bytes(), str(path))
-    check_bounds(proto)
+    check_bounds(proto, complete=False)
     if not external:
         return proto
     try:
