@@ -1,47 +1,85 @@
 """Who may import whom, and what importing the package must not do.
 
-Leaf modules know only each other, the compiler and the software NPU know only leaf modules, surfaces know the
-software NPU and leaf modules, and the command line knows everybody.
+Every module belongs to a room, the folder or module directly in the package that it lies in, and every arrow between rooms is in a table.
+No arrow goes in a circle.
 """
 
 from __future__ import annotations
 
-import ast
+import importlib.util
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-PACKAGE = Path(__file__).parents[1] / "src" / "anynpu"
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "anynpu"
 
-LEAF = "leaf"
-"""The room of every module that lies directly in the package, of the catalogue and of the C sources."""
 
-LEAF_PACKAGES = {"arithmetic", "chips", "convert", "modelfile", "native", "program", "vendors"}
-EXTENSION_MODULES = {"_native", "_rknn", "_vip"}
+def load_tool() -> ModuleType:
+    """What reads the imports, for this test and for the picture in docs/architecture.md."""
+    spec = importlib.util.spec_from_file_location("architecture_page", ROOT / "tools" / "architecture_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = tool  # dataclasses look their module up
+    spec.loader.exec_module(tool)
+    return tool
 
-MAY_IMPORT: dict[str, set[str]] = {
-    LEAF: set(),
-    "timing": {LEAF},
-    "compiler": {LEAF, "timing"},
-    "npu": {LEAF, "timing"},
-    "rknn": {LEAF, "timing", "npu", "session"},
-    "vip": {LEAF, "timing", "npu", "session"},
-    "session": {LEAF, "npu"},
-    "dropin": {LEAF, "npu"},
-    "serve": {LEAF, "npu", "session"},
-    "pages": set(),
-    "profiling": {LEAF, "timing", "npu", "pages"},
-    "comparison": {LEAF, "npu", "compiler", "pages"},
-    "demo": {LEAF, "npu", "compiler", "session", "profiling"},
-    "cli": {LEAF, "timing", "npu", "compiler", "session", "dropin", "serve", "profiling", "comparison", "demo"},
+
+tool = load_tool()
+module_name = tool.module_name
+room_of = tool.room_of
+
+BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable"}
+"""What every room may import: errors, tensors, C kernels, packages that are loaded at first use, files and text of strangers."""
+
+DATA = BASE | {"program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
+"""What describes models and chips, and does nothing by itself."""
+
+DEVICE = DATA | {"timing", "npu"}
+VENDOR = DEVICE | {"session"}
+
+ARROWS: dict[str, set[str]] = {
+    "native": set(),
+    "types": set(),
+    "lifetime": set(),
+    "arrayfile": set(),
+    "printable": set(),
+    "errors": set(),
+    "tensor": set(),
+    "_optional": {"errors"},
+    "program": BASE,
+    "arithmetic": BASE | {"program"},
+    "vendors": BASE | {"arithmetic"},
+    "chips": BASE | {"vendors"},
+    "convert": BASE | {"program", "arithmetic"},
+    "modelfile": BASE | {"program", "arithmetic", "chips", "vendors"},
+    "protocol": BASE | {"modelfile"},
+    "pages": BASE,
+    "reports": BASE | {"program"},
+    "timing": BASE | {"program", "chips", "vendors"},
+    "compiler": DATA | {"timing", "reports"},
+    "npu": DATA | {"timing"},
+    "session": DEVICE | {"protocol"},
+    "rknn": VENDOR,
+    "vip": VENDOR,
+    "dropin": DEVICE,
+    "serve": DEVICE | {"session", "protocol", "pages"},
+    "profiling": DEVICE | {"pages"},
+    "comparison": DEVICE | {"compiler", "profiling", "pages"},
+    "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
+    "cli": DEVICE | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "demo", "pages"},
+    # old names of modules
+    "devices": {"vendors"},
+    "validate": {"modelfile"},
+    "vendorfile": {"modelfile"},
 }
-"""Which rooms each room may import, besides itself."""
+"""Which rooms each room may import, besides itself. Nobody imports a vendor's room: it is found through the list of vendors."""
 
 ONLY_ITS_FACE = {("rknn", "session"), ("vip", "session")}
 """Pairs in which the first may import the second package, but no module inside it."""
@@ -50,7 +88,7 @@ OPTIONAL = {
     *("onnx", "onnxruntime", "cv2", "pyopencl", "typer", "rich"),
     *("httptools", "grpc", "google", "prometheus_client", "opentelemetry", "ray"),
 }
-"""Packages that are loaded at first use. The command line may import its own two at once."""
+"""Packages that are loaded at first use. The command line may import its own two at once, and so may commands of vendors."""
 
 RAY_ROOM = "serve.cluster"
 """Modules in here may import Ray at once, and nothing outside imports them at once."""
@@ -59,64 +97,11 @@ WITH_RAY = {f"anynpu.{RAY_ROOM}.{name}" for name in ("application", "ray_platfor
 """Those that do. Everything else of the room works without."""
 
 
-@dataclass(frozen=True)
-class Import:
-    """One import statement; *lazy* if it stands inside a function, *typing* if only type checkers execute it."""
-
-    target: str
-    line: int
-    lazy: bool
-    typing: bool
-
-
-def module_name(path: Path, package: Path) -> str:
-    parts = (package.name, *path.relative_to(package).with_suffix("").parts)
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-def room_of(module: str) -> str:
-    _, *rest = module.split(".")
-    if rest and rest[0] in MAY_IMPORT:
-        return rest[0]
-    return LEAF
-
-
-def is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
-
-
-def imports_of(path: Path, package: Path, modules: set[str]) -> Iterator[Import]:
-    """All imports of a file, with relative ones resolved; ``from room import name`` is the module *name* where there is one."""
-    module = module_name(path, package)
-    base = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-
-    def visit(node: ast.AST, lazy: bool, typing: bool) -> Iterator[Import]:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield Import(alias.name, node.lineno, lazy, typing)
-        elif isinstance(node, ast.ImportFrom):
-            start = base[: len(base) - node.level + 1] if node.level else []
-            origin = ".".join([*start, *([node.module] if node.module else [])])
-            for alias in node.names:
-                inner = f"{origin}.{alias.name}"
-                yield Import(inner if inner in modules else origin, node.lineno, lazy, typing)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
-            name = node.args[0]
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield Import(".".join(base) + name.value if name.value.startswith(".") else name.value, node.lineno, lazy, typing)
-        lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        typing = typing or is_type_checking(node)
-        for child in ast.iter_child_nodes(node):
-            yield from visit(child, lazy, typing)
-
-    yield from visit(ast.parse(path.read_text(encoding="utf-8"), str(path)), lazy=False, typing=False)
-
-
 def in_ray_room(module: str, package: str) -> bool:
     return f"{module}.".startswith(f"{package}.{RAY_ROOM}.")
 
 
-def complaint(module: str, package: str, found: Import) -> str:
+def complaint(module: str, package: str, found: tool.Import) -> str:
     """What is wrong with one import of *module*; empty if nothing is."""
     room = room_of(module)
     outside, _, _ = found.target.partition(".")
@@ -132,14 +117,13 @@ def complaint(module: str, package: str, found: Import) -> str:
         return f"imports {found.target} at once, which needs Ray"
     if module == package:
         # the public names are loaded on demand from wherever they live
-        eager = not (found.lazy or found.typing)
-        return f"imports {found.target} at once" if eager and room_of(found.target) != LEAF else ""
-    if found.target == package and room not in ("cli", "demo"):
-        return "imports a public name of the package, which hides where it comes from"
+        return "" if found.lazy or found.typing else f"imports {found.target} at once"
+    if found.target == package:
+        return "" if room in ("cli", "demo") else "imports a public name of the package, which hides where it comes from"
     other = room_of(found.target)
-    if other == room or (found.target == package):
+    if other == room:
         return ""
-    if other not in MAY_IMPORT[room]:
+    if other not in ARROWS.get(room, ()):
         return f"{room} must not import {other} ({found.target})"
     if (room, other) in ONLY_ITS_FACE and found.target != f"{package}.{other}":
         return f"{room} must not import the insides of {other} ({found.target})"
@@ -148,16 +132,14 @@ def complaint(module: str, package: str, found: Import) -> str:
 
 def complaints(package: Path) -> list[str]:
     """Everything that is wrong with the imports of a package."""
-    paths = sorted(package.rglob("*.py"))
-    known = {*MAY_IMPORT, *LEAF_PACKAGES, *EXTENSION_MODULES} - {LEAF}
-    modules = {module_name(path, package) for path in paths} | {f"{package.name}.{name}" for name in known}
-    wrong = []
-    for folder in sorted({path.relative_to(package).parts[0] for path in paths if path.parent != package}):
-        if folder not in MAY_IMPORT and folder not in LEAF_PACKAGES:
-            wrong.append(f"{folder}: a room that the table of arrows does not have")
-    for path in paths:
+    files = tool.files_of(package)
+    modules = {module_name(path, package) for path in files}
+    modules |= {f"{package.name}.{name}" for name in (*ARROWS, *tool.EXTENSIONS)}
+    rooms = {room_of(module_name(path, package)) for path in files} - {package.name}
+    wrong = [f"{room}: a room that the table of arrows does not have" for room in sorted(rooms - set(ARROWS))]
+    for path in files:
         module = module_name(path, package)
-        for found in imports_of(path, package, modules):
+        for found in tool.imports_of(path, package, modules):
             reason = complaint(module, package.name, found)
             if reason:
                 wrong.append(f"{path.relative_to(package).as_posix()}:{found.line}: {reason}")
@@ -166,6 +148,33 @@ def complaints(package: Path) -> list[str]:
 
 def test_nobody_imports_whom_it_must_not_know() -> None:
     assert complaints(PACKAGE) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    """Neither in the sources, with imports inside functions and for type checkers, nor by what the table allows."""
+    assert tool.cycle(tool.room_graph(PACKAGE)) == []
+    assert tool.cycle(ARROWS) == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert tool.cycle(tool.module_graph(PACKAGE)) == []
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"npu/a.py": "from ..session import x", "session/x.py": "def f():\n    from ..npu import a"}, ["npu", "session", "npu"]),
+        ({"npu/a.py": "from ..vip import x", "vip/x.py": "if TYPE_CHECKING:\n    from ..npu import a"}, ["npu", "vip", "npu"]),
+        ({"npu/a.py": "from ..vip import x", "vip/x.py": "from . import y", "vip/y.py": ""}, []),
+    ],
+)
+def test_a_circle_is_found(tmp_path: Path, files: dict[str, str], expected: list[str]) -> None:
+    assert tool.cycle(tool.room_graph(written(tmp_path, files))) == expected
+
+
+def test_a_circle_of_modules_is_found(tmp_path: Path) -> None:
+    package = written(tmp_path, {"npu/a.py": "def f():\n    from . import b", "npu/b.py": "from .a import x"})
+    assert tool.cycle(tool.module_graph(package)) == ["anynpu.npu.a", "anynpu.npu.b", "anynpu.npu.a"]
 
 
 def written(folder: Path, files: dict[str, str]) -> Path:
@@ -180,14 +189,17 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("file", "text", "expected"),
     [
-        ("tensor.py", "from .npu import memory", "leaf must not import npu"),
-        ("tensor.py", "def f():\n    from anynpu.npu.memory import Buffer", "leaf must not import npu"),
-        ("tensor.py", "import anynpu.compiler", "leaf must not import compiler"),
-        ("tensor.py", "if TYPE_CHECKING:\n    from .session import Session", "leaf must not import session"),
-        ("tensor.py", "import importlib\nimportlib.import_module('anynpu.npu')", "leaf must not import npu"),
-        ("tensor.py", "import importlib\nimportlib.import_module('.npu', __package__)", "leaf must not import npu"),
-        ("chips/model.py", "from ..compiler import place", "leaf must not import compiler"),
-        ("brand_new.py", "from . import npu", "leaf must not import npu"),
+        ("tensor.py", "from .npu import memory", "tensor must not import npu"),
+        ("tensor.py", "def f():\n    from anynpu.npu.memory import Buffer", "tensor must not import npu"),
+        ("tensor.py", "import anynpu.compiler", "tensor must not import compiler"),
+        ("tensor.py", "if TYPE_CHECKING:\n    from .session import Session", "tensor must not import session"),
+        ("tensor.py", "import importlib\nimportlib.import_module('anynpu.npu')", "tensor must not import npu"),
+        ("tensor.py", "import importlib\nimportlib.import_module('.npu', __package__)", "tensor must not import npu"),
+        ("chips/model.py", "from ..compiler import place", "chips must not import compiler"),
+        ("program.py", "def f():\n    from .modelfile import write", "program must not import modelfile"),
+        ("vendors/devices.py", "from .. import chips", "vendors must not import chips"),
+        ("session/session.py", "from ..serve import options", "session must not import serve"),
+        ("brand_new.py", "", "a room that the table of arrows does not have"),
         ("npu/cores.py", "from ..compiler import graph", "npu must not import compiler"),
         ("npu/engines/native.py", "from ...rknn import software", "npu must not import rknn"),
         ("npu/cores.py", "from ..session import queue", "npu must not import session"),
@@ -233,8 +245,8 @@ def test_a_forbidden_import_is_found(tmp_path: Path, file: str, text: str, expec
 @pytest.mark.parametrize(
     ("file", "text"),
     [
-        ("program.py", "from . import tensor\nfrom .chips import get\nfrom ._native import lib"),
-        ("__init__.py", "from .errors import X\ndef __getattr__(name):\n    from .npu import memory\n    return memory"),
+        ("program.py", "from . import tensor\nfrom ._native import lib\nfrom .errors import X"),
+        ("__init__.py", "def __getattr__(name):\n    from .npu import memory\n    return memory"),
         ("__init__.py", "if TYPE_CHECKING:\n    from .compiler import compile"),
         (
             "npu/engines/native.py",

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from anynpu.inference_protocol import RAW_INPUTS, RAW_OUTPUTS, STREAMED_ANSWER, messages
-from anynpu.raw_contents import MAX_FIELDS, field_of, join_contents, split_contents
+from anynpu.protocol.messages import RAW_INPUTS, RAW_OUTPUTS, STREAMED_ANSWER, messages
+from anynpu.protocol.raw_contents import MAX_FIELDS, field_of, join_contents, split_contents
 
 
 def a_request(contents: list[bytes]) -> bytes:

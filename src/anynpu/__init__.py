@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .compiler import check, compile
+    from .modelfile import CompiledModel as Model
     from .modelfile import read as load
     from .npu import Device
-    from .program import Model
     from .reports import Report, report
     from .session import InferenceSession, make_provider_options
 
@@ -26,7 +26,7 @@ __all__ = ["Device", "InferenceSession", "Model", "Report", "check", "compile", 
 _HOMES = {
     "Device": ("npu", "Device"),
     "InferenceSession": ("session", "InferenceSession"),
-    "Model": ("program", "Model"),
+    "Model": ("modelfile", "CompiledModel"),
     "Report": ("reports", "Report"),
     "check": ("compiler", "check"),
     "compile": ("compiler", "compile"),

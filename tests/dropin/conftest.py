@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
+from anynpu import modelfile
 
 SIDE = 32
 
@@ -80,7 +81,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
         pictures = [rng.integers(0, 256, (1, 3, side, side)).astype(np.float32) for _ in range(3)]
         dataset = [{"images": picture} for picture in pictures]
         model = anynpu.compile(source, chip, dataset=dataset, std=(255, 255, 255), **options)
-        return model.save(folder / f"{name}.rknn")
+        return modelfile.write(model, folder / f"{name}.rknn")
 
     return Models(
         compiled("small", network(20)),

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from rknn.support import picture_model
 
+from anynpu import modelfile
+
 MAX_CALLS = 55
 
 PROGRAM = """
@@ -70,7 +72,7 @@ print(json.dumps(seen))
 @pytest.mark.parametrize("option", ["plain", "timeout"])
 def test_a_run_from_c_makes_few_calls_in_python(way: str, option: str, tmp_path: Path) -> None:
     model = tmp_path / "model.rknn"
-    picture_model().save(model)
+    modelfile.write(picture_model(), model)
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("ANYNPU_", "RKNN_", "COV"))}
     command = [sys.executable, "-c", PROGRAM, str(model), way, option]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from anynpu import modelfile
 from anynpu.errors import DeviceClosed, DeviceMemoryError, ModelError, ModelFormatError
 from anynpu.modelfile import to_bytes, weight_size
 from anynpu.npu import Buffer, Device
@@ -115,7 +116,7 @@ def test_from_a_file_and_from_bytes(device: Device, tmp_path: Path) -> None:
     model = dense_chain()
     x = codes()
     expected = dense_values(model, x)["y"]
-    path = model.save(tmp_path / "chain.rknn")
+    path = modelfile.write(model, tmp_path / "chain.rknn")
     for source in (path, str(path), path.read_bytes()):
         np.testing.assert_array_equal(device.load(source).context().run([x], dequantize=False)[0], expected)
 

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from anynpu import modelfile
 from anynpu.chips import CALLS, QUERIES
 from anynpu.rknn.interface import functions
 
@@ -18,8 +19,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    picture_model().save(tmp_path / "detector.rknn")
-    dynamic_model().save(tmp_path / "dynamic.rknn")
+    modelfile.write(picture_model(), tmp_path / "detector.rknn")
+    modelfile.write(dynamic_model(), tmp_path / "dynamic.rknn")
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs/rknn.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)

@@ -21,7 +21,7 @@ from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE, wait_until
 
 from anynpu.errors import OverloadedError, RequestError, RequestTooLargeError
-from anynpu.inference_protocol import SERVICE
+from anynpu.protocol.messages import SERVICE
 from anynpu.serve import ServeOptions, Server
 from anynpu.serve.body import Body, ChunkedBody
 from anynpu.serve.connection import MAX_HEADERS

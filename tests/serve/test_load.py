@@ -25,7 +25,7 @@ from waiting import PATIENCE, wait_until
 
 from anynpu import _optional
 from anynpu.errors import MissingDependencyError, OverloadedError, ServeError
-from anynpu.inference_protocol import messages
+from anynpu.protocol.messages import messages
 from anynpu.serve import Server
 from anynpu.serve.admission import Admission, Ticket
 from anynpu.tensor import DType, TensorSpec

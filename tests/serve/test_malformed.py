@@ -24,7 +24,7 @@ from session.fake import FakeDevice
 from waiting import PATIENCE, wait_until
 
 from anynpu.errors import RequestError
-from anynpu.inference_protocol import METHODS, SERVICE, messages
+from anynpu.protocol.messages import METHODS, SERVICE, messages
 from anynpu.serve import Server
 from anynpu.serve.rest import parse_infer
 from anynpu.serve.unpack import pieces

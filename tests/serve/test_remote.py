@@ -20,7 +20,7 @@ from anynpu.errors import (
     OverloadedError,
     UnknownModelError,
 )
-from anynpu.inference_protocol import ModelDetails
+from anynpu.protocol.messages import ModelDetails
 from anynpu.serve import ServeOptions, Server
 from anynpu.session import InferenceSession, make_provider_options
 from anynpu.session.remote import parse_address

@@ -24,7 +24,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from session.fake import FakeDevice, feed
 
 from anynpu.errors import MissingDependencyError
-from anynpu.inference_protocol import SERVICE
+from anynpu.protocol.messages import SERVICE
 from anynpu.serve import Server
 from anynpu.serve.traces import STAGES, open_traces, wanted_by_environment
 from anynpu.session import InferenceSession

@@ -72,13 +72,13 @@ for module in pkgutil.walk_packages(anynpu.__path__, "anynpu.", onerror=lambda n
         importlib.import_module(module.name)
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from typer.testing import CliRunner
-from anynpu import chips
+from anynpu import chips, modelfile
 from anynpu.cli.app import app
 from anynpu.vendors import registry
 from npu.builders import dense_chain
 assert [vendor.name for vendor in registry.built_in()] == [{other.name!r}]
 assert chips.names()[0] == {other.chips[0].name!r}
-model = dataclasses.replace(dense_chain(), chip={other.chips[0].name!r}).save({str(tmp_path / "model.bin")!r})
+model = modelfile.write(dataclasses.replace(dense_chain(), chip={other.chips[0].name!r}), {str(tmp_path / "model.bin")!r})
 with anynpu.InferenceSession(model, device="sim") as session:
     shapes = {{entry.name: entry.shape for entry in session.get_inputs()}}
     session.run(None, {{name: np.zeros(shape, np.float32) for name, shape in shapes.items()}})

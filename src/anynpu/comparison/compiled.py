@@ -21,7 +21,7 @@ from ..npu.control import RunControl
 from ..npu.engines.base import BoundProgram, Engine, Executable
 from ..npu.engines.choice import choose_engine
 from ..npu.inputs import interpret
-from ..npu.loaded import shape_set as find_shape_set
+from ..npu.resident import shape_set as find_shape_set
 from ..program import Custom, Dense, Float, FloatOp, Layer, MemoryPlan, Model, Program
 from ..tensor import DType, Layout, TensorSpec
 from .subject import InputSpec, Outcome, Sample, Subject, Unit

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import chips
 from ..errors import CompileError, TensorNameError
+from ..modelfile import CompiledModel
 from ..program import Model, Program
 from ..reports import Report, report
 from ..tensor import DType
@@ -69,7 +70,7 @@ def compile(
     quantizer: str = "anynpu",
     ranges: GivenRanges | None = None,
     progress: Progress | None = None,
-) -> Model:
+) -> CompiledModel:
     """Compile an ONNX model for one chip.
 
     :param model: path, bytes or onnx.ModelProto; opset 7 or later
@@ -187,7 +188,7 @@ def compile(
             )
         programs.append(lower(entry.graph, steps, chip, quantization, kind, toolkit=toolkit))
     _tell(progress, "lowering", len(prepared), len(prepared))
-    return Model(
+    return CompiledModel(
         chip=chip.name,
         dtype=kind.name,
         programs=tuple(programs),

@@ -15,7 +15,7 @@ import anynpu
 
 from .. import _optional
 from ..errors import MissingDependencyError
-from ..program import Model
+from ..modelfile import CompiledModel
 from .boxes import captioned, draw_boxes, find_boxes, side_by_side
 from .pages import PAGE_SIZE, Grain, page
 
@@ -80,7 +80,7 @@ def calibration_pages(folder: Path, count: int, grain: Grain = Grain.COLOR) -> P
 
 def compile_detector(
     detector: Path, pages: Path, target: str, count: int, progress: Callable[[str, int, int | None], None] | None = None
-) -> Model:
+) -> CompiledModel:
     """The detector as an int8 model for *target*, calibrated with the first *count* pictures of *pages*."""
     return anynpu.compile(
         detector,
@@ -94,7 +94,7 @@ def compile_detector(
     )
 
 
-def compare(detector: Path, model: Model, grain: Grain = Grain.COLOR) -> Comparison:
+def compare(detector: Path, model: CompiledModel, grain: Grain = Grain.COLOR) -> Comparison:
     """Run both models on the held-out pages."""
     options = _optional.onnxruntime().SessionOptions()
     options.log_severity_level = 3

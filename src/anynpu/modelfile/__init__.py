@@ -12,6 +12,7 @@ The room, from the outside in:
 
 from .file import (
     VERSION,
+    CompiledModel,
     Encoded,
     FileKind,
     WeightlessModel,
@@ -29,6 +30,7 @@ from .file import (
 )
 
 __all__ = [
+    "CompiledModel",
     "Encoded",
     "FileKind",
     "VERSION",

@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +38,7 @@ from .validate import validate_model
 from .vendorfile import refuse_vendor_model
 
 __all__ = [
+    "CompiledModel",
     "Encoded",
     "FileKind",
     "VERSION",
@@ -57,6 +58,8 @@ __all__ = [
 
 Array = npt.NDArray[Any]
 
+_ModelT = TypeVar("_ModelT", bound=Model)
+
 TWIN_SUFFIX = ".anynpu"
 """What the software NPU runs in place of a vendor's file ends in this."""
 
@@ -74,7 +77,20 @@ _TAKE_WEIGHTS = "take the weights of the model it was written with"
 
 
 @dataclass(frozen=True, eq=False)
-class WeightlessModel(Model):
+class CompiledModel(Model):
+    """A model that can be saved: what the compiler makes and what :func:`read` gives.
+
+    >>> model = anynpu.compile("det.onnx", target="rk3588", dtype="fp16")    # doctest: +SKIP
+    >>> model.save("det.rknn")                                              # doctest: +SKIP
+    """
+
+    def save(self, path: str | os.PathLike[str], *, remove_weight: bool = False) -> Path:
+        """Write the model file and return its path."""
+        return write(self, path, remove_weight=remove_weight)
+
+
+@dataclass(frozen=True, eq=False)
+class WeightlessModel(CompiledModel):
     """A model whose weights were left out. Its arrays have type and shape and take no memory; :func:`attach_weights` fills them.
 
     :ivar weight_size: bytes of the weights
@@ -160,7 +176,7 @@ def to_bytes(model: Model, *, remove_weight: bool = False) -> bytes:
     return b"".join(_pieces(model, encode(model, remove_weight=remove_weight)))
 
 
-def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) -> Model:
+def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) -> CompiledModel:
     """Read a model file.
 
     From a path the file is mapped, and the model's arrays are views of the mapping, which lives as long as they do. Bytes are copied.
@@ -179,7 +195,7 @@ def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) 
         raise type(error)(f"{contents.name}: {error.message}", hint=error.hint) from None
 
 
-def read_or_twin(source: Source) -> Model:
+def read_or_twin(source: Source) -> CompiledModel:
     """Read a model file; for one that a vendor's tool compiled, read its *twin*: the same model beside it, as ``NAME.anynpu``.
 
     :raises VendorModelError: it is a vendor's file and there is no twin
@@ -219,7 +235,7 @@ def encode(model: Model, *, remove_weight: bool = False) -> Encoded:
     return Encoded(header, () if left_out else store.arrays, size, digest, left_out)
 
 
-def decode(header: Buffer, weights: Buffer | None, *, verify: bool = True) -> Model:
+def decode(header: Buffer, weights: Buffer | None, *, verify: bool = True) -> CompiledModel:
     """Put a model together whose arrays are views of *weights*; without weights it is a :class:`WeightlessModel`.
 
     :param weights: memory of at least the size that the header says, at a multiple of 64
@@ -227,7 +243,7 @@ def decode(header: Buffer, weights: Buffer | None, *, verify: bool = True) -> Mo
     return _assemble(_parse(memoryview(header)), weights, verify)
 
 
-def _assemble(document: dict[str, Any], weights: Buffer | None, verify: bool) -> Model:
+def _assemble(document: dict[str, Any], weights: Buffer | None, verify: bool) -> CompiledModel:
     size, digest = _weight_record(document)
     memory = None
     if weights is not None:
@@ -241,10 +257,10 @@ def _assemble(document: dict[str, Any], weights: Buffer | None, verify: bool) ->
     except Mismatch as mismatch:
         raise ModelFormatError(f"{mismatch}", hint=_COMPILE_AGAIN) from None
     validate_model(model, contents=memory is not None)
-    if memory is not None:
-        return replace(model, weightless=False)
     kept = {field.name: getattr(model, field.name) for field in fields(Model)}
-    kept["weightless"] = True
+    kept["weightless"] = memory is None
+    if memory is not None:
+        return CompiledModel(**kept)
     return WeightlessModel(**kept, weight_size=size, weight_digest=digest, weight_offsets=tuple(loader.offsets))
 
 
@@ -255,7 +271,7 @@ def weight_size(model: Model) -> int:
     return _layout(model).size
 
 
-def place_weights(model: Model, buffer: Buffer) -> Model:
+def place_weights(model: _ModelT, buffer: Buffer) -> _ModelT:
     """Copy the weights into memory of the caller and return the model whose arrays are views of it.
 
     :param buffer: writable, of at least :func:`weight_size` bytes, at a multiple of 64
@@ -266,7 +282,7 @@ def place_weights(model: Model, buffer: Buffer) -> Model:
     return _viewing(model, memory, store.offsets)
 
 
-def attach_weights(model: Model, buffer: Buffer, *, verify: bool = True) -> Model:
+def attach_weights(model: Model, buffer: Buffer, *, verify: bool = True) -> CompiledModel:
     """The model with weights that are in *buffer* already: another context's, placed there by :func:`place_weights`.
 
     :param model: read from a file that was written without weights
@@ -279,12 +295,12 @@ def attach_weights(model: Model, buffer: Buffer, *, verify: bool = True) -> Mode
         raise ModelFormatError(_WRONG_WEIGHTS, hint=_TAKE_WEIGHTS)
     kept = {field.name: getattr(model, field.name) for field in fields(Model)}
     kept["weightless"] = False
-    attached = _viewing(Model(**kept), memory, model.weight_offsets)
+    attached = _viewing(CompiledModel(**kept), memory, model.weight_offsets)
     validate_model(attached)
     return attached
 
 
-def _viewing(model: Model, memory: memoryview, offsets: Iterable[int]) -> Model:
+def _viewing(model: _ModelT, memory: memoryview, offsets: Iterable[int]) -> _ModelT:
     places = iter(offsets)
     return map_arrays(model, lambda array: np.ndarray(array.shape, array.dtype, memory, next(places)))
 
@@ -437,7 +453,7 @@ def _pieces(model: Model, encoded: Encoded) -> Iterator[Buffer]:
     return pack(_magic(model.chip), sections)
 
 
-def _read(contents: Contents, weights: Buffer | None, verify: bool) -> Model:
+def _read(contents: Contents, weights: Buffer | None, verify: bool) -> CompiledModel:
     data = contents.data
     vendor, form = vendor_of(data) or (None, None)
     if vendor is not None and form is not None:

@@ -28,8 +28,8 @@ from .cores import CoreMask, Lease, host_threads
 from .custom import CustomCall, CustomFunction, CustomTensor, custom_step, require_registered
 from .engines.base import BoundProgram, LayerTime, Step
 from .inputs import interpret
-from .loaded import Resident, internal_size, shape_set
 from .memory import Buffer, Purpose
+from .resident import Resident, internal_size, shape_set
 
 if TYPE_CHECKING:
     from .loaded import LoadedModel

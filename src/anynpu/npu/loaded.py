@@ -1,50 +1,28 @@
 """Models in device memory.
 
 Who owns what: a :class:`LoadedModel` is the user's handle. What is in memory (the placed model, its weights buffer, the prepared
-programs) is held together by one object that the handle and every context refer to; it goes away with the last of them. Closing the
-handle therefore only ends the making of new contexts.
-
-Locks: the prepared programs are made at first use under the resident model's lock, so that two contexts never prepare the same one twice.
-Everything else is set once.
+programs) is held together by one object that the handle and every context refer to (:mod:`anynpu.npu.resident`); it goes away with the
+last of them. Closing the handle therefore only ends the making of new contexts.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import modelfile
-from ..errors import DeviceClosed, DeviceMemoryError, ModelError, ShapeError
+from ..errors import DeviceClosed, DeviceMemoryError, ModelError
 from ..lifetime import Closeable
 from ..program import Model, Program
 from ..tensor import TensorSpec
-from .engines.base import Engine, Executable
+from .context import Context
 from .memory import Buffer, Purpose
+from .resident import Resident, internal_size
 
 if TYPE_CHECKING:
-    from .context import Context
     from .device import Device
 
 __all__ = ["LoadedModel"]
-
-
-class Resident:
-    """A model whose weights lie in device memory, and its prepared programs."""
-
-    def __init__(self, model: Model, weights: Buffer, engine: Engine) -> None:
-        self.model = model
-        self.weights = weights
-        self._engine = engine
-        self._lock = threading.Lock()
-        self._executables: dict[int, Executable] = {}
-
-    def executable(self, index: int) -> Executable:
-        """The prepared program of one shape set."""
-        with self._lock:
-            if index not in self._executables:
-                self._executables[index] = self._engine.prepare(self.model.programs[index])
-            return self._executables[index]
 
 
 class LoadedModel(Closeable):
@@ -121,8 +99,6 @@ class LoadedModel(Closeable):
         :param internal: internal memory to use, of at least ``internal_size`` bytes; contexts that get the same buffer run in turn
         :param shapes: the shape set to begin with, by index or by the shape of each input
         """
-        from .context import Context
-
         return Context(self, internal=internal, shapes=shapes)
 
     def close(self) -> None:
@@ -146,24 +122,3 @@ def _attach(model: Model, weights: Buffer) -> Model:
         return modelfile.attach_weights(model, weights.view())
     encoded = modelfile.encode(model, remove_weight=True)
     return modelfile.decode(encoded.header, weights.view())
-
-
-def internal_size(model: Model) -> int:
-    """Bytes of internal memory that serve every program of a model."""
-    return max(program.memory.size for program in model.programs)
-
-
-def shape_set(model: Model, shapes: int | Mapping[str, Sequence[int]]) -> int:
-    """The index of the program for *shapes*: an index, or the shape of each input by name."""
-    sets = [{spec.name: spec.shape for spec in program.input_specs} for program in model.programs]
-    if isinstance(shapes, int):
-        if 0 <= shapes < len(sets):
-            return shapes
-        raise ShapeError(f"there is no shape set {shapes}: the model has {len(sets)}", hint=f"use 0 to {len(sets) - 1}")
-    wanted = {name: tuple(int(extent) for extent in shape) for name, shape in shapes.items()}
-    for index, known in enumerate(sets):
-        if all(known.get(name) == shape for name, shape in wanted.items()):
-            return index
-    listed = "; ".join(", ".join(f"{name} {list(shape)}" for name, shape in known.items()) for known in sets)
-    asked = ", ".join(f"{name} {list(shape)}" for name, shape in wanted.items())
-    raise ShapeError(f"the model was not compiled for {asked}", hint=f"it has: {listed}")

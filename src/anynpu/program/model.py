@@ -6,7 +6,6 @@ import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
 from typing import Literal
 
 from ..tensor import TensorSpec
@@ -187,8 +186,7 @@ class Model:
     :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``
     :ivar weightless: the weights were left out (remove_weight) and must come from another context
 
-    >>> model = anynpu.compile("det.onnx", target="rk3588", dtype="fp16")    # doctest: +SKIP
-    >>> model.save("det.rknn")                                              # doctest: +SKIP
+    What the compiler makes and :func:`anynpu.load` reads is an :class:`anynpu.modelfile.CompiledModel`, which can be saved.
     """
 
     chip: str
@@ -215,9 +213,3 @@ class Model:
     def custom_operators(self) -> tuple[str, ...]:
         """The types of the custom operators that any shape set needs, each once."""
         return tuple(dict.fromkeys(name for program in self.programs for name in program.custom_operators))
-
-    def save(self, path: str | Path, *, remove_weight: bool = False) -> Path:
-        """Write the model file and return its path."""
-        from .. import modelfile
-
-        return modelfile.write(self, path, remove_weight=remove_weight)

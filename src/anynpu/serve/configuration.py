@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..inference_protocol import messages
+from ..protocol.messages import messages
 from .faces import Model
 from .model import TensorDescription
 from .options import ServeOptions

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..inference_protocol import ModelDetails
+from ..protocol.messages import ModelDetails
 from .admission import Announcement
 from .model import InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 

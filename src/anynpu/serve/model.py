@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DeviceTimeout, FeedNameError, JobCancelled, RequestError
-from ..inference_protocol import ModelDetails, datatype_of
+from ..protocol.messages import ModelDetails, datatype_of
 from ..session import InferenceSession, RunTimes, make_provider_options
 from ..session.nodes import output_types
 from ..tensor import TensorSpec

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from ..inference_protocol import DATATYPES
+from ..protocol.messages import DATATYPES
 from .rest import HEADER_LENGTH, MAX_AXES, MAX_EXTENT, MAX_TENSORS
 
 __all__ = ["describe"]

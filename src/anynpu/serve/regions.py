@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import AccessDeniedError, RequestError
-from ..inference_protocol import array_from_bytes, bytes_of
+from ..protocol.messages import array_from_bytes, bytes_of
 
 __all__ = ["Region", "Regions", "SharedPlace", "SharedTensor", "read_place"]
 

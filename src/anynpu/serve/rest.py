@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import RequestError
-from ..inference_protocol import DATATYPES, array_from_bytes, bytes_of, datatype_of, element_size
+from ..protocol.messages import DATATYPES, array_from_bytes, bytes_of, datatype_of, element_size
 from .model import InferAnswer, InferRequest
 from .regions import SharedPlace, SharedTensor, read_place
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from .. import _optional
 from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError
-from ..inference_protocol import (
+from ..protocol.messages import (
     DATATYPES,
     DETAILS,
     METHODS,
@@ -29,7 +29,7 @@ from ..inference_protocol import (
     datatype_of,
     messages,
 )
-from ..raw_contents import field_of, join_contents, split_contents
+from ..protocol.raw_contents import field_of, join_contents, split_contents
 from .body import MAX_HEAD
 from .configuration import configuration_message
 from .faces import Model

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from .._optional import onnxruntime
 from ..errors import AnynpuError, DeviceMemoryError, MissingDependencyError
-from ..inference_protocol import ModelDetails
+from ..protocol.messages import ModelDetails
 from .devices import open_backend
 from .feeds import Feed
 from .frames import Place, SharedArrays, receive, send

@@ -29,8 +29,8 @@ import numpy.typing as npt
 
 from .. import errors
 from ..errors import AnynpuError, DeviceError, DeviceTimeout, JobCancelled, OptionError
-from ..inference_protocol import ModelDetails
 from ..npu.memory import Buffer
+from ..protocol.messages import ModelDetails
 from .frames import SharedArrays, receive, send
 from .remote import HostMemory, run_bound_by_copies
 

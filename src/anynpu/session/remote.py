@@ -39,7 +39,8 @@ from ..errors import (
     ServeError,
     UnknownModelError,
 )
-from ..inference_protocol import (
+from ..npu.memory import Buffer
+from ..protocol.messages import (
     DATATYPES,
     DETAILS,
     RAW_INPUTS,
@@ -50,8 +51,7 @@ from ..inference_protocol import (
     datatype_of,
     messages,
 )
-from ..npu.memory import Buffer
-from ..raw_contents import join_contents, split_contents
+from ..protocol.raw_contents import join_contents, split_contents
 from ..tensor import DType, Layout, TensorSpec
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import CallbackError, OptionError, SessionError, SessionModelError, SubmitTimeout
-from ..trace_context import trace_headers
+from ..protocol.trace_context import trace_headers
 from . import lifecycle
 from .backend import Backend, DeviceFactory
 from .binding import IOBinding

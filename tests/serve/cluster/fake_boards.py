@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import BoardLostError, DeviceTimeout, ModelUnavailableError, UnknownModelError
-from anynpu.inference_protocol import ModelDetails
+from anynpu.protocol.messages import ModelDetails
 from anynpu.serve import ServeOptions
 from anynpu.serve.admission import Admission, Announcement
 from anynpu.serve.cluster.balance import LeastWork

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from ..._rknn import ffi
 from ...convert import Conversion
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
-from ...npu.loaded import internal_size
+from ...npu.resident import internal_size
 from ...program import Model
 from ...timing import Prediction
 from ..constants import Code, Flag

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import AnynpuError
-from ...inference_protocol import ModelDetails
+from ...protocol.messages import ModelDetails
 from ..faces import IndexEntry
 from ..model import ModelCounts, ModelFigures, TensorDescription
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ...errors import AnynpuError, DeviceTimeout, ModelUnavailableError, OverloadedError, UnknownModelError
-from ...inference_protocol import ModelDetails
+from ...protocol.messages import ModelDetails
 from ..admission import Admission, Announcement
 from ..faces import IndexEntry, Model
 from ..model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription

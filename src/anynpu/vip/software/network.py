@@ -20,7 +20,7 @@ from ... import modelfile
 from ...convert import Conversion
 from ...errors import JobCancelled
 from ...npu import Buffer, Context, Device, Job, LoadedModel, Stage
-from ...npu.loaded import internal_size
+from ...npu.resident import internal_size
 from ...program import Model
 from ..attributes import Attributes, input_attributes, output_attributes
 from .buffers import BufferState

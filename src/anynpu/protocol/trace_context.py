@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from . import _optional
+from .. import _optional
 
 __all__ = ["trace_headers"]
 

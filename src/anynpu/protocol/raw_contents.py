@@ -7,14 +7,14 @@ out of it as views, and what is left is a small message that protobuf reads; and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
+
+from ..types import Array
 
 __all__ = ["field_of", "join_contents", "split_contents"]
 
-Array = npt.NDArray[Any]
 Wire = TypeVar("Wire", bound=bytes | memoryview)
 
 MAX_FIELDS = 4096

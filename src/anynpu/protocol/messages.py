@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from . import _optional
-from .errors import RequestError, TensorTypeError
-from .modelfile.codec import Mismatch, from_json, to_json
-from .tensor import TensorSpec
-from .types import Array
+from .. import _optional
+from ..errors import RequestError, TensorTypeError
+from ..modelfile.codec import Mismatch, from_json, to_json
+from ..tensor import TensorSpec
+from ..types import Array
 
 __all__ = [
     "DATATYPES",
