@@ -8,7 +8,7 @@ FULL := $(VENV)/.stamp-full
 PEER := $(VENV)/peer
 LOWEST := .venv-lowest
 # the oldest Python that pyproject.toml allows, if it runs here
-LOWEST_PYTHON ?= $(shell python3.11 --version >/dev/null 2>&1 && echo python3.11 || echo $(PYTHON))
+LOWEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
 WORKERS ?= 2
 # one thread for each worker, or the libraries' own threads fight over the cores
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1

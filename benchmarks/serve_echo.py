@@ -45,6 +45,18 @@ async def model_infer(request: Any, context: Any) -> Any:
     return answer
 
 
+class Announcing(uvicorn.Server):
+    """Says where it serves as soon as it does, and not before."""
+
+    grpc_port = 0
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then tell."""
+        await super().startup(sockets)
+        (listener,) = sockets or ()
+        print(f"serving on http://127.0.0.1:{listener.getsockname()[1]} and grpc://127.0.0.1:{self.grpc_port}", flush=True)
+
+
 async def serve() -> None:
     """Both protocols on free ports."""
     protocol = messages()
@@ -59,10 +71,11 @@ async def serve() -> None:
     await server.start()
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
-    print(f"serving on http://127.0.0.1:{listener.getsockname()[1]} and grpc://127.0.0.1:{grpc_port}", flush=True)
     app = Starlette(routes=[Route("/v2/models/net/infer", infer, methods=["POST"])])
     config = uvicorn.Config(app, http="httptools", log_config=None, access_log=False, lifespan="off")
-    await uvicorn.Server(config).serve(sockets=[listener])
+    http_server = Announcing(config)
+    http_server.grpc_port = grpc_port
+    await http_server.serve(sockets=[listener])
 
 
 if __name__ == "__main__":

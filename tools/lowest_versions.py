@@ -38,9 +38,14 @@ def lowest_versions(project: Mapping[str, Any]) -> Iterator[str]:
         yield f"{found['name']}=={found['version']}{found['marker'] or ''}"
 
 
+def read_project(path: str | Path) -> Mapping[str, Any]:
+    """The table ``project`` of a pyproject.toml."""
+    project: Mapping[str, Any] = tomllib.loads(Path(path).read_text(encoding="utf-8"))["project"]
+    return project
+
+
 def main(path: str) -> None:
-    project = tomllib.loads(Path(path).read_text(encoding="utf-8"))["project"]
-    print("\n".join(lowest_versions(project)))
+    print("\n".join(lowest_versions(read_project(path))))
 
 
 if __name__ == "__main__":

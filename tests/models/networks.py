@@ -11,6 +11,7 @@ from typing import Any
 import cv2
 import numpy as np
 import numpy.typing as npt
+import pytest
 
 import anynpu
 from anynpu import _optional
@@ -99,6 +100,9 @@ NETWORKS = {
         Network("orientation", 224, 224, MEAN, STD, _turned_page),
     )
 }
+
+EACH = [pytest.param(name, marks=() if name == "classification" else pytest.mark.full) for name in NETWORKS]
+"""Their names for tests that compile them; the smallest is quick."""
 
 
 @cache

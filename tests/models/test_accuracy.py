@@ -28,6 +28,7 @@ def agreements(expected: list[int], found: list[int]) -> int:
     return sum(a == b for a, b in zip(expected, found, strict=True))
 
 
+@pytest.mark.full
 def test_detection_on_printed_pages(compiled: Compile) -> None:
     made = compiled("detection")
     images = made.network.pictures(8, HELD_OUT)
@@ -43,6 +44,7 @@ def grey_page(seed: int) -> Image:
     return page(seed, grain=Grain.GREY)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("picture", [scattered_page, grey_page])
 def test_detection_on_other_pages(paths: dict[str, Path], picture: Callable[[int], Image]) -> None:
     network = NETWORKS["detection"]
@@ -73,6 +75,7 @@ def test_classification_keeps_its_margin(compiled: Compile) -> None:
     assert min(kept) > 0.0
 
 
+@pytest.mark.full
 def test_orientation_of_pages(compiled: Compile) -> None:
     made = compiled("orientation")
     expected, found = classes(made, made.network.pictures(40, HELD_OUT))
@@ -80,6 +83,7 @@ def test_orientation_of_pages(compiled: Compile) -> None:
     assert [expected.count(quarter) for quarter in range(4)] == [10] * 4
 
 
+@pytest.mark.full
 def test_recognition_of_characters(compiled: Compile) -> None:
     made = compiled("recognition")
     images = made.network.pictures(16, HELD_OUT)

@@ -17,7 +17,7 @@ from anynpu.program import Float, Program
 
 from .conftest import Compiled
 from .light import blurred_noise, with_random_weights
-from .networks import HELD_OUT, INPUT, NETWORKS, Image
+from .networks import EACH, HELD_OUT, INPUT, NETWORKS, Image
 
 Compile = Callable[[str], Compiled]
 Arrays = dict[str, np.ndarray]
@@ -122,7 +122,7 @@ def test_intermediates_are_in_the_memory_of_the_caller(compiled: Compile) -> Non
         np.testing.assert_array_equal(region, seen[name], err_msg=name)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_saved_model_gives_the_same_bytes(compiled: Compile, tmp_path: Path, name: str) -> None:
     made = compiled(name)
     image = made.network.picture(HELD_OUT)
@@ -134,7 +134,7 @@ def test_a_saved_model_gives_the_same_bytes(compiled: Compile, tmp_path: Path, n
         assert codes(another, path, image) == expected
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", EACH)
 def test_a_model_without_weights_runs_on_those_of_another(compiled: Compile, tmp_path: Path, name: str) -> None:
     made = compiled(name)
     image = made.network.picture(HELD_OUT)

@@ -32,7 +32,7 @@ def assert_flat(step: Callable[[int], None], count: int) -> None:
     assert grown < TOLERANCE, f"{grown} bytes more after {count} rounds"
 
 
-@pytest.mark.parametrize("name", ["int8", "fp16"])
+@pytest.mark.parametrize("name", ["int8", pytest.param("fp16", marks=pytest.mark.full)])
 def test_inferences_leave_nothing(name: str) -> None:
     library = SoftwareLibrary()
     handle = init(library, name, 0x8)
@@ -55,6 +55,7 @@ def test_inferences_leave_nothing(name: str) -> None:
     library.close()
 
 
+@pytest.mark.full
 def test_contexts_that_come_and_go_leave_nothing() -> None:
     library = SoftwareLibrary()
     picture = image()

@@ -660,7 +660,14 @@ def stretch_inputs(program: Program, stretch: FloatStretch, seed: int) -> dict[s
     return {name: random.normal(0, 2, spec.memory_shape).astype(spec.dtype.storage) for name, spec in specs.items()}
 
 
-@pytest.mark.parametrize(("name", "stretches"), [("classification", 1), ("orientation", 1), ("recognition", 8)])
+@pytest.mark.parametrize(
+    ("name", "stretches"),
+    [
+        ("classification", 1),
+        pytest.param("orientation", 1, marks=pytest.mark.full),
+        pytest.param("recognition", 8, marks=pytest.mark.full),
+    ],
+)
 def test_float_layers_of_networks_give_what_onnxruntime_gives(
     networks: Callable[[str], Model], name: str, stretches: int
 ) -> None:
@@ -728,6 +735,7 @@ with Device("rk3588") as device:
 """
 
 
+@pytest.mark.full
 def test_text_recognition_needs_no_onnxruntime(networks: Callable[[str], Model], tmp_path: Path) -> None:
     arguments: list[str] = []
     for name in SHAPES:

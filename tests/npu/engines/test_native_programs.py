@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from pathlib import Path
 from typing import Any
@@ -119,17 +120,20 @@ def test_every_tensor_of_text_classification(real_models: RealModels) -> None:
     assert compare_all(model, {"x": picture((3, 48, 192), 9)}) > 100_000
 
 
+@pytest.mark.full
 def test_every_tensor_of_orientation(real_models: RealModels) -> None:
     model = compiled(real_models.orientation, (3, 224, 224))
     assert compare_all(model, {"x": picture((3, 224, 224), 9)}, LEVELS[:1]) > 1_000_000
 
 
+@functools.cache
 def compiled(path: Path, shape: tuple[int, int, int]) -> Model:
+    """A network for rk3588, once for all tests."""
     samples = [{"x": picture(shape, seed)} for seed in range(2)]
     return anynpu.compile(path, "rk3588", dataset=samples, shapes={"x": (1, *shape)})
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def detection(real_models: RealModels) -> Model:
     return compiled(real_models.detection, (3, 160, 192))
 

@@ -1,0 +1,70 @@
+"""The benchmarks as a whole: one that fails does not take the others with it, and servers say that they serve when they do."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run_all(folder: Path, *arguments: str) -> int:
+    return int(runpy.run_path(str(ROOT / "benchmarks" / "run_all.py"))["main"](list(arguments), folder))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Four benchmarks: two that end well, one that fails, one that takes its whole process with it."""
+    package = tmp_path / "measured"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    note = "from pathlib import Path\n\ndef {function}() -> None:\n    Path(__file__).with_suffix('.{function}').touch()\n    {end}\n"
+    (package / "bench_a.py").write_text(note.format(function="main", end="pass"), encoding="utf-8")
+    (package / "bench_b.py").write_text(note.format(function="main", end="raise ValueError('broken')"), encoding="utf-8")
+    (package / "bench_c.py").write_text(note.format(function="main", end="import os; os._exit(9)"), encoding="utf-8")
+    (package / "bench_d.py").write_text(
+        note.format(function="main", end="pass") + note.format(function="soak", end="pass"), encoding="utf-8"
+    )
+    return package
+
+
+def ran(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.suffix in (".main", ".soak")}
+
+
+def test_a_benchmark_that_fails_is_named_and_the_others_run(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_all(folder) == 1
+    assert ran(folder) == {"bench_a.main", "bench_b.main", "bench_c.main", "bench_d.main"}
+    text = capfd.readouterr().err
+    assert "ValueError: broken" in text
+    assert text.splitlines()[-1] == "failed: b, c"
+
+
+def test_those_that_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_all(folder, "a", "d") == 0
+    assert ran(folder) == {"bench_a.main", "bench_d.main"}
+    assert run_all(folder, "soak") == 0
+    assert "bench_d.soak" in ran(folder)
+    assert run_all(folder, "soak", "none") == 2
+    assert "no such benchmark: none" in capfd.readouterr().err
+
+
+def test_the_echo_server_listens_before_it_says_so() -> None:
+    command = [sys.executable, "-m", "benchmarks.serve_echo"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env={**os.environ})
+    try:
+        assert process.stdout is not None
+        found = re.search(r"http://127\.0\.0\.1:(\d+) and grpc://127\.0\.0\.1:(\d+)", process.stdout.readline())
+        assert found is not None
+        for port in map(int, found.groups()):
+            socket.create_connection(("127.0.0.1", port), timeout=120).close()
+    finally:
+        process.kill()
+        process.communicate(timeout=120)
