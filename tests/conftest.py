@@ -9,6 +9,33 @@ from real_models import RealModels, find_real_models
 from tools import MissingTools
 from watch import Watch
 
+# What is set for this run of the suite; everything else of ours, and what changes how programs write, is not inherited by the tests.
+_OF_THE_SUITE = {
+    "ANYNPU_ENGINE_CASES",
+    "ANYNPU_MALFORMED",
+    "ANYNPU_MISUSE_STEPS",
+    "ANYNPU_OPENAPI_EXAMPLES",
+    "ANYNPU_PEER_PYTHON",
+    "ANYNPU_REQUIRE_ALL",
+    "ANYNPU_SESSION_REQUESTS",
+    "ANYNPU_THREAD_SECONDS",
+}
+_OF_TERMINALS = {
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "FORCE_COLOR",
+    "LINES",
+    "NO_COLOR",
+    "PY_COLORS",
+    "TERM",
+    "TTY_COMPATIBLE",
+}
+for variable in list(os.environ):
+    ours = variable.startswith(("ANYNPU_", "RKNN_", "VIP_", "OTEL_")) and variable not in _OF_THE_SUITE
+    if ours or variable in _OF_TERMINALS:
+        del os.environ[variable]
+
 # BLAS with several threads in each of several test processes is ten times slower than with one; numpy is not loaded yet.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
