@@ -15,8 +15,8 @@ from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # pytest brings it there
-    import tomli as tomllib
+else:  # nothing else is installed when this runs
+    from pip._vendor import tomli as tomllib
 
 EXTRAS = ("sim", "vision", "serve", "trace")
 """What users install. The tools of the tests themselves (``test``, ``dev``) may be new."""
