@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -287,3 +289,27 @@ def test_the_old_place_of_the_timing_model_works_and_says_the_new_one() -> None:
     assert old is fps
     with pytest.raises(ImportError):
         from anynpu.npu.timing import nothing_of_that_name  # noqa: F401
+
+
+def test_what_tables_print_has_no_part_in_a_prediction() -> None:
+    chain = Chain(1, 16, 20, 20)
+    chain.conv(32, activation="Silu")
+    chain.op("Softmax", axis=3)
+    chain.conv(32, activation="Relu")
+    for dtype in ("w8a8", "fp16"):
+        program = chain.program(dtype=dtype)
+        unlabelled = replace(program, layers=tuple(replace(layer, kind="?") for layer in program.layers))
+        wanted, given = predict(program, RK3588, cores=2), predict(unlabelled, RK3588, cores=2)
+        assert [replace(layer, kind="?") for layer in wanted.layers] == list(given.layers)
+
+
+def test_a_tensor_that_is_repeated_on_the_cpu_costs_no_exponential() -> None:
+    """Expand has Exp in its name, and nothing else of it."""
+    chain = Chain(1, 8, 20, 1)
+    chain.op("Expand", chain.constant(np.array([1, 8, 20, 20])))
+    (expanded,) = chain.program(dtype="fp16").layers
+    exponential = replace(expanded, operator="Exp")
+    layers = [replace(layer, placement=Placement.CPU) for layer in (expanded, exponential)]
+    program = chain.program(dtype="fp16")
+    first, second = (predict(replace(program, layers=(layer,)), RK3588).latency_us for layer in layers)
+    assert second > 2 * first

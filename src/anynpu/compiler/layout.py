@@ -71,8 +71,7 @@ class Tensors:
             wanted = TensorSpec(f"{name}@{self.dtype.value}", home.shape, self.dtype, layout, self.quantization[name])
             if wanted.name not in self.specs:
                 self.add(wanted)
-                kind = "Quantize"
-                self.layers.append(Layer(f"{name}:quantize", kind, Convert(), (home.name,), (wanted.name,)))
+                self._conversion(f"{name}:quantize", "Quantize", Convert(), home.name, wanted.name)
             return self._in_layout(wanted.name, layout)
         return self._in_layout(name, layout)
 
@@ -89,10 +88,12 @@ class Tensors:
         rank = len(spec.shape)
         here, there = memory_order(spec.layout, rank), memory_order(layout, rank)
         perm = tuple(here.index(axis) for axis in there)
-        self.layers.append(
-            Layer(f"{name}:{layout.value}", "Transpose", Transpose(spec.memory_shape, perm), (name,), (other.name,))
-        )
+        self._conversion(f"{name}:{layout.value}", "Transpose", Transpose(spec.memory_shape, perm), name, other.name)
         return other.name
+
+    def _conversion(self, label: str, kind: str, op: Convert | Transpose, source: str, target: str) -> None:
+        """Add a layer that the graph does not have."""
+        self.layers.append(Layer(label, kind, op, (source,), (target,), operator=kind))
 
     def floats(self, name: str, dtype: DType) -> str:
         """The graph tensor *name* for float layers: as it is, or converted from integers.
@@ -107,7 +108,7 @@ class Tensors:
         wanted = TensorSpec(f"{name}@float", home.shape, dtype, Layout.row_major(len(home.shape)))
         if wanted.name not in self.specs:
             self.add(wanted)
-            self.layers.append(Layer(f"{name}:dequantize", "Dequantize", Convert(), (name,), (wanted.name,)))
+            self._conversion(f"{name}:dequantize", "Dequantize", Convert(), name, wanted.name)
         return wanted.name
 
     def floats32(self, name: str) -> str:
@@ -122,7 +123,7 @@ class Tensors:
         if wanted.name not in self.specs:
             self.add(wanted)
             step, kind = ("cast", "Cast") if home.quantization is None else ("dequantize", "Dequantize")
-            self.layers.append(Layer(f"{name}:{step}", kind, Convert(), (name,), (wanted.name,)))
+            self._conversion(f"{name}:{step}", kind, Convert(), name, wanted.name)
         return wanted.name
 
     def padded_rank(self, name: str, rank: int) -> str:
@@ -144,7 +145,8 @@ class Tensors:
             del self.views[name]
             if owner in inputs or owner in outputs:
                 size = self.specs[name].memory_shape
-                copy = Layer(f"{name}:copy", "Copy", Transpose(size, tuple(range(len(size)))), (owner,), (name,))
+                move = Transpose(size, tuple(range(len(size))))
+                copy = Layer(f"{name}:copy", "Copy", move, (owner,), (name,), operator="Copy")
                 # right after the original exists: later layers may read the copy
                 made = (index for index, layer in enumerate(self.layers, 1) if owner in map(self._owner, layer.outputs))
                 self.layers.insert(next(made, 0), copy)

@@ -228,7 +228,7 @@ class _Lowering:
             self._float_layer(placed, boundary, rounded)
         for name in leaving:
             if boundary[name].name != name:
-                self._layers.append(Layer(f"{name}:cast", "Cast", Convert(), (boundary[name].name,), (name,)))
+                self._layers.append(Layer(f"{name}:cast", "Cast", Convert(), (boundary[name].name,), (name,), operator="Cast"))
 
     def _entering(self, name: str, *, half: bool) -> str:
         """A tensor as float layers take it: what goes in and out of them is never bfloat16."""
@@ -281,6 +281,8 @@ class _Lowering:
                 macs=float_macs(self._graph, step),
                 weight_bytes=weight_bytes(op),
                 nodes=tuple(node.label for node in step.nodes),
+                operator=step.operator,
+                activation=step.function,
             )
         )
 
@@ -324,6 +326,8 @@ class _Lowering:
                 macs=macs,
                 weight_bytes=constant_bytes(op),
                 nodes=tuple(node.label for node in step.nodes),
+                operator=step.operator,
+                activation=step.function,
             )
         )
 

@@ -81,8 +81,17 @@ class Step:
     @property
     def kind(self) -> str:
         """What perf tables print."""
-        base = "" if self.form is Form.FUNCTION else self.node.custom or self.node.op
-        return base + ("Add" if self.residual else "") + (self.activation.label if self.activation else "")
+        return self.operator + ("Add" if self.residual else "") + self.function
+
+    @property
+    def operator(self) -> str:
+        """The operator without what is fused to it; empty for a function alone."""
+        return "" if self.form is Form.FUNCTION else self.node.custom or self.node.op
+
+    @property
+    def function(self) -> str:
+        """The name of its activation; empty without one."""
+        return self.activation.label if self.activation else ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -61,11 +61,13 @@ class Layer:
     """One step of the NPU.
 
     :ivar name: the ONNX node it stands for
-    :ivar kind: what perf tables print, such as ``ConvRelu``
+    :ivar kind: what perf tables print, such as ``ConvAddRelu``
     :ivar nodes: all ONNX nodes that went into it
     :ivar reason: why it is on the CPU; empty on the NPU
     :ivar macs: multiply-accumulates
     :ivar weight_bytes: bytes of weights, bias and tables
+    :ivar operator: the ONNX operator that it does, such as ``Conv``; empty for an activation alone
+    :ivar activation: the function that it applies to every element; ``Lut`` for a chain that has no name
     """
 
     name: str
@@ -78,6 +80,13 @@ class Layer:
     macs: int = 0
     weight_bytes: int = 0
     nodes: tuple[str, ...] = ()
+    operator: str = ""
+    activation: str = ""
+
+    @property
+    def does(self) -> str:
+        """What it mainly does, by name: its operator, or its activation where that is all."""
+        return self.operator or self.activation
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,7 @@ class LayerPrediction:
     :ivar npu_cycles: cycles of the MAC array; as in the vendor's tables, look-ups are not in them
     :ivar mac_share: multiply-accumulates in relation to the peak of all cores that work on it
     :ivar core_shares: how much of the work each core of the job does
+    :ivar does: what it mainly does, by the name of an operator
     """
 
     name: str
@@ -101,6 +102,7 @@ class LayerPrediction:
     written_bytes: int
     mac_share: float
     core_shares: tuple[float, ...]
+    does: str = ""
 
     @property
     def total_cycles(self) -> int:
@@ -302,7 +304,7 @@ def predict_matmul(
     if dtype not in ("int4", "int8", "int16", "float16"):
         raise DeviceError(f"there is no matmul of {dtype}", hint="there is int4, int8, int16 and float16")
     layer = matmul_work(chip, m, k, n, dtype, weight_type)
-    work = ProgramWork(chip.name, dtype, (LayerWork(layer.name, layer.kind, layer.tasks, layer.macs, splits=True),))
+    work = ProgramWork(chip.name, dtype, (replace(layer, splits=True),))
     return predict_work(work, chip, profile, cores=cores).layers[0]
 
 
@@ -366,6 +368,7 @@ def _layer(
     return LayerPrediction(
         name=layer.name,
         kind=layer.kind,
+        does=layer.does,
         time_us=float(time_us),
         bound=bound,
         npu_cycles=round(sum(task.macs for task in layer.tasks) / peak),
@@ -411,7 +414,7 @@ def _doubt(prediction: Prediction) -> str:
         return f"{', '.join(list(kinds)[:2])} on the CPU"
     if prediction.by_bound().get(Bound.FLOOR, 0.0) > _LARGE_FLOOR_SHARE * latency:
         return "most layers are so small that their overhead counts"
-    products = sum(layer.time_us for layer in prediction.layers if layer.kind.startswith(("MatMul", "Gemm", "LSTM", "GRU")))
+    products = sum(layer.time_us for layer in prediction.layers if layer.does in ("MatMul", "Gemm", "LSTM", "GRU"))
     if products > _LARGE_PRODUCT_SHARE * latency:
         return "matrix products and recurrent layers were not measured"
     return ""

@@ -42,6 +42,10 @@ _SLOW = (
     "GlobalAveragePool",
     "GlobalMaxPool",
 )
+_FREE = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast")
+"""Only an address, or part of what comes before and after."""
+
+_CONVOLUTIONS = ("Conv", "ConvTranspose", "ConvInteger")
 _ON_ROWS = ("Softmax", "LogSoftmax", "MatMul", "LayerNormalization")
 _NORMALISATION = ("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div")
 """The operators that exporters write for a LayerNormalization, which the chip does in one."""
@@ -80,8 +84,10 @@ class Task:
 class LayerWork:
     """A layer's tasks; none where the layer costs nothing (it is fused, or only an address).
 
+    :ivar kind: what perf tables print
     :ivar macs: multiply-accumulates without padding
     :ivar splits: one job shares this layer among several cores
+    :ivar does: what it mainly does, by the name of an operator
     """
 
     name: str
@@ -89,6 +95,7 @@ class LayerWork:
     tasks: tuple[Task, ...]
     macs: int = 0
     splits: bool = False
+    does: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,7 +125,7 @@ def _normalisations(layers: list[LayerWork]) -> list[LayerWork]:
     """The layers, with each LayerNormalization that was written out as several joined in its first one."""
     length = len(_NORMALISATION)
     for first in range(len(layers) - length + 1):
-        if tuple(layer.kind for layer in layers[first : first + length]) == _NORMALISATION:
+        if tuple(layer.does for layer in layers[first : first + length]) == _NORMALISATION:
             task = max(layers[first].tasks, key=lambda task: task.slow, default=Task())
             layers[first] = replace(layers[first], tasks=(replace(task, written=task.read),))
             for index in range(first + 1, first + length):
@@ -138,7 +145,7 @@ def matmul_work(chip: Chip, m: int, k: int, n: int, dtype: str, weight_type: str
         weights=right + array.repeated(m * k * bits[dtype] / 8, right),
         written=m * n * accumulator,
     )
-    return LayerWork("matmul", "MatMul", (task,), m * k * n)
+    return LayerWork("matmul", "MatMul", (task,), m * k * n, does="MatMul")
 
 
 class _Array:
@@ -202,25 +209,25 @@ class _View:
                     spec = self._program.tensors[name]
                     moved = self._bytes(spec)
                     tasks = (*tasks, Task(read=moved, written=moved, slow=spec.elements))
-        return LayerWork(layer.name, layer.kind, tasks, layer.macs, self._splits(layer))
+        return LayerWork(layer.name, layer.kind, tasks, layer.macs, self._splits(layer), layer.does)
 
     def _tasks(self, layer: Layer) -> tuple[Task, ...]:
         inputs, outputs = self._specs(layer)
-        if isinstance(layer.op, Convert) or layer.kind in ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast"):
+        if isinstance(layer.op, Convert) or layer.does in _FREE:
             return ()
         elements = max(sum(spec.elements for spec in inputs), sum(spec.elements for spec in outputs))
-        count = self._row_bytes if layer.kind.startswith(_ON_ROWS) else self._bytes
+        count = self._row_bytes if layer.does in _ON_ROWS else self._bytes
         read, written = (sum(map(count, specs)) for specs in (inputs, outputs))
         if layer.placement is Placement.CPU:
-            cost = _EXPONENTIAL_COST if layer.kind.startswith(_EXPONENTIAL) else 1
+            cost = _EXPONENTIAL_COST if layer.does in _EXPONENTIAL else 1
             return (Task(read=read, weights=layer.weight_bytes, written=written, cpu=elements * cost),)
-        if layer.kind.startswith("Conv"):
+        if isinstance(layer.op, (Conv, ConvTranspose)) or layer.operator in _CONVOLUTIONS:
             return self._convolution(layer)
         if layer.macs:
             return self._product(layer)
-        if layer.kind.startswith(_SLOW) or "Reduce" in layer.kind:
+        if layer.does in _SLOW or layer.operator.startswith("Reduce"):
             return (Task(read=read, written=written, slow=elements),)
-        if layer.kind in ("Slice", "Split"):
+        if isinstance(layer.op, Slice) or layer.operator in ("Slice", "Split"):
             return self._slice(layer)
         looked_up = isinstance(layer.op, Table) or _has_table(layer.op)
         atoms = sum(spec.elements for spec in outputs) * self._width / _ATOM_BYTES if looked_up else 0.0
@@ -234,14 +241,14 @@ class _View:
         inputs, outputs = self._specs(layer)
         result = outputs[0]
         (pixels_in, channels_in), (pixels_out, channels_out) = _image(inputs[0]), _image(result)
-        pixels = pixels_in if layer.kind.startswith("ConvTranspose") else pixels_out
+        pixels = pixels_in if _spreads(layer) else pixels_out
         taps, depthwise = _kernel(layer, pixels, channels_in, channels_out)
         groups = _group_sizes(result)
         if len(groups) > 1 and self._looks_up(layer):
             # a table serves one group: the chip goes over the layer once for each
             split = [self._group_task(layer, size, taps, depthwise=depthwise) for size in groups]
             second = Task(read=self._bytes(result), written=self._bytes(result))
-            return (*split, second) if layer.kind.endswith(_COMPOSED) else tuple(split)
+            return (*split, second) if layer.activation == _COMPOSED else tuple(split)
         channels_in, channels_out = self._blocked(inputs[0], channels_in), self._blocked(result, channels_out)
         padded = self._array.padded(channels_out)
         macs, weights = self._array_work(pixels, channels_in, channels_out, taps, depthwise=depthwise)
@@ -250,7 +257,7 @@ class _View:
         atoms = pixels_out * padded * self._width / _ATOM_BYTES if self._looks_up(layer) else 0.0
         repeated = self._array.repeated(self._bytes(inputs[0]), weights)
         first = Task(macs=macs, atoms=atoms, read=read, weights=weights + repeated, written=written)
-        if layer.kind.endswith(_COMPOSED):
+        if layer.activation == _COMPOSED:
             return first, Task(read=written, written=written)
         return (first,)
 
@@ -267,7 +274,7 @@ class _View:
         """The part of a convolution that makes one group of channels, and puts it through the group's table."""
         inputs, outputs = self._specs(layer)
         (pixels_in, channels_in), (pixels_out, _) = _image(inputs[0]), _image(outputs[0])
-        pixels = pixels_in if layer.kind.startswith("ConvTranspose") else pixels_out
+        pixels = pixels_in if _spreads(layer) else pixels_out
         whole_in = self._blocked(inputs[0], channels_in)
         macs, weights = self._array_work(pixels, size if depthwise else whole_in, size, taps, depthwise=depthwise)
         written = float(pixels_out * _up(size * self._width, _BLOCK_BYTES))
@@ -287,7 +294,7 @@ class _View:
         """Fully connected layers, products of activations, recurrent layers."""
         inputs, outputs = self._specs(layer)
         read, written = sum(map(self._row_bytes, inputs)), sum(map(self._row_bytes, outputs))
-        if isinstance(layer.op, MatMul) or (layer.kind.startswith("MatMul") and len(inputs) > 1):
+        if isinstance(layer.op, MatMul) or (layer.operator == "MatMul" and len(inputs) > 1):
             n = outputs[0].shape[-1] if outputs[0].shape else 1
             k = max(layer.macs // max(outputs[0].elements, 1), 1)
             macs = layer.macs / (n * k) * self._array.padded(n) * _up(k, _INPUT_LANES)
@@ -324,7 +331,7 @@ class _View:
     def _looks_up(self, layer: Layer) -> bool:
         if _has_epilogue(layer.op):
             return _has_table(layer.op)
-        return _activation(layer.kind) not in _LINEAR_ACTIVATIONS
+        return layer.operator != "" and layer.activation not in _LINEAR_ACTIVATIONS
 
     def _bytes(self, spec: TensorSpec) -> float:
         """Bytes in the NPU's layout: channels in blocks, except for pictures that come in and for mere vectors."""
@@ -346,9 +353,8 @@ class _View:
     def _splits(self, layer: Layer) -> bool:
         if layer.placement is Placement.CPU or not self._chip.multicore_operators:
             return False
-        operator, activation = _operator(layer.kind), _activation(layer.kind)
         allowed = self._chip.multicore_activations
-        return operator in self._chip.multicore_operators and (not activation or activation in allowed)
+        return layer.operator in self._chip.multicore_operators and (not layer.activation or layer.activation in allowed)
 
 
 def _computed_in(program: Program) -> str:
@@ -399,6 +405,11 @@ def _group_sizes(spec: TensorSpec) -> list[int]:
     return list(sizes.values())
 
 
+def _spreads(layer: Layer) -> bool:
+    """Whether a convolution is a transposed one: it does its work for each pixel that it reads."""
+    return isinstance(layer.op, ConvTranspose) or layer.operator == "ConvTranspose"
+
+
 def _kernel(layer: Layer, pixels: int, channels_in: int, channels_out: int) -> tuple[int, bool]:
     """Elements of the kernel, and whether the convolution is depthwise."""
     if isinstance(layer.op, (Conv, ConvTranspose)):
@@ -426,19 +437,6 @@ def _has_epilogue(op: object) -> bool:
 def _has_table(op: object) -> bool:
     epilogue = getattr(op, "epilogue", None)
     return isinstance(epilogue, Epilogue) and epilogue.table is not None
-
-
-_OPERATORS = ("ConvTranspose", "Conv", "Gemm", "MatMul", "Add", "Mul", "Concat", "Sub", "Max", "Min")
-
-
-def _operator(kind: str) -> str:
-    return next((name for name in _OPERATORS if kind.startswith(name)), kind)
-
-
-def _activation(kind: str) -> str:
-    """What is fused to the operator of a layer, without a residual Add."""
-    rest = kind[len(_operator(kind)) :]
-    return rest.removeprefix("Add")
 
 
 def _up(value: float, multiple: int) -> int:
