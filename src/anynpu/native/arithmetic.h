@@ -101,10 +101,9 @@ static inline int64_t anynpu_saturate(int64_t value)
 
 enum { ANYNPU_CHANNEL_BITS = 14, ANYNPU_CURVE_HALF = 1 << 14, ANYNPU_CURVE_LAST = 512 };
 
-/* The value of a curve for a scaled sum, in units of its tables. */
-static inline int64_t anynpu_curve_value(const struct anynpu_curve *curve, int64_t scaled)
+/* The value of a curve for an index, in units of its tables. */
+static inline int64_t anynpu_curve_entry(const struct anynpu_curve *curve, int64_t index)
 {
-    const int64_t index = anynpu_saturate(anynpu_shift_right((scaled + curve->offset) * curve->multiplier, curve->shift));
     int64_t value;
     if (index > ANYNPU_CURVE_HALF && curve->slope != 0) {
         value = curve->positive[ANYNPU_CURVE_LAST] + (((index - ANYNPU_CURVE_HALF) * curve->slope) >> curve->slope_shift);
@@ -115,6 +114,12 @@ static inline int64_t anynpu_curve_value(const struct anynpu_curve *curve, int64
         value = table[entry] + (((int64_t)(table[entry + 1] - table[entry]) * (place - (entry << 5))) >> 5);
     }
     return anynpu_saturate(value);
+}
+
+/* The same for a scaled sum. */
+static inline int64_t anynpu_curve_value(const struct anynpu_curve *curve, int64_t scaled)
+{
+    return anynpu_curve_entry(curve, anynpu_saturate(anynpu_shift_right((scaled + curve->offset) * curve->multiplier, curve->shift)));
 }
 
 /* The second stage. */

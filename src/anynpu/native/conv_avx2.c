@@ -90,7 +90,8 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, __m256i accumulators[][MAX_BLOC
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
         if (line->form == FIXED_DOUBLE) {
-            fixed_codes(line->epilogue, line->channel, line->valid, (const int32_t *)accumulators[i], residual, line->y + at);
+            fixed_codes(line->epilogue, &line->curves, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
+                        line->y + at);
             continue;
         }
         __m256i rounded[MAX_BLOCKS] = {_mm256_setzero_si256(), _mm256_setzero_si256()};

@@ -59,6 +59,7 @@ struct conv_line {
     int has_slope;
     enum fixed_form form;
     const struct anynpu_epilogue *epilogue;
+    struct curve_tables curves;
     size_t channel; /* of the output, the tile's first */
     const int8_t *residual; /* NULL: none */
     int8_t *y;
@@ -191,11 +192,17 @@ static inline size_t conv_constants_size(const struct anynpu_conv *conv, const s
     return CONV_HEADER_BYTES + CONV_CHANNEL_BYTES * conv_channel_count(conv, plan);
 }
 
+/* Where the tables of curves begin: after the weights. */
+static inline size_t conv_curves_at(const struct anynpu_conv *conv, const struct conv_plan *plan)
+{
+    size_t weights = plan->tile_weight_bytes * plan->group_padded * conv->groups;
+    return conv_round_up(conv_constants_size(conv, plan) + weights, CONV_ALIGNMENT);
+}
+
 static inline size_t conv_packed_size(const struct anynpu_conv *conv, const struct conv_target *target)
 {
     struct conv_plan plan = conv_plan(conv, target);
-    size_t constants = conv_constants_size(conv, &plan);
-    return conv_round_up(constants + plan.tile_weight_bytes * plan.group_padded * conv->groups, CONV_ALIGNMENT);
+    return conv_curves_at(conv, &plan) + curves_size(&conv->epilogue, conv->cout);
 }
 
 static inline struct conv_channels conv_channels_at(const void *packed, size_t count, size_t channel)
@@ -311,6 +318,7 @@ static inline void conv_pack(const struct anynpu_conv *conv, const struct conv_t
     uint8_t *to = (uint8_t *)packed + constants;
     conv_pack_channels(conv, target, &plan, packed);
     memset(to, 0, conv_packed_size(conv, target) - constants);
+    curves_pack(&conv->epilogue, conv->cout, (uint8_t *)packed + conv_curves_at(conv, &plan));
     for (size_t group = 0; group < conv->groups; group++)
         for (size_t oc = 0, width; oc < plan.group_padded; oc += width) {
             width = target->tile_width(plan.group_padded - oc);
@@ -396,6 +404,7 @@ static inline struct conv_line conv_line(const struct conv_job *job, size_t pixe
         .has_slope = job->conv->epilogue.slope != NULL,
         .form = (enum fixed_form)*(const int32_t *)job->packed,
         .epilogue = &job->conv->epilogue,
+        .curves = curve_tables_at((const uint8_t *)job->packed + conv_curves_at(job->conv, &job->plan), job->conv->cout),
         .residual = job->residual && fixed_has_residual(&job->conv->epilogue) ? job->residual + at : NULL,
         .y = job->y + at,
     };

@@ -69,6 +69,8 @@ static inline enum fixed_form conv_form(const struct anynpu_conv *conv)
         enum fixed_form of_channel = fixed_channel_form(&conv->epilogue, oc, conv_largest_sum(conv, oc));
         form = of_channel > form ? of_channel : form;
     }
+    if (form == FIXED_DOUBLE && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
+        return FIXED_REFUSED;
     return form;
 }
 

@@ -90,7 +90,8 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BL
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
         if (line->form == FIXED_DOUBLE) {
-            fixed_codes(line->epilogue, line->channel, line->valid, (const int32_t *)accumulators[i], residual, line->y + at);
+            fixed_codes(line->epilogue, &line->curves, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
+                        line->y + at);
             continue;
         }
         int8_t codes[4 * MAX_BLOCKS];

@@ -10,6 +10,7 @@
  * with M = 1.5 * 2^52, where any sum of 32 bits will do (FIXED_DOUBLE).
  *
  * Bounds of t: the second stage never falls when t rises, so clamping t is the same as clamping the code to the codes of the bounds.
+ * A curve: its index is one more such step, in double; the code then is an entry of fixed_curves.h.
  * A slope in double: sum * channel * multiplier is one product of an exact sum with an exact constant (channel * multiplier < 2^53). */
 #ifndef ANYNPU_FIXED_FORMS_H
 #define ANYNPU_FIXED_FORMS_H
@@ -18,7 +19,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
-#include "arithmetic.h"
+#include "fixed_curves.h"
 
 enum fixed_form { FIXED_NONE, FIXED_SINGLE, FIXED_DOUBLE, FIXED_REFUSED };
 
@@ -76,8 +77,10 @@ static inline double fixed_output_factor(const struct anynpu_fixed_point *fixed,
 static inline enum fixed_form fixed_channel_form(const struct anynpu_epilogue *e, size_t channel, double sum)
 {
     const struct anynpu_fixed_point *fixed = e->fixed;
-    if (!fixed_channel_fits(e, channel) || fixed->curves != NULL)
+    if (!fixed_channel_fits(e, channel))
         return FIXED_REFUSED;
+    if (fixed->curves != NULL)
+        return FIXED_DOUBLE; /* curves_fit has the last word */
     double scaled = sum * fixed_channel_factor(fixed, channel) + 1.0, other = 0.0;
     if (fixed->residual_multiplier != 0) {
         const double factor = fixed_factor(fixed->residual_multiplier, fixed->residual_shift);
@@ -124,9 +127,30 @@ static inline double fixed_saturate(double value)
     return value > (double)INT32_MAX ? (double)INT32_MAX : value;
 }
 
+/* The last steps of fixed_codes with curves; values are scaled sums. */
+static inline void fixed_curve_codes(const struct anynpu_epilogue *e, const struct curve_tables *tables, size_t first, size_t count,
+                                     const double *values, int8_t *y)
+{
+    const struct anynpu_fixed_point *fixed = e->fixed;
+    int32_t places[FIXED_RUN];
+    for (size_t i = 0; i < count; i++) {
+        const struct anynpu_curve *curve = curve_of_channel(fixed, first + i);
+        const double low = fixed->low == NULL ? INT32_MIN : fixed->low[first + i];
+        const double high = fixed->high == NULL ? INT32_MAX : fixed->high[first + i];
+        double value = values[i] < low ? low : values[i];
+        value = value > high ? high : value;
+        double index = fixed_round(value + curve->offset, fixed_factor(curve->multiplier, curve->shift));
+        index = index < -ANYNPU_CURVE_HALF ? -ANYNPU_CURVE_HALF : index;
+        index = index > tables->last[first + i] ? tables->last[first + i] : index;
+        places[i] = (int32_t)index + tables->zero[first + i];
+    }
+    for (size_t i = 0; i < count; i++)
+        y[i] = tables->entries[places[i]];
+}
+
 /* FIXED_DOUBLE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
-static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_epilogue *e, size_t first, size_t count,
-                                                          const int32_t *sums, const int8_t *residual, int8_t *y)
+static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_epilogue *e, const struct curve_tables *tables, size_t first,
+                                                          size_t count, const int32_t *sums, const int8_t *residual, int8_t *y)
 {
     const struct anynpu_fixed_point *fixed = e->fixed;
     double values[FIXED_RUN], factors[FIXED_RUN];
@@ -139,7 +163,7 @@ static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_ep
         for (size_t i = 0; i < count; i++)
             values[i] = fixed_saturate(values[i] + fixed_round(residual[i] - e->residual_zero[first + i], factor));
     }
-    if (fixed->slope != NULL)
+    if (fixed->slope != NULL) {
         for (size_t i = 0; i < count; i++) {
             const int negative = residual != NULL ? values[i] < 0.0 : sums[i] < 0;
             const double positive_factor = residual != NULL ? factors[i] : factors[i] * fixed_channel_factor(fixed, first + i);
@@ -147,6 +171,10 @@ static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_ep
             factors[i] = negative ? factors[i] * fixed_factor(fixed->slope[first + i], ANYNPU_CHANNEL_BITS) : positive_factor;
             values[i] = negative ? values[i] : positive_value;
         }
+    } else if (fixed->curves != NULL) {
+        fixed_curve_codes(e, tables, first, count, values, y);
+        return;
+    }
     for (size_t i = 0; i < count; i++) {
         const double low = fixed_low_code(e, first + i), high = fixed_high_code(e, first + i);
         double code = __builtin_fma(values[i], factors[i], FIXED_DOUBLE_MAGIC + e->zero_point[first + i]) - FIXED_DOUBLE_MAGIC;

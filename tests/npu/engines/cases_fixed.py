@@ -12,7 +12,7 @@ from anynpu.arithmetic.fixed_point import channel_multipliers, multiplier_and_sh
 from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, FixedPoint, MatMul, Pool
 from anynpu.tensor import DType
 
-from . import oracle
+from . import cases_arithmetic, oracle  # noqa: F401 (what it registers is what these are made of)
 from .ingredients import BUILDERS, Array, Case, Rng, chance, partition
 
 PRODUCTS = ("conv", "conv_grouped", "conv_depthwise", "conv_transpose", "dense", "matmul")

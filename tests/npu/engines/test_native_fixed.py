@@ -1,0 +1,131 @@
+"""The chip's integers in the fast kernels: they are taken, and they give the reference engine's bytes on ties and at the limits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from anynpu.arithmetic.curves import CURVES, curve_of
+from anynpu.npu.engines.native import NativeEngine
+from anynpu.npu.engines.native_levels import available
+from anynpu.program import Binary, Conv, FixedPoint
+from anynpu.tensor import Affine, DType
+
+from .cases_large import FIXED, large_case, reference_result
+from .ingredients import Array, Case, codes, nhwc
+from .native_support import guarded_scratch, kernel_of, run_native
+from .support import same
+
+FAST = [level for level in available() if level != "generic"]
+PLAIN_ONLY = {"matmul"}
+INT8 = DType.INT8
+
+
+@pytest.fixture(params=FAST)
+def engine(request: pytest.FixtureRequest) -> NativeEngine:
+    return NativeEngine(isa=request.param)
+
+
+def _numbers(*values: int) -> Array:
+    return np.array(values, np.int32)
+
+
+def _stage(multiplier: int, shift: int, zero: int = 0, **other: object) -> FixedPoint:
+    return FixedPoint(_numbers(16384), _numbers(multiplier), _numbers(shift), _numbers(zero), **other)  # type: ignore[arg-type]
+
+
+def _conv(
+    stage: FixedPoint, depth: int = 16, depthwise: bool = False, bias: int = 0, full: bool = False, residual: bool = False
+) -> Case:
+    """A convolution of small weights, whose sums meet every remainder of a small power of two; *full*: of the largest weights."""
+    rng = np.random.default_rng(depth)
+    channels = 40 if depthwise else 37
+    shape = (40, 3, 3, 1) if depthwise else (channels, 1, 1, depth)
+    weights = rng.choice([-128, 127], shape).astype(np.int8) if full else rng.integers(-3, 4, shape).astype(np.int8)
+    stage = replace(stage, channel_multiplier=rng.choice([16384, 8192, 4096, 12288], channels).astype(np.int32))
+    op = Conv(
+        weights, _numbers(0), _numbers(bias), stage, groups=40 if depthwise else 1, pads=(1, 1, 1, 1) if depthwise else (0,) * 4
+    )  # type: ignore[arg-type]
+    spec = nhwc("x", (1, 9, 21, 40 if depthwise else depth), INT8, Affine.per_tensor(1.0, -3))
+    out = nhwc("y", (1, 9, 21, channels), INT8, Affine.per_tensor(1.0, 5))
+    inputs = [codes(rng, spec.memory_shape, INT8)]
+    specs = [spec]
+    if residual:
+        specs.append(out.renamed("r"))
+        inputs.append(codes(rng, out.memory_shape, INT8))
+    return Case(op, tuple(inputs), tuple(specs), (nhwc("y", out.memory_shape, INT8),))
+
+
+def _checked(made: Case, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> Array:
+    wanted = reference_result(made)
+    with guarded_scratch(monkeypatch):
+        outputs = run_native(made, engine)
+    kernel = kernel_of(made, engine)
+    assert kernel not in ("", "plain"), "a fast kernel"
+    assert same(outputs, wanted), f"kernel '{kernel}'"
+    return wanted[0]
+
+
+@pytest.mark.parametrize("operator", sorted(set(FIXED) - PLAIN_ONLY))
+def test_fast_kernels_take_the_cases(operator: str, engine: NativeEngine) -> None:
+    cases = [large_case(f"{operator}, fixed point", seed) for seed in range(12)]
+    taken = [kernel_of(made, engine) not in ("", "plain") for made in cases]
+    assert np.mean(taken) >= 0.5
+
+
+@pytest.mark.parametrize("depthwise", [False, True], ids=["dense", "depthwise"])
+@pytest.mark.parametrize("zero", [0, 5, -128])
+def test_ties_in_both_stages_go_to_even(
+    depthwise: bool, zero: int, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channel multipliers of a quarter, a half and three quarters; a second stage of a half and of an eighth."""
+    for multiplier, shift in ((16384, 15), (16384, 17), (24576, 17)):
+        seen = _checked(_conv(_stage(multiplier, shift, zero), depthwise=depthwise), engine, monkeypatch)
+        assert len(np.unique(seen)) > 50
+
+
+@pytest.mark.parametrize("depthwise", [False, True], ids=["dense", "depthwise"])
+def test_bounds_between_codes(depthwise: bool, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    for low, high in ((0, 2**31 - 1), (-37, 101), (3, 3), (-(2**31), -5)):
+        stage = _stage(16384, 16, -7, bounds=np.array([[low], [high]], np.int32))
+        _checked(_conv(stage, depthwise=depthwise), engine, monkeypatch)
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+@pytest.mark.parametrize("depthwise", [False, True], ids=["dense", "depthwise"])
+@pytest.mark.parametrize("form", ["plain", "slope", "curve"])
+def test_forms(depthwise: bool, residual: bool, form: str, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra: dict[str, object] = {"residual_multiplier": 24576, "residual_shift": 15} if residual else {}
+    if form == "slope":
+        extra["slope"] = _numbers(1638)
+    multiplier, shift = 20000, 17
+    shapes = [CURVES[name] for name in sorted(CURVES)] if form == "curve" else [None]
+    for shape in shapes:
+        if shape is not None:
+            extra["curves"] = (curve_of(shape, shape.half / 300),)
+            multiplier, shift = 32000, 23
+        seen = _checked(
+            _conv(_stage(multiplier, shift, -20, **extra), depthwise=depthwise, residual=residual), engine, monkeypatch
+        )
+        assert len(np.unique(seen)) > 20
+
+
+def test_sums_that_float32_does_not_hold(engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums up to 2**31, on which no float32 step is exact: odd ones, and results on ties."""
+    for shift in (24, 30, 31):
+        _checked(_conv(_stage(16384, shift, 1), depth=3000, full=True), engine, monkeypatch)
+    _checked(_conv(_stage(16385, 31, 1), depth=16, bias=2**31 - 1 - 255 * 128 * 16), engine, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["add", "sub", "mul", "max", "min"])
+def test_ties_of_two_operands(kind: str, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(4)
+    specs = tuple(nhwc(name, (1, 7, 9, 24), INT8, Affine.per_tensor(1.0, zero)) for name, zero in (("a", -128), ("b", 127)))
+    factor, shift = (16384, 20) if kind == "mul" else (16384, 29)
+    stage = FixedPoint(np.zeros(0, np.int32), _numbers(factor), _numbers(shift), _numbers(3))
+    factors = (np.zeros(0, np.int32),) * 2 if kind == "mul" else (_numbers(16384), _numbers(24576))
+    op = Binary(kind, *factors, stage, shifts=(0, 0) if kind == "mul" else (0, 2))  # type: ignore[arg-type]
+    inputs = tuple(codes(rng, spec.memory_shape, INT8) for spec in specs)
+    _checked(Case(op, inputs, specs, (nhwc("y", (1, 7, 9, 24), INT8),)), engine, monkeypatch)
