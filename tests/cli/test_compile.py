@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import anynpu
-from anynpu.cli.compile import Algorithm
+from anynpu.cli.commands.compile import Algorithm
 from anynpu.compiler.ranges import ALGORITHMS
 
 Invoke = Callable[..., Any]

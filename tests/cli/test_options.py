@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from anynpu.cli.options import parse_channel_values, parse_named_files, parse_shapes
+from anynpu.cli.helpers.options import parse_channel_values, parse_named_files, parse_shapes
 
 
 def test_one_shape_set() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from anynpu.cli.top import board_load
+from anynpu.cli.commands.top import board_load
 from anynpu.npu import Device
 
 Invoke = Callable[..., Any]

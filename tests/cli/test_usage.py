@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tools import need
 
-from anynpu.cli import console
+from anynpu.cli.helpers import console
 
 Invoke = Callable[..., Any]
 
@@ -115,7 +115,7 @@ def test_an_interrupt_exits_with_130(invoke: Invoke, model_path: Path, monkeypat
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("anynpu.cli.inspect.describe", interrupted)
+    monkeypatch.setattr("anynpu.cli.commands.inspect.describe", interrupted)
     assert invoke("inspect", model_path).code == 130
 
 
@@ -123,7 +123,7 @@ def test_a_file_system_error_is_one_line(invoke: Invoke, model_path: Path, monke
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device", "small.onnx")
 
-    monkeypatch.setattr("anynpu.cli.inspect.describe", full)
+    monkeypatch.setattr("anynpu.cli.commands.inspect.describe", full)
     outcome = invoke("inspect", model_path)
     assert outcome.code == 1
     assert outcome.err == "error: small.onnx: No space left on device\n"

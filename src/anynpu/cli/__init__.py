@@ -1,6 +1,6 @@
 """The command line: ``anynpu compile | check | inspect | run | serve | exec | lib | predict | calibrate | demo``.
 
-One file a command; options that recur are declared in :mod:`anynpu.cli.options`.
+One file per command in :mod:`anynpu.cli.commands`; options that recur are declared in :mod:`anynpu.cli.helpers.options`.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import typer
 
 from ..errors import AnynpuError
 from ..vendors import registry, resolve
-from . import (
+from .commands import (
     bench,
     calibrate,
     check,
@@ -30,8 +30,8 @@ from . import (
     serve,
     top,
 )
-from . import exec as exec_program
-from .console import fail
+from .commands import exec as exec_program
+from .helpers.console import fail
 
 __all__ = ["app", "run"]
 

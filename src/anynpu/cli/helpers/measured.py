@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import chips
-from ..errors import CalibrationError
+from ... import chips
+from ...errors import CalibrationError
 
 __all__ = ["Row", "read_rows"]
 

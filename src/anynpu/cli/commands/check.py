@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from .. import chips
-from ..errors import AnynpuError
-from ..reports import Report
-from .console import numbers, plain_table, print_json, results, size_text
-from .options import (
+from ... import chips
+from ...errors import AnynpuError
+from ...reports import Report
+from ..helpers.console import numbers, plain_table, print_json, results, size_text
+from ..helpers.options import (
     ALL_CHIPS,
     BatchOption,
     CustomOpOption,
@@ -24,7 +24,7 @@ from .options import (
     dtype_words,
     parse_shapes,
 )
-from .summary import cpu_table, layer_table, reasons_text, summary_line
+from ..helpers.summary import cpu_table, layer_table, reasons_text, summary_line
 
 __all__ = ["command"]
 
@@ -52,7 +52,7 @@ def command(
     if isinstance(shapes, list):
         raise typer.BadParameter("a check has one shape for each input; run it again for another", param_hint="'--shape'")
 
-    from ..compiler import ModelCheck
+    from ...compiler import ModelCheck
 
     subject = ModelCheck(model, shapes=shapes, batch=batch, custom_ops=tuple(custom_op or ()))
 

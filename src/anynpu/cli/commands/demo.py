@@ -8,14 +8,14 @@ from typing import Annotated
 
 import typer
 
-from .. import _optional, chips
-from ..demo.pages import Grain
-from ..profiling import Profile, profile_page, profile_program
-from ..reports import report
-from ..timing import fps
-from .console import progress_bar, results
-from .options import TargetOption
-from .summary import summary_line
+from ... import _optional, chips
+from ...demo.pages import Grain
+from ...profiling import Profile, profile_page, profile_program
+from ...reports import report
+from ...timing import fps
+from ..helpers.console import progress_bar, results
+from ..helpers.options import TargetOption
+from ..helpers.summary import summary_line
 
 __all__ = ["command"]
 
@@ -38,7 +38,7 @@ def command(
       anynpu demo
       anynpu demo --target rk3576 --pages 8 --output /tmp/demo
     """
-    from ..demo import detection
+    from ...demo import detection
 
     detector = detection.find_detector()
     folder = detection.calibration_pages(output / "pages", pages, grain)

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from .. import chips
-from ..chips.timing import TimingProfile, derived_parameters, timing_profile
-from ..errors import CalibrationError
-from ..timing.board import write_board
-from ..timing.fit import Fit, Measurement, fit
-from ..timing.work import ProgramWork, work_of
-from .console import ProgressFunction, plain_table, print_json, progress_bar, results
-from .measured import Row, read_rows
-from .models import TimedModel
-from .options import JsonOption, TargetOption
+from ... import chips
+from ...chips.timing import TimingProfile, derived_parameters, timing_profile
+from ...errors import CalibrationError
+from ...timing.board import write_board
+from ...timing.fit import Fit, Measurement, fit
+from ...timing.work import ProgramWork, work_of
+from ..helpers.console import ProgressFunction, plain_table, print_json, progress_bar, results
+from ..helpers.measured import Row, read_rows
+from ..helpers.models import TimedModel
+from ..helpers.options import JsonOption, TargetOption
 
 __all__ = ["command"]
 

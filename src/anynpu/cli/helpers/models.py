@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .. import modelfile
-from ..chips import Chip
-from ..errors import CompileError, ModelFormatError
-from ..modelfile import FileKind, identify
-from ..program import Model, Program
+from ... import modelfile
+from ...chips import Chip
+from ...errors import CompileError, ModelFormatError
+from ...modelfile import FileKind, identify
+from ...program import Model, Program
 
 __all__ = ["TimedModel"]
 
@@ -32,7 +32,7 @@ class TimedModel:
                 raise CompileError(f"{path.name} is compiled: its shapes are fixed", hint="give the ONNX model to change them")
             self.compiled = modelfile.read_or_twin(path)
         elif kind is FileKind.ONNX or path.suffix.lower() == ".onnx":
-            from ..compiler import ModelOutline
+            from ...compiler import ModelOutline
 
             self._outline = ModelOutline(path, shapes=shapes, batch=batch)
         else:

@@ -11,20 +11,20 @@ from rich.console import Console
 
 import anynpu
 
-from .. import chips
-from ..chips import Chip
-from ..compiler.formats import format_words
-from ..errors import ModelError, ModelFormatError
-from ..modelfile import FileKind, identify, vendorfile
-from ..modelfile.vendorfile import VendorModelInfo, VendorTensor
-from ..program import Model
-from ..reports import report
-from ..tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
-from ..vendors import registry
-from .console import plain_table, print_json, results, size_text
-from .onnxfile import OnnxInfo, describe
-from .options import JsonOption, LayersOption, optional_chip
-from .summary import cpu_table, layer_table, shape_text, summary_line
+from ... import chips
+from ...chips import Chip
+from ...compiler.formats import format_words
+from ...errors import ModelError, ModelFormatError
+from ...modelfile import FileKind, identify, vendorfile
+from ...modelfile.vendorfile import VendorModelInfo, VendorTensor
+from ...program import Model
+from ...reports import report
+from ...tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
+from ...vendors import registry
+from ..helpers.console import plain_table, print_json, results, size_text
+from ..helpers.onnxfile import OnnxInfo, describe
+from ..helpers.options import JsonOption, LayersOption, optional_chip
+from ..helpers.summary import cpu_table, layer_table, shape_text, summary_line
 
 __all__ = ["command"]
 

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from importlib import metadata
 from pathlib import Path
 
-from .. import chips
-from ..errors import AnynpuError
-from ..modelfile import FileKind, read, vendorfile
-from ..modelfile.recognise import kind_of, open_source, vendor_of
-from ..vendors import Finding, registry
-from ..vendors.devices import SOFTWARE, DeviceChoice, board_chip, choose_device, find_npu
+from ... import chips
+from ...errors import AnynpuError
+from ...modelfile import FileKind, read, vendorfile
+from ...modelfile.recognise import kind_of, open_source, vendor_of
+from ...vendors import Finding, registry
+from ...vendors.devices import SOFTWARE, DeviceChoice, board_chip, choose_device, find_npu
 
 __all__ = ["Finding", "diagnose", "docker_flags"]
 
@@ -97,7 +97,7 @@ def _python() -> Iterator[Finding]:
 
 def _engine() -> Iterator[Finding]:
     try:
-        from ..npu.engines.native_levels import choose_level
+        from ...npu.engines.native_levels import choose_level
 
         yield Finding("engine", "ok", f"native kernels: {choose_level(None)}, {os.cpu_count()} host processors")
     except (ImportError, AnynpuError) as error:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy.typing as npt
 
-from .. import modelfile
-from ..comparison import CompiledSubject, OnnxSubject, OutputsSubject, Subject
-from ..errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError
-from ..modelfile import FileKind, identify
-from ..program import Model, Preprocess
-from ..session import InferenceSession
-from ..vendors.devices import choose_device
+from ... import modelfile
+from ...comparison import CompiledSubject, OnnxSubject, OutputsSubject, Subject
+from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError
+from ...modelfile import FileKind, identify
+from ...program import Model, Preprocess
+from ...session import InferenceSession
+from ...vendors.devices import choose_device
 
 __all__ = ["SideOptions", "open_sides"]
 

@@ -78,7 +78,7 @@ JsonLogOption = Annotated[bool, typer.Option("--json-log", help="Log JSON, one o
 
 def given_keys(file: Path | None, variable: str = KEY_VARIABLE) -> tuple[str, ...]:
     """Keys: from a file, or from a variable of the environment."""
-    from ..serve.options import read_keys
+    from ...serve.options import read_keys
 
     if file is not None:
         return read_keys(file)
@@ -87,7 +87,7 @@ def given_keys(file: Path | None, variable: str = KEY_VARIABLE) -> tuple[str, ..
 
 def start_log(as_json: bool) -> None:
     """Log to stderr, as text or as JSON."""
-    from ..serve.logs import JsonFormatter, LineFormatter
+    from ...serve.logs import JsonFormatter, LineFormatter
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else LineFormatter("%(asctime)s %(levelname)s %(message)s"))

@@ -11,19 +11,19 @@ import numpy as np
 import typer
 from rich.text import Text
 
-from .. import chips
-from ..errors import UnsupportedCall
-from ..modelfile.recognise import open_source, vendor_of
-from ..npu import Device, LoadedModel
-from ..profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
-from ..program import Model
-from ..timing.board import read_board
-from ..vendors import registry
-from ..vendors.devices import SOFTWARE, choose_device
-from .console import plain_table, print_json, results
-from .models import TimedModel
-from .options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
-from .summary import shape_text
+from ... import chips
+from ...errors import UnsupportedCall
+from ...modelfile.recognise import open_source, vendor_of
+from ...npu import Device, LoadedModel
+from ...profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
+from ...program import Model
+from ...timing.board import read_board
+from ...vendors import registry
+from ...vendors.devices import SOFTWARE, choose_device
+from ..helpers.console import plain_table, print_json, results
+from ..helpers.models import TimedModel
+from ..helpers.options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
+from ..helpers.summary import shape_text
 
 __all__ = ["command"]
 

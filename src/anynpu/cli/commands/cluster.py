@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ..errors import OptionError
-from .serving import (
+from ...errors import OptionError
+from ..helpers.serving import (
     CONTROL_VARIABLE,
     AccessLogOption,
     ApiKeysOption,
@@ -90,8 +90,8 @@ def command(
       anynpu cluster /srv/models --address auto
       anynpu cluster --pool rk3588=/srv/large --pool rk3576=/srv/small --address auto
     """
-    from ..serve import ServeOptions
-    from ..serve.cluster.plan import PoolPlan, parse_pools
+    from ...serve import ServeOptions
+    from ...serve.cluster.plan import PoolPlan, parse_pools
 
     if (virtual is None) == (address is None):
         raise OptionError(
@@ -126,7 +126,7 @@ def command(
         control=control,
         access_log=access_log,
     )
-    from ..serve.cluster import ClusterServer, VirtualBoards
+    from ...serve.cluster import ClusterServer, VirtualBoards
 
     start_log(json_log)
     with contextlib.ExitStack() as stack:

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from .. import _optional
-from .console import progress_bar, results
-from .options import (
+from ... import _optional
+from ..helpers.console import progress_bar, results
+from ..helpers.options import (
     BatchOption,
     DatasetOption,
     LimitOption,
@@ -49,7 +49,7 @@ def command(
       anynpu optimize yolo.onnx -o better.onnx --dataset street/ --std 255,255,255
     """
     options = study_options("optimize", model, dataset=dataset, mean=mean, std=std, shape=shape, batch=batch, limit=limit)
-    from ..compiler import optimize
+    from ...compiler import optimize
 
     with progress_bar(f"looking at {model.stem}") as progress:
         better = optimize(model, target, channel_groups=channel_groups, split_outputs=split_outputs, **options, progress=progress)

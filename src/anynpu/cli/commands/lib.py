@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..dropin.environment import include_folder, library_folder, prefix, remember_python
-from .console import plain_table, results
+from ...dropin.environment import include_folder, library_folder, prefix, remember_python
+from ..helpers.console import plain_table, results
 
 __all__ = ["command"]
 

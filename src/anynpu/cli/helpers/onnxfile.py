@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .. import _optional
-from ..errors import ModelFormatError
+from ... import _optional
+from ...errors import ModelFormatError
 
 __all__ = ["OnnxInfo", "OnnxTensor", "describe", "input_names"]
 

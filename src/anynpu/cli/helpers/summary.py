@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ..program import Model
-from ..reports import Report
+from ...program import Model
+from ...reports import Report
 from .console import numbers, plain_table, size_text
 
 __all__ = ["accuracy_lines", "cpu_table", "layer_table", "layers_text", "reasons_text", "shape_text", "summary_line"]

@@ -10,16 +10,25 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from .. import chips
-from ..chips import Chip
-from ..chips.timing import TimingProfile
-from ..errors import AnynpuError, CompileError
-from ..timing import Bound, Confidence, Prediction, fps, predict
-from ..timing.board import read_board
-from .console import numbers, plain_table, print_json, results, size_text
-from .models import TimedModel
-from .options import ALL_CHIPS, BatchOption, BoardOption, JsonOption, LayersOption, ShapeOption, chip_or_all, parse_shapes
-from .plots import prediction_chart
+from ... import chips
+from ...chips import Chip
+from ...chips.timing import TimingProfile
+from ...errors import AnynpuError, CompileError
+from ...timing import Bound, Confidence, Prediction, fps, predict
+from ...timing.board import read_board
+from ..helpers.console import numbers, plain_table, print_json, results, size_text
+from ..helpers.models import TimedModel
+from ..helpers.options import (
+    ALL_CHIPS,
+    BatchOption,
+    BoardOption,
+    JsonOption,
+    LayersOption,
+    ShapeOption,
+    chip_or_all,
+    parse_shapes,
+)
+from ..helpers.plots import prediction_chart
 
 __all__ = ["command"]
 

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ..dropin.environment import Observation, program_environment, remember_python
-from .console import fail
-from .options import optional_chip
+from ...dropin.environment import Observation, program_environment, remember_python
+from ..helpers.console import fail
+from ..helpers.options import optional_chip
 
 __all__ = ["command"]
 

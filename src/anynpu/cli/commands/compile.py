@@ -10,10 +10,10 @@ import typer
 
 import anynpu
 
-from ..reports import report
-from .console import progress_bar, results, size_text
-from .onnxfile import input_names
-from .options import (
+from ...reports import report
+from ..helpers.console import progress_bar, results, size_text
+from ..helpers.onnxfile import input_names
+from ..helpers.options import (
     BatchOption,
     ChannelOrder,
     CustomOpOption,
@@ -25,7 +25,7 @@ from .options import (
     parse_channel_values,
     parse_shapes,
 )
-from .summary import accuracy_lines, shape_text, summary_line
+from ..helpers.summary import accuracy_lines, shape_text, summary_line
 
 __all__ = ["command"]
 

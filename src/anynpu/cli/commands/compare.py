@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..comparison import (
+from ...comparison import (
     CodesUsed,
     Comparison,
     Figures,
@@ -26,10 +26,10 @@ from ..comparison import (
     random_samples,
     sentences,
 )
-from .console import plain_table, print_json, progress_bar, results
-from .onnxfile import input_names
-from .options import ChannelOrder, JsonOption, SeedOption, ShapeOption, parse_channel_values, parse_shapes
-from .sides import SideOptions, open_sides
+from ..helpers.console import plain_table, print_json, progress_bar, results
+from ..helpers.onnxfile import input_names
+from ..helpers.options import ChannelOrder, JsonOption, SeedOption, ShapeOption, parse_channel_values, parse_shapes
+from ..helpers.sides import SideOptions, open_sides
 
 __all__ = ["THRESHOLD_MISSED", "command"]
 

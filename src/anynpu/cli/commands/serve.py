@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ..errors import OptionError
-from .options import IsolateMemoryOption, IsolateOption
-from .serving import (
+from ...errors import OptionError
+from ..helpers.options import IsolateMemoryOption, IsolateOption
+from ..helpers.serving import (
     CONTROL_VARIABLE,
     AccessLogOption,
     ApiKeysOption,
@@ -42,7 +42,7 @@ __all__ = ["command"]
 
 def _print_description(wanted: bool) -> None:
     if wanted:
-        from ..serve.http import description
+        from ...serve.http import description
 
         typer.echo(json.dumps(description(), indent=2))
         raise typer.Exit
@@ -98,8 +98,8 @@ def command(
       anynpu serve yolo.rknn
       anynpu serve models/ det:2=new/det.rknn --device sim:rk3588 --port 8000 --grpc-port 8001
     """
-    from ..serve import ServeOptions, Server
-    from ..serve.traces import wanted_by_environment
+    from ...serve import ServeOptions, Server
+    from ...serve.traces import wanted_by_environment
 
     options = ServeOptions(
         host=host,

@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import typer
 
-from .. import chips, modelfile
-from ..errors import AnynpuError
-from ..session import InferenceSession, make_provider_options
-from ..timing import Prediction, fps, predict
-from .console import plain_table, print_json, results
-from .options import IsolateMemoryOption, IsolateOption, JsonOption
+from ... import chips, modelfile
+from ...errors import AnynpuError
+from ...session import InferenceSession, make_provider_options
+from ...timing import Prediction, fps, predict
+from ..helpers.console import plain_table, print_json, results
+from ..helpers.options import IsolateMemoryOption, IsolateOption, JsonOption
 
 __all__ = ["command"]
 

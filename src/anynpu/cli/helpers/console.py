@@ -19,7 +19,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ..printable import printable
+from ...printable import printable
 
 __all__ = ["ProgressFunction", "fail", "numbers", "plain_table", "print_json", "progress_bar", "results", "size_text"]
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from .console import plain_table, print_json, progress_bar, results
-from .options import (
+from ..helpers.console import plain_table, print_json, progress_bar, results
+from ..helpers.options import (
     BatchOption,
     DatasetOption,
     JsonOption,
@@ -46,7 +46,7 @@ def command(
       anynpu lint yolo.onnx --dataset street/ --std 255,255,255 --strict --json
     """
     options = study_options("lint", model, dataset=dataset, mean=mean, std=std, shape=shape, batch=batch, limit=limit)
-    from ..compiler import lint
+    from ...compiler import lint
 
     with progress_bar(f"looking at {model.stem}") as progress:
         findings = lint(model, target, **options, progress=progress)

@@ -13,14 +13,14 @@ import typer
 
 import anynpu
 
-from ..arrayfile import open_array
-from ..errors import ImageError, ShapeError
-from ..program import Model
-from ..session import InferenceSession, make_provider_options
-from ..tensor import DType, TensorSpec
-from .console import plain_table, results
-from .options import IsolateMemoryOption, IsolateOption, SeedOption, optional_chip, parse_named_files
-from .summary import shape_text
+from ...arrayfile import open_array
+from ...errors import ImageError, ShapeError
+from ...program import Model
+from ...session import InferenceSession, make_provider_options
+from ...tensor import DType, TensorSpec
+from ..helpers.console import plain_table, results
+from ..helpers.options import IsolateMemoryOption, IsolateOption, SeedOption, optional_chip, parse_named_files
+from ..helpers.summary import shape_text
 
 __all__ = ["command"]
 
@@ -109,7 +109,7 @@ def _from_file(path: Path, spec: TensorSpec) -> Array:
             f"{path} is taken for a picture, but input '{spec.name}' has the shape {list(spec.shape)}",
             hint="save the values with numpy.save and pass the .npy file",
         )
-    from ..compiler.images import load_image
+    from ...compiler.images import load_image
 
     batch, channels, height, width = spec.shape
     image = load_image(path, height, width, channels)

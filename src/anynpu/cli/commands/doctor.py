@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from .console import print_json, results
-from .diagnosis import Finding, diagnose, docker_flags
-from .options import JsonOption
+from ..helpers.console import print_json, results
+from ..helpers.diagnosis import Finding, diagnose, docker_flags
+from ..helpers.options import JsonOption
 
 __all__ = ["command"]
 
