@@ -10,7 +10,7 @@ from npu.engines.cases_large import LARGE_BUILDERS, large_case
 from npu.engines.ingredients import Array, Case, Rng
 from npu.engines.test_reference import constant_dense
 
-from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, MatMul, Pool
+from anynpu.program import Binary, Conv, ConvTranspose, Dense, Finish, FixedPoint, MatMul, Pool
 from anynpu.tensor import Affine, DType
 
 __all__ = ["extreme_cases"]
@@ -52,12 +52,12 @@ def _on_rails(made: Case, rng: Rng) -> Case:
     return made
 
 
-def _with_epilogue(made: Case, epilogue: Epilogue) -> Case:
+def _with_epilogue(made: Case, epilogue: Finish) -> Case:
     assert isinstance(made.op, Conv | ConvTranspose | Dense | MatMul | Binary | Pool)
     return replace(made, op=replace(made.op, epilogue=epilogue))
 
 
-def _far_zero(epilogue: Epilogue, rng: Rng) -> Epilogue:
+def _far_zero(epilogue: Finish, rng: Rng) -> Finish:
     """With a zero point for which the values would have to lie elsewhere: most codes are on the rails, some are not."""
     return replace(epilogue, zero_point=(epilogue.zero_point + rng.choice(FAR_ZEROS)).astype(np.int32))
 
@@ -66,6 +66,9 @@ def _beyond_the_range(made: Case, rng: Rng) -> Case:
     """Multipliers of either sign that leave every integer type."""
     assert isinstance(made.op, Conv | ConvTranspose | Dense | MatMul | Binary | Pool)
     assert made.op.epilogue is not None
+    if isinstance(made.op.epilogue, FixedPoint):
+        multiplier = np.full_like(made.op.epilogue.multiplier, rng.choice([-32767, -1, 0, 1, 32767]))
+        return _with_epilogue(made, replace(made.op.epilogue, multiplier=multiplier, shift=np.zeros_like(made.op.epilogue.shift)))
     factor = np.float32(rng.choice([-1e9, -1.0, 1e9, 0.0]))
     epilogue = replace(made.op.epilogue, multiplier=made.op.epilogue.multiplier * factor)
     if isinstance(made.op, Binary):
