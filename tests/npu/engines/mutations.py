@@ -21,6 +21,8 @@ from anynpu.program import (
     ConvTranspose,
     Dense,
     Epilogue,
+    Finish,
+    FixedPoint,
     MatMul,
     Pad,
     Pool,
@@ -49,14 +51,17 @@ def mutations(made: Case, dtype: DType, rng: Rng) -> Iterator[Mutation]:
         channel = int(rng.integers(len(op.weight_zero)))
         yield "weight zero", replace(made, op=replace(op, weight_zero=_changed(op.weight_zero, channel, _one(rng))))
         channel = int(rng.integers(len(op.bias)))
-        step = int(np.ceil(1 / float(oracle.entry(op.epilogue.multiplier, channel))))
-        yield "bias", replace(made, op=replace(op, bias=_changed(op.bias, channel, step * _one(rng))))
+        step = _output_step(op.epilogue, channel)
+        if step:
+            yield "bias", replace(made, op=replace(op, bias=_changed(op.bias, channel, step * _one(rng))))
     if isinstance(op, Conv | ConvTranspose | Pool):
         yield from _window_errors(made, op)
-    if isinstance(op, WithEpilogue) and op.epilogue is not None:
+    if isinstance(op, WithEpilogue) and isinstance(op.epilogue, FixedPoint):
+        yield from _fixed_point_errors(made, op, op.epilogue, rng)
+    elif isinstance(op, WithEpilogue) and op.epilogue is not None:
         for name, epilogue in _epilogue_errors(made, op.epilogue, dtype, rng):
             yield name, replace(made, op=replace(op, epilogue=epilogue))
-    if isinstance(op, Binary):
+    if isinstance(op, Binary) and isinstance(op.epilogue, Epilogue):
         yield "multiplier a", replace(made, op=replace(op, a_multiplier=_stretched(op.a_multiplier, dtype, rng)))
         if op.kind != "mul":
             yield "multiplier b", replace(made, op=replace(op, b_multiplier=_stretched(op.b_multiplier, dtype, rng)))
@@ -151,6 +156,41 @@ def _epilogue_errors(made: Case, epilogue: Epilogue, dtype: DType, rng: Rng) -> 
         outputs = [np.empty(spec.memory_shape, spec.dtype.storage) for spec in made.output_specs]
         execute(before, made.inputs, made.input_specs, made.output_specs, outputs)
         yield "table entry", replace(epilogue, table=_entry_moved(epilogue.table, epilogue.table_groups, outputs[0], rng))
+
+
+def _output_step(epilogue: Finish, channel: int) -> int:
+    """How much of the accumulator makes one output step; 0 where a curve makes it differ from place to place."""
+    if isinstance(epilogue, Epilogue):
+        return int(np.ceil(1 / float(oracle.entry(epilogue.multiplier, channel))))
+    if epilogue.curves:
+        return 0
+    factor = int(oracle.entry(epilogue.channel_multiplier, channel)) * int(oracle.entry(epilogue.multiplier, channel))
+    return -(-(2 ** (14 + int(oracle.entry(epilogue.shift, channel)))) // factor)
+
+
+def _larger(values: Array, place: Any) -> Array:
+    """One entry larger by one output step at full scale."""
+    return _changed(values, place, int(abs(values[place])) // 127 + 1)
+
+
+def _fixed_point_errors(made: Case, op: WithEpilogue, stage: FixedPoint, rng: Rng) -> Iterator[Mutation]:
+    channel = int(rng.integers(len(stage.zero_point)))
+    changed = {"output zero": replace(stage, zero_point=_changed(stage.zero_point, channel, _one(rng)))}
+    if stage.multiplier.size:
+        place = int(rng.integers(len(stage.multiplier)))
+        changed["multiplier, fixed point"] = replace(stage, multiplier=_larger(stage.multiplier, place))
+    if stage.channel_multiplier.size and not stage.curves:
+        place = int(rng.integers(len(stage.channel_multiplier)))
+        changed["channel multiplier"] = replace(stage, channel_multiplier=_larger(stage.channel_multiplier, place))
+    for name, epilogue in changed.items():
+        yield name, replace(made, op=replace(op, epilogue=epilogue))
+    if isinstance(op, Pool) and op.divisors is not None:
+        divisors = op.divisors.copy()
+        divisors[0] += divisors[0] // 127 + 1
+        yield "divisors", replace(made, op=replace(op, divisors=divisors))
+    if isinstance(op, Binary) and op.kind != "mul":
+        yield "factor a", replace(made, op=replace(op, a_multiplier=_larger(op.a_multiplier, 0)))
+        yield "factor b", replace(made, op=replace(op, b_multiplier=_larger(op.b_multiplier, 0)))
 
 
 def _table_error(table: Table, x: Array, rng: Rng) -> Table:
