@@ -127,6 +127,7 @@ class RknnLane:
         self._turned = backend._options.layout == "nchw_software"
         self._shape_set = -1 if backend.shape_sets else 0
         self._readers: dict[tuple[tuple[int, ...], tuple[str, ...], int], _Reader] = {}
+        self._reader: _Reader | None = None
         self._extend = ffi.new("rknn_run_extend *")
         self._extend.fence_fd = -1
         self._running = False
@@ -138,10 +139,9 @@ class RknnLane:
     ) -> list[Array]:
         """Inputs, run, outputs."""
         kept = self._put(feed)
-        key = (tuple(wanted), tuple([kind.char for kind in types]), self._shape_set)
-        reader = self._readers.get(key)
-        if reader is None:
-            reader = self._readers[key] = _Reader(self._output_infos(), wanted, types)
+        reader = self._reader
+        if reader is None or reader.wanted is not wanted or reader.types is not types or reader.shape_set != self._shape_set:
+            reader = self._choose_reader(wanted, types)
         arrays = reader.prepare()
         extend = ffi.NULL
         if timeout is not None:
@@ -153,7 +153,17 @@ class RknnLane:
         finally:
             self._running = False
         del kept
-        return reader.finish(arrays)
+        return reader.finish(arrays) if reader.casts else arrays
+
+    def _choose_reader(self, wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> _Reader:
+        """The reader for a choice of outputs, which is most likely that of the next run too."""
+        key = (tuple(wanted), tuple([kind.char for kind in types]), self._shape_set)
+        reader = self._readers.get(key)
+        if reader is None:
+            reader = self._readers[key] = _Reader(self._output_infos(), wanted, types, self._shape_set)
+        reader.wanted, reader.types = wanted, types
+        self._reader = reader
+        return reader
 
     def _put(self, feed: Feed) -> list[Any]:
         """Tell the structs where the arrays are; gives what must live until the call is over."""
@@ -278,16 +288,18 @@ class RknnLane:
 class _Reader:
     """Where one choice of outputs and types goes."""
 
-    def __init__(self, infos: Sequence[TensorInfo], wanted: Sequence[int], types: Sequence[np.dtype[Any]]) -> None:
+    def __init__(
+        self, infos: Sequence[TensorInfo], wanted: Sequence[int], types: Sequence[np.dtype[Any]], shape_set: int
+    ) -> None:
+        self.wanted = wanted
+        self.types = types
+        self.shape_set = shape_set
         self.count = len(infos)
         self.structs = ffi.new("rknn_output[]", self.count)
         self.address = _address(self.structs)
-        self._shapes: list[tuple[int, ...]] = []
-        self._kinds: list[np.dtype[Any]] = []
-        self._final: list[tuple[int, np.dtype[Any] | None]] = []
         self._kept: list[Any] = []
         asked = dict(zip(wanted, types, strict=True))
-        self._fresh: list[int] = []
+        kinds: list[np.dtype[Any]] = []
         for index, info in enumerate(infos):
             own = DTYPE_OF[info.type].storage
             kind = asked.get(index)
@@ -295,35 +307,30 @@ class _Reader:
             as_float = kind is not None and values and kind != own
             struct = self.structs[index]
             struct.index, struct.is_prealloc, struct.want_float = index, 1, as_float
-            self._shapes.append(info.shape)
-            self._kinds.append(np.dtype(np.float32) if as_float else own)
+            kinds.append(np.dtype(np.float32) if as_float else own)
             if kind is None:  # the call wants all outputs: one that nobody asked for always goes to the same place
-                self._place(index, np.empty(info.shape, self._kinds[index]))
-            else:
-                self._fresh.append(index)
-        self._final = [(index, None if kind == self._kinds[index] else kind) for index, kind in zip(wanted, types, strict=True)]
+                array = np.empty(info.shape, kinds[index])
+                self._kept.append(array)
+                struct.buf = ffi.from_buffer(array)
+                struct.size = array.nbytes
+        self._fresh = [(self.structs[index], infos[index].shape, kinds[index]) for index in asked]
+        places = {index: place for place, index in enumerate(asked)}
+        self._final = [(places[index], None if kind == kinds[index] else kind) for index, kind in zip(wanted, types, strict=True)]
+        self.casts = any(kind is not None for _, kind in self._final) or len(places) != len(wanted)
 
-    def _place(self, index: int, array: Array) -> None:
-        pointer = ffi.from_buffer(array)
-        self._kept.append(pointer)
-        self.structs[index].buf = pointer
-        self.structs[index].size = array.nbytes
-
-    def prepare(self) -> dict[int, tuple[Array, Any]]:
+    def prepare(self) -> list[Array]:
         """New arrays, known to the structs."""
-        arrays = {}
-        for index in self._fresh:
-            array = np.empty(self._shapes[index], self._kinds[index])
-            pointer = ffi.from_buffer(array)
-            struct = self.structs[index]
-            struct.buf = pointer
+        arrays = []
+        for struct, shape, kind in self._fresh:
+            array = np.empty(shape, kind)
+            struct.buf = ffi.from_buffer(array)
             struct.size = array.nbytes
-            arrays[index] = (array, pointer)
+            arrays.append(array)
         return arrays
 
-    def finish(self, arrays: dict[int, tuple[Array, Any]]) -> list[Array]:
+    def finish(self, arrays: list[Array]) -> list[Array]:
         """The arrays in the order and the types asked for."""
-        return [arrays[index][0] if kind is None else arrays[index][0].astype(kind) for index, kind in self._final]
+        return [arrays[place] if kind is None else arrays[place].astype(kind) for place, kind in self._final]
 
 
 class BoundContext:

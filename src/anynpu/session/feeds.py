@@ -48,6 +48,9 @@ class Feed:
         self.headers: tuple[tuple[str, str], ...] = ()
 
 
+_new_feed = Feed.__new__
+
+
 def channels_last(shape: Shape) -> Shape:
     """The shape of an image with the channels last; others as they are.
 
@@ -111,6 +114,7 @@ class FeedReader:
     def __init__(self, inputs: Sequence[TensorSpec], shape_sets: Sequence[Sequence[Shape]], layout: str) -> None:
         self._inputs = [_Input(spec, layout) for spec in inputs]
         self._names = [entry.name for entry in self._inputs]
+        self._only = self._names[0] if len(self._names) == 1 else None
         sets = [tuple(tuple(shape) for shape in shapes) for shapes in shape_sets] or [tuple(spec.shape for spec in inputs)]
         self._sets = sets
         self._expected = [tuple(entry.shown(shape) for entry, shape in zip(self._inputs, shapes, strict=True)) for shapes in sets]
@@ -123,7 +127,10 @@ class FeedReader:
 
         :param copy: give arrays that nobody else can change
         """
-        given = self._given(input_feed)
+        if type(input_feed) is dict and len(input_feed) == 1 and self._only in input_feed:
+            given: Sequence[Any] = (input_feed[self._only],)
+        else:
+            given = self._given(input_feed)
         arrays: list[Array] = []
         nhwc: list[bool] | None = None
         shapes = []
@@ -153,7 +160,12 @@ class FeedReader:
         found = self._by_shape.get(tuple(shapes))
         if found is None:
             found = self._find(shapes)
-        return Feed(arrays, nhwc or self._last, found)
+        feed = _new_feed(Feed)  # as the constructor does it, without the call
+        feed.arrays = arrays
+        feed.nhwc = nhwc or self._last
+        feed.shape_set = found
+        feed.headers = ()
+        return feed
 
     def _is_first(self, index: int, shape: Shape) -> bool:
         """Under ``any``: whether an array has the order of the model and not channels last."""

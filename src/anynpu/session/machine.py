@@ -105,11 +105,15 @@ class Machine:
 
     def begin(self, request: Request, core: int | None) -> Slot | None:
         """A synchronous request. With a slot its caller runs it; without one it waits."""
-        group = self._chosen(request, core)
+        if core is None and self.closed is None:
+            turns = self._turns
+            group = turns[self._turn % len(turns)] if turns else self._main
+            request.group = group
+            self._turn += 1
+        else:
+            group = self._chosen(request, core)
         request.number = self._numbers
         self._numbers += 1
-        if core is None:
-            self._turn += 1
         if group.free:
             slot = group.free[-1]
             slot.request = request

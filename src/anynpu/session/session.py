@@ -182,7 +182,11 @@ class InferenceSession:
         """
         if run_options is not None and dispatches_batch(run_options):
             return self._run_batch(output_names, input_feed, core, priority, timeout)
-        request = self._request(output_names, self._reader.read(input_feed, False), priority, timeout)
+        feed = self._reader.read(input_feed, False)
+        if output_names is None and not self._remote:
+            request = Request(feed, self._all, self._types, limit=timeout, priority=priority)
+        else:
+            request = self._request(output_names, feed, priority, timeout)
         self._runner.run(request, core)
         if request.error is not None:
             return taken(request)

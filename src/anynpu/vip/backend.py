@@ -44,7 +44,12 @@ from ..tensor import DType, Layout, TensorSpec
 from ..vendors.devices import board_chip
 from ..vendors.lending import Lender, session_errors
 from .buffer import ALIGNMENT, Buffer, create_params
-from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e
+from .constants import (
+    vip_buffer_format_e,
+    vip_buffer_operation_type_e,
+    vip_buffer_quantize_format_e,
+    vip_network_property_e,
+)
 from .info import TensorInfo
 from .interface import Library
 from .library import check, open_library
@@ -54,6 +59,9 @@ from .table import VENDOR
 __all__ = ["VipBackend", "open_backend"]
 
 Array = npt.NDArray[Any]
+
+_FLUSH = int(vip_buffer_operation_type_e.VIP_BUFFER_OPER_TYPE_FLUSH)
+_INVALIDATE = int(vip_buffer_operation_type_e.VIP_BUFFER_OPER_TYPE_INVALIDATE)
 
 
 def open_backend(
@@ -255,6 +263,8 @@ class VipLane:
         self._inputs = [network.bind_input(port.info.index) for port in backend.input_ports]
         self._outputs = [network.bind_output(info.index) for info in backend.output_infos]
         self._addresses = [buffer.address for buffer in (*self._inputs, *self._outputs)]
+        self._handles = [buffer.handle for buffer in (*self._inputs, *self._outputs)]
+        self._shapes = [info.shape for info in backend.output_infos]
         self._own_bound = True
         self._timeout_ms = 0
         self._running = False
@@ -267,19 +277,25 @@ class VipLane:
         if not self._own_bound:
             self._bind(self._inputs, self._outputs)
             self._own_bound = True
-        for index, (array, port) in enumerate(zip(feed.arrays, self.backend.input_ports, strict=True)):
-            port.conversion(array, bool(feed.nhwc[index])).run(array.ctypes.data, self._addresses[index])
-            self._inputs[index].flush()
+        addresses, handles = self._addresses, self._handles
+        flush = self._library.vip_flush_buffer
+        for index, port in enumerate(self.backend.input_ports):
+            array = feed.arrays[index]
+            port.conversion(array, feed.nhwc[index]).run(array.__array_interface__["data"][0], addresses[index])
+            if status := flush(handles[index], _FLUSH):
+                self._check("vip_flush_buffer", status)
         marks.written = time.perf_counter_ns()
         self._run(timeout)
         marks.ran = time.perf_counter_ns()
         results = []
+        first = len(self._inputs)
         for index, kind in zip(wanted, types, strict=True):
-            self._outputs[index].invalidate()
-            conversion, storage = self._reading(index, kind)
-            info = self.backend.output_infos[index]
-            result = np.empty(info.shape, storage)
-            conversion.run(self._addresses[len(self._inputs) + index], result.ctypes.data)
+            if status := flush(handles[first + index], _INVALIDATE):
+                self._check("vip_flush_buffer", status)
+            known = self._conversions.get((index, kind.char))
+            conversion, storage = known if known is not None else self._reading(index, kind)
+            result = np.empty(self._shapes[index], storage)
+            conversion.run(addresses[first + index], result.__array_interface__["data"][0])
             results.append(result if storage == kind else result.astype(kind))
         return results
 
@@ -315,13 +331,10 @@ class VipLane:
             self.network.close()
 
     def _reading(self, index: int, kind: np.dtype[Any]) -> tuple[Conversion, np.dtype[Any]]:
-        key = (index, kind.char)
-        known = self._conversions.get(key)
-        if known is None:
-            spec = self.backend.output_infos[index].spec
-            as_values = kind != spec.dtype.storage and (spec.quantization is not None or spec.dtype.is_float)
-            target = TensorSpec(spec.name, spec.shape, DType.FLOAT32, spec.layout) if as_values else spec
-            known = self._conversions[key] = (Conversion(spec, target), target.dtype.storage)
+        spec = self.backend.output_infos[index].spec
+        as_values = kind != spec.dtype.storage and (spec.quantization is not None or spec.dtype.is_float)
+        target = TensorSpec(spec.name, spec.shape, DType.FLOAT32, spec.layout) if as_values else spec
+        known = self._conversions[index, kind.char] = (Conversion(spec, target), target.dtype.storage)
         return known
 
     def _bind(self, inputs: Sequence[Buffer], outputs: Sequence[Buffer]) -> None:
@@ -347,7 +360,8 @@ class VipLane:
             status = library.vip_run_network(self._handle)
         finally:
             self._running = False
-        self._check("vip_run_network", status)
+        if status:
+            self._check("vip_run_network", status)
 
     def _check(self, call: str, status: int) -> None:
         """Errors as a session raises them: always a RuntimeError, unless it is about time."""

@@ -1,0 +1,48 @@
+"""The path of one inference stays short: how many Python functions one ``run`` calls."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import replace
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+from npu.builders import dense_chain
+
+from anynpu import modelfile
+from anynpu.session import InferenceSession
+
+MAX_CALLS = 90
+
+MAX_CALLS_OF_THE_SESSION = 10
+
+
+def calls_of(run: Any) -> Counter[str]:
+    """The functions that *run* calls, by file and name."""
+    calls: Counter[str] = Counter()
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            calls[f"{frame.f_code.co_filename.rpartition('anynpu/')[2]} {frame.f_code.co_name}"] += 1
+
+    sys.setprofile(count)
+    try:
+        run()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+@pytest.mark.parametrize("chip", ["rk3588", "a733"])
+def test_a_run_of_one_layer_makes_few_calls(chip: str) -> None:
+    x = np.zeros((1, 8), np.float32)
+    with InferenceSession(modelfile.to_bytes(replace(dense_chain(1), chip=chip)), device="sim") as session:
+        for _ in range(5):
+            session.run(None, {"x": x})
+        calls = calls_of(lambda: session.run(None, {"x": x}))
+    assert calls.total() <= MAX_CALLS, calls
+    own = Counter({name: count for name, count in calls.items() if name.startswith("session/")})
+    assert own.total() <= MAX_CALLS_OF_THE_SESSION, own
