@@ -20,6 +20,8 @@ from anynpu.tensor import Affine, DType
 from .ingredients import Case, nhwc
 from .native_support import single_layer
 
+pytestmark = pytest.mark.full  # it measures, again and again on a busy machine
+
 FLOOR = 0.6  # registers: 0.9 and more; memory: less than 0.5
 LEAST_ROUNDS = 10
 MAX_ROUNDS = 300  # on a busy machine the best round may be a long time coming

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 from compiler.onnx_builders import feeds
 from real_models import RealModels
+from waiting import wait_until
 
 import anynpu
 from anynpu._native import ffi
@@ -46,26 +48,23 @@ LARGE = sorted(operator for operator in LARGE_BUILDERS if operator.startswith(SH
 
 
 class Threads:
-    """The threads that this process has more than before a test, those that Python does not know included."""
+    """The threads without Python that began in this test; those of earlier tests may end meanwhile."""
 
     def __init__(self) -> None:
-        self._tasks = Path("/proc/self/task")
-        if not self._tasks.is_dir():
-            pytest.skip("only Linux tells how many threads a process has")
-        self._before = -1
-        while self._before != (count := self._count()):  # one that has just ended may still be listed
-            self._before = count
-            time.sleep(0.02)
+        if not Path("/proc/self/task").is_dir():
+            pytest.skip("only Linux tells which threads a process has")
+        self._before = self._all()
 
-    def _count(self) -> int:
-        return len(list(self._tasks.iterdir()))
+    def _all(self) -> set[int]:
+        return {int(name) for name in os.listdir("/proc/self/task")}
+
+    def _new(self) -> set[int]:
+        return self._all() - self._before - {thread.native_id for thread in threading.enumerate()}
 
     def are(self, more: int) -> bool:
         """Whether there are so many more; waits for those that have ended to vanish from the list."""
-        end = time.monotonic() + 120
-        while self._count() - self._before > more and time.monotonic() < end:
-            time.sleep(0.001)
-        return self._count() - self._before == more
+        wait_until(lambda: len(self._new()) <= more, f"no more than {more} threads are left")
+        return len(self._new()) == more
 
 
 @pytest.fixture
