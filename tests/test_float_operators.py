@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 import zlib
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 import onnx
 import pytest
 from builders import every_operator_model
+from compiler.onnx_builders import Net
 
+import anynpu
 from anynpu import modelfile
-from anynpu.errors import ModelFormatError, ModelVersionError
+from anynpu.errors import CompileError, ModelFormatError, ModelVersionError
 from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
 from anynpu.modelfile.float_shapes import SHAPES
 from anynpu.modelfile.recognise import MARKER
@@ -165,3 +168,23 @@ def test_constants_of_a_file_are_read_where_they_lie() -> None:
     op: Any = model.programs[0].layers[-2].op
     assert op.constants["w"].value.dtype == np.float16
     assert op.constants["w"].value.base is not None
+
+
+def test_what_a_reader_would_refuse_is_not_compiled() -> None:
+    net = Net()
+    net.output(net.op("Conv", net.input("x", (1, 3, 8, 8)), net.weights(4, 3, 1, 1), strides=[10**12, 1]))
+    with pytest.raises(CompileError, match="Conv has strides 1000000000000") as caught:
+        anynpu.compile(net.proto(), dtype="fp16")
+    assert caught.value.hint
+
+
+def test_models_of_other_domains_are_told_apart() -> None:
+    net = Net()
+    net.output(net.op("Gelu", net.input("x", (1, 8)), domain="com.microsoft"))
+    proto = net.proto()
+    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    model = anynpu.compile(proto, dtype="fp16")
+    assert [layer.op.names for layer in model.programs[0].layers] == [("com.microsoft.Gelu",)]  # type: ignore[union-attr]
+    x = np.linspace(-2, 2, 8, dtype=np.float32)[None]
+    with anynpu.Device("rk3588") as device, device.load(model).context() as context:
+        np.testing.assert_allclose(context.run([x])[0], x * (1 + np.vectorize(math.erf)(x / math.sqrt(2))) / 2, atol=2e-3)

@@ -321,7 +321,7 @@ def test_the_memory_that_damaged_files_take() -> None:
     ids=["dicts", "pairs", "lists", "programs"],
 )
 def test_the_memory_that_hostile_headers_take(header: bytes) -> None:
-    data = container(header, b"", b"")
+    data = container(header, b"")
     tracemalloc.start()
     try:
         with pytest.raises(AnynpuError):

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from ..chips import Chip
 from ..errors import CompileError
+from ..modelfile.float_rules import check_float
+from ..modelfile.operator_rules import Refusal
 from ..program import (
     Conv,
     Convert,
@@ -19,6 +21,7 @@ from ..program import (
     Custom,
     CustomConstant,
     Dense,
+    Float,
     Layer,
     MatMul,
     Op,
@@ -269,6 +272,7 @@ class _Lowering:
             if name not in self._tensors.specs:
                 self._tensors.add(TensorSpec(name, shape, self._type_of(name, kind, half=half), Layout.row_major(len(shape))))
         reads = list(dict.fromkeys((*step.reads, *self._external_reads(step))))
+        self._check_float(step, op, {names[name]: self._tensors.specs[names[name]] for name in reads})
         self._layers.append(
             Layer(
                 name=step.node.label,
@@ -285,6 +289,18 @@ class _Lowering:
                 activation=step.function,
             )
         )
+
+    def _check_float(self, step: Step, op: Float, inputs: Mapping[str, TensorSpec]) -> None:
+        """Refuse now what every reader of the model file would refuse."""
+        try:
+            check_float(op, inputs, self._tensors.specs, (), contents=True)
+        except Refusal as refusal:
+            raise CompileError(
+                f"the operator makes no sense: {refusal}",
+                node=step.node.label,
+                operator=step.node.op,
+                hint="export the model again, with numbers that chips can handle",
+            ) from None
 
     # integer steps
 

@@ -129,6 +129,7 @@ def _attributes(op: FloatOp, rules: Mapping[str, AttributeRule]) -> None:
             if isinstance(item, str):
                 require(len(item) <= MAX_ATTRIBUTE_TEXT, f"has an attribute '{key}' of {len(item)} characters")
                 require(not rule.choices or item in rule.choices, f"has {key} '{item[:64]}', not {' or '.join(rule.choices)}")
+            require(not isinstance(item, float) or math.isfinite(item), f"has {key} {item}")
             if key in _POSITIVE or key in _NATURAL:
                 require(int(key in _POSITIVE) <= int(item) <= MAX_STEP, f"has {key} {item}")
 
