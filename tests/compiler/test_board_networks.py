@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from arithmetic.board_cases import BoardCase
+from onnx import numpy_helper
 
 import anynpu
 from anynpu.errors import CompileError, TensorNameError
@@ -107,3 +108,16 @@ def test_what_cannot_be_asked_for() -> None:
         anynpu.compile(network(case), arithmetic="exact", **options)
     with pytest.raises(CompileError, match="not known for w8a8 models of t527"):
         anynpu.compile(network(case), arithmetic="chip", **{**options, "target": "t527"})
+
+
+def test_an_output_that_is_always_zero_can_be_saved(tmp_path: Path) -> None:
+    """Its scale is next to nothing, so the factor that leads to it is larger than the chip's 15 bits."""
+    case = BoardCase("relu")
+    proto = network(case)
+    (bias,) = (tensor for tensor in proto.graph.initializer if tensor.name == "stem_b")
+    bias.CopyFrom(numpy_helper.from_array(np.full(3, -100, np.float32), "stem_b"))
+    options: dict[str, Any] = {"dataset": calibration_images(case), "target": "rv1106", "arithmetic": "chip", **RAW_BYTES}
+    path = anynpu.compile(proto, **options).save(tmp_path / "dead.rknn")
+    with anynpu.InferenceSession(path, provider_options={"layout": "nhwc"}) as session:
+        (result,) = session.run(None, {"input": case.input("ramp")})
+    assert np.abs(result).max() < 1e-6

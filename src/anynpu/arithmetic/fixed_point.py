@@ -58,15 +58,15 @@ EVIDENCE = {
 
 
 def multiplier_and_shift(factor: float) -> tuple[int, int]:
-    """The multiplier of at most 15 bits and the shift that stand for *factor*.
+    """The multiplier of at most 15 bits and the shift that stand for *factor*; the largest there is where it is too large.
 
-    >>> multiplier_and_shift(0.5)
-    (16384, 15)
+    >>> multiplier_and_shift(0.5), multiplier_and_shift(1e6)
+    ((16384, 15), (32767, 0))
     """
     if factor <= 0 or not math.isfinite(factor):
         return 0, 0
     shift = max(0, min(_MAX_SHIFT, math.floor(math.log2(MAX_MULTIPLIER / factor))))
-    return int(np.rint(factor * 2.0**shift)), shift
+    return min(int(np.rint(factor * 2.0**shift)), MAX_MULTIPLIER), shift
 
 
 def channel_multipliers(weight_scales: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:
