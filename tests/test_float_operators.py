@@ -179,10 +179,11 @@ def test_what_a_reader_would_refuse_is_not_compiled() -> None:
 
 
 def test_models_of_other_domains_are_told_apart() -> None:
-    net = Net()
-    net.output(net.op("Gelu", net.input("x", (1, 8)), domain="com.microsoft"))
-    proto = net.proto()
-    proto.opset_import.append(onnx.helper.make_opsetid("com.microsoft", 1))
+    helper = onnx.helper
+    values = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, 8]) for name in "xy"]
+    graph = helper.make_graph([helper.make_node("Gelu", ["x"], ["y"], domain="com.microsoft")], "gelu", values[:1], values[1:])
+    imports = [helper.make_opsetid("", 13), helper.make_opsetid("com.microsoft", 1)]
+    proto = helper.make_model(graph, opset_imports=imports, ir_version=8)
     model = anynpu.compile(proto, dtype="fp16")
     assert [layer.op.names for layer in model.programs[0].layers] == [("com.microsoft.Gelu",)]  # type: ignore[union-attr]
     x = np.linspace(-2, 2, 8, dtype=np.float32)[None]
