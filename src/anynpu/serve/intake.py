@@ -32,6 +32,9 @@ PATIENCE = 5.0
 SHORT = 0.02
 """Seconds for which a call has room for the largest message if others wait for it."""
 
+MAX_WAITING = 64
+"""Calls that wait for room."""
+
 POLL = 0.002
 LOOK = 0.02
 """Seconds between two looks at what has arrived for those who are slow."""
@@ -122,6 +125,7 @@ class Intake:
         self._largest = min(options.max_request_bytes, options.max_inflight_bytes)
         self._end = end
         self._turn = asyncio.Lock()
+        self._waiting = 0
         self._peers: OrderedDict[str, _Peer] = OrderedDict()
         self._slow: dict[_Peer, None] = {}
         self._quick: dict[_Reading, None] = {}  # those that have room for the largest message, the oldest first
@@ -179,18 +183,24 @@ class Intake:
         """Wait for room for the largest message."""
         loop = asyncio.get_running_loop()
         until = loop.time() + PATIENCE
-        async with self._turn:
-            while True:
-                try:
-                    holding.take(self._largest)
-                    return
-                except OverloadedError:
-                    if loop.time() > until:
-                        raise
-                oldest = next(iter(self._quick), None)
-                if oldest is not None and loop.time() - oldest.began > SHORT:
-                    self._slow_down(oldest)
-                await asyncio.sleep(POLL)
+        if self._waiting >= MAX_WAITING:
+            raise OverloadedError(f"{MAX_WAITING} calls wait already", hint="come again in 1 s, or send less at a time")
+        self._waiting += 1
+        try:
+            async with self._turn:
+                while True:
+                    try:
+                        holding.take(self._largest)
+                        return
+                    except OverloadedError:
+                        if loop.time() > until:
+                            raise
+                    oldest = next(iter(self._quick), None)
+                    if oldest is not None and loop.time() - oldest.began > SHORT:
+                        self._slow_down(oldest)
+                    await asyncio.sleep(POLL)
+        finally:
+            self._waiting -= 1
 
     def _peer(self, name: str) -> _Peer:
         peer = self._peers.pop(name, None)
@@ -244,7 +254,7 @@ def _borrowed(fd: int) -> Iterator[socket.socket]:
     """A socket of gRPC's, as one of Python's; it may be closed, or be another one, at any moment."""
     own = os.dup(fd)
     try:
-        made = socket.socket(fileno=own)
+        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=own)  # or whatever it is: asking it takes time
     except BaseException:
         os.close(own)
         raise

@@ -60,6 +60,9 @@ OPEN_CALLS = ("ServerLive", "ServerReady")
 CONTROL_CALLS = ("RepositoryModelLoad", "RepositoryModelUnload")
 """Calls that change which models there are."""
 
+WINDOW = 2**20
+"""Bytes that a client may send of a message that nobody reads yet: enough that a picture is not held up."""
+
 MAX_CALLS = 128
 """Calls at a time on one connection."""
 
@@ -109,7 +112,8 @@ def rpc_server(service: Service) -> Any:
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
             ("grpc.per_message_decompression", 0),  # we unpack ourselves, and count before
-            ("grpc.http2.bdp_probe", 0),  # a call that is not read cannot send more than the first window
+            ("grpc.http2.bdp_probe", 0),  # a call that is not read cannot send more than the first window, which stays as it is
+            ("grpc.http2.lookahead_bytes", WINDOW),
             ("grpc.max_concurrent_streams", MAX_CALLS),
             ("grpc.max_metadata_size", MAX_HEAD // 4),
             ("grpc.absolute_max_metadata_size", MAX_HEAD // 4),
