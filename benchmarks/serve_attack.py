@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from anynpu.inference_protocol import SERVICE
+from anynpu.protocol.messages import SERVICE
 
 __all__ = ["ATTACKS", "KEY", "crowd"]
 
