@@ -35,7 +35,7 @@ tool = load_tool()
 module_name = tool.module_name
 room_of = tool.room_of
 
-BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable"}
+BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable", "options"}
 """What every room may import: errors, tensors, C kernels, packages that are loaded at first use, files and text of strangers."""
 
 DATA = BASE | {"program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
@@ -50,6 +50,7 @@ ARROWS: dict[str, set[str]] = {
     "lifetime": set(),
     "arrayfile": set(),
     "printable": set(),
+    "options": {"errors"},
     "errors": set(),
     "tensor": set(),
     "_optional": {"errors"},

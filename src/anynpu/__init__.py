@@ -13,17 +13,29 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .compiler import check, compile
+    from .compiler import CompileOptions, check, compile
     from .modelfile import CompiledModel as Model
     from .modelfile import read as load
     from .npu import Device
     from .reports import Report, report
     from .session import InferenceSession, make_provider_options
 
-__all__ = ["Device", "InferenceSession", "Model", "Report", "check", "compile", "load", "make_provider_options", "report"]
+__all__ = [
+    "CompileOptions",
+    "Device",
+    "InferenceSession",
+    "Model",
+    "Report",
+    "check",
+    "compile",
+    "load",
+    "make_provider_options",
+    "report",
+]
 
 # Names are imported at first use: `import anynpu` costs numpy and nothing else.
 _HOMES = {
+    "CompileOptions": ("compiler", "CompileOptions"),
     "Device": ("npu", "Device"),
     "InferenceSession": ("session", "InferenceSession"),
     "Model": ("modelfile", "CompiledModel"),

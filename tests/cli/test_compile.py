@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import anynpu
-from anynpu.cli.commands.compile import Algorithm
 from anynpu.compiler.ranges import ALGORITHMS
 
 Invoke = Callable[..., Any]
@@ -118,8 +117,11 @@ def test_a_folder_that_is_not_there_fails(invoke: Invoke, model_path: Path, tmp_
     assert "absent" in outcome.err
 
 
-def test_the_algorithms_are_those_of_the_compiler() -> None:
-    assert {algorithm.value for algorithm in Algorithm} == set(ALGORITHMS)
+def test_the_flags_are_those_of_the_table(invoke: Invoke) -> None:
+    shown = invoke("compile", "--help").out
+    for name, entry in anynpu.CompileOptions.options().items():
+        assert entry.flag is None or all(flag in shown for flag in entry.flag.split("/")), name
+    assert "|".join(ALGORITHMS) in shown
 
 
 def test_custom_operators(invoke: Invoke, custom_path: Path, tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..compiler.calibrate import float_session
+from ..compiler.compile_options import CompileOptions
 from ..compiler.graph import Graph, Node
 from ..compiler.importer import Shapes, import_onnx, load_onnx
-from ..compiler.options import InputOptions, preprocessing
+from ..compiler.options import preprocessing
 from ..errors import InputError, ParameterError
 from ..program import Preprocess
 from ..types import Array
@@ -47,7 +48,7 @@ class OnnxSubject:
                 hint="compare a model that ends before them",
             )
         self._preprocess = preprocess or {}
-        order = preprocessing(self._graph.inputs, self._graph.shapes, InputOptions(order=channel_order))
+        order = preprocessing(self._graph.inputs, self._graph.shapes, CompileOptions(channel_order=channel_order))
         self._reversed = frozenset(order.reversed_inputs)
         self._makers = self._graph.producers()
         self._watched: list[str] = []

@@ -1,5 +1,6 @@
 """ONNX in, layer program out: import, simplify, fuse, quantise, place on NPU or CPU, plan memory."""
 
+from .compile_options import CompileOptions
 from .custom import CustomOperator
 from .driver import ModelCheck, check, compile
 from .lint import Finding
@@ -13,6 +14,7 @@ __all__ = [
     "ACCURACIES",
     "METRICS",
     "STEPS",
+    "CompileOptions",
     "CustomOperator",
     "Finding",
     "ModelCheck",

@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from .._native import ffi, lib
 from .._optional import MISTAKEN_OPTIMIZERS, onnx, onnxruntime
-from ..errors import CalibrationError, CompileError
+from ..errors import CalibrationError
 from .custom import CustomOperator, CustomTable, compute_custom
 from .graph import Graph, Node, external_tensor, to_onnx
-from .ranges import ALGORITHMS, Observer
+from .ranges import Observer
 from .stages import Stage, needed_nodes, stages
 
 __all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "float_session"]
@@ -31,8 +31,6 @@ class CalibratedRanges:
     """Ranges as an observer saw them."""
 
     def __init__(self, observer: Observer, algorithm: str, percentile: float) -> None:
-        if algorithm not in ALGORITHMS:
-            raise CompileError(f"there is no calibration algorithm '{algorithm}'", hint=f"choose one of: {', '.join(ALGORITHMS)}")
         self._observer = observer
         self._algorithm = algorithm
         self._percentile = percentile

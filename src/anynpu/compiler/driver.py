@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .. import chips
 from ..errors import CompileError, TensorNameError
 from ..modelfile import CompiledModel
+from ..options import keyword_form
 from ..program import Model, Program
 from ..reports import Report, report
 from ..tensor import DType
 from ..vendors import registry
 from .arithmetic import CHIP, with_arithmetic
-from .calibrate import CalibratedRanges, UnknownRanges, calibrate
+from .calibrate import CalibratedRanges, Calibration, UnknownRanges, calibrate
+from .compile_options import CompileOptions
 from .curves import assign_curves
 from .custom import CustomOperators, CustomTable, custom_table
-from .dataset import InputInfo, open_dataset
+from .dataset import Dataset, InputInfo, open_dataset
 from .formats import Format, format_of, without_zero_points
 from .forms import forms_of
 from .graph import Graph
@@ -26,14 +28,13 @@ from .groups import grouping_candidates
 from .importer import Shapes, import_onnx, load_onnx
 from .lint import lint_steps, summary
 from .lower import lower
-from .metrics import Metric
-from .options import InputOptions, Normalisation, PerInput, preprocessing, shape_sets
+from .options import Normalisation, preprocessing, shape_sets
 from .quantize import Ranges, assign_quantization, quantized_tensors
-from .recipe import recipe_of
+from .recipe import Recipe, recipe_of
 from .search import run_recipe
 from .simplify import reverse_channels, simplify
 from .steps import Step, build_steps
-from .toolkit import QUANTIZERS, VENDOR, GivenRanges, given_quantization, toolkit_quantization
+from .toolkit import VENDOR, given_quantization, toolkit_quantization
 from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
@@ -41,163 +42,174 @@ __all__ = ["ModelCheck", "check", "compile"]
 Progress = Callable[[str, int, "int | None"], None]
 
 
+@keyword_form(CompileOptions)
 def compile(
-    model: Any,
-    target: str = "rk3588",
-    *,
-    dataset: Any = None,
-    mean: PerInput = None,
-    std: PerInput = None,
-    channel_order: str | Mapping[str, str] | None = None,
-    dtype: str = "w8a8",
-    algorithm: str = "percentile",
-    percentile: float = 99.99,
-    channel_groups: int | None = None,
-    per_channel: bool | None = None,
-    preprocess: str | Mapping[str, str] | None = None,
-    accuracy: str = "default",
-    without: Sequence[str] = (),
-    metric: str | Metric | None = None,
-    time_budget: float = 0.2,
-    shapes: Shapes | Sequence[Shapes] | None = None,
-    hybrid: Sequence[str] = (),
-    batch: int | None = None,
-    custom_string: str = "",
-    name: str = "",
-    calibration_limit: int | None = None,
-    custom_ops: CustomOperators = (),
-    arithmetic: str | None = None,
-    quantizer: str = "anynpu",
-    ranges: GivenRanges | None = None,
-    progress: Progress | None = None,
+    model: Any, target: str = "rk3588", options: CompileOptions | None = None, *, progress: Progress | None = None, **changes: Any
 ) -> CompiledModel:
-    """Compile an ONNX model for one chip.
+    """Compile an ONNX model for one chip. Options come as an object, as keywords, or as both: then keywords change the object.
 
     :param model: path, bytes or onnx.ModelProto; opset 7 or later
     :param target: a chip of the catalogue
-    :param dataset: calibration data: a folder of images, a text file with a sample a line, .npy, .npz, or any iterable of samples
-    :param mean: by channel, subtracted from raw input values; a dict by input name where there are several inputs
-    :param std: by channel, raw values are divided by it
-    :param channel_order: what the model was trained on; ``bgr`` lets it take RGB pictures all the same
-    :param dtype: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``. Usual names (``int8``,
-        ``uint8``, ``float16``) and those of ACUITY (``asymmetric_affine``, ``dynamic_fixed_point-i16`` ...) work too
-    :param algorithm: how ranges are found: ``minmax``, ``percentile``, ``kl`` or ``mse``
-    :param channel_groups: most groups of channels with a scale of their own, where a tensor gains by it; 1 for one scale a tensor.
-        By default 2 for Rockchip's chips in ``w8a8``; Allwinner's have none
-    :param per_channel: weights with a scale for each output channel (by default for Rockchip's chips and for ``i8`` of Allwinner's), or one
-        for all of a layer (all that other types of Allwinner's chips have)
-    :param preprocess: ``rgb`` or ``bgr`` to begin the model with a pre-process node: it takes a picture's bytes in that order of channels
-        and applies mean and std itself; a dict by input name where there are several inputs. Allwinner's chips only
-    :param accuracy: ``fast`` leaves the re-fit of weights out; ``best`` tries recipes and float16 layers against each other
-    :param without: steps of the recipe to leave out: ``heads``, ``clip``, ``groups``, ``asymmetric``, ``refit``
-    :param metric: what ``best`` and the re-fit judge by: ``cosine``, ``top1``, ``margin``, ``detections``, ``map``, or a function of
-        (expected outputs, given outputs) whose result is larger the better; chosen by the shape of the outputs by default
-    :param time_budget: by how much of the predicted time float16 layers of ``best`` may slow the model down
-    :param shapes: shape of each input whose shape is not fixed; a list of such dicts for dynamic shapes
-    :param hybrid: tensors that stay in float16
-    :param batch: extent of the first axis of every input
-    :param custom_string: any text, stored in the file
-    :param calibration_limit: use at most this many samples
-    :param custom_ops: types of nodes to compile as custom operators, which the program that runs the model computes itself; besides those
-        of domains that ONNX does not know. A mapping says more: name -> function of (input_shapes, attributes) that gives the shapes of the
-        outputs, or name -> :class:`anynpu.compiler.CustomOperator`
-    :param arithmetic: how integer layers round: ``chip`` as the NPU itself does (Rockchip's int8 models), ``simulator`` with one float32
-        multiplication per output, as the vendors' simulators do
-    :param quantizer: ``vendor`` chooses scales and weights as Rockchip's toolkit does: min/max, one range per tensor, no re-fit
-    :param ranges: (scale, int8 zero point) of tensors whose quantisation is decided already, by name
+    :param options: what is asked for
     :param progress: called with (stage, done, total)
 
     >>> model = anynpu.compile("det.onnx", target="rk3588", dataset="pages/", std=(255, 255, 255))    # doctest: +SKIP
     >>> model.save("det.rknn")                                                                       # doctest: +SKIP
     """
+    options = CompileOptions.given(options, changes)
     chip = chips.get(target)
-    kind = with_arithmetic(format_of(dtype, chip, per_channel=per_channel, channel_groups=channel_groups), chip, arithmetic)
-    if not kind.floats and dataset is None:
+    kind = _format(options, chip)
+    _tell(progress, "importing", 0, 1)
+    proto = load_onnx(model, options.custom_ops)
+    custom = custom_table(options.custom_ops)
+    prepared = [prepare(proto, entry, options, custom) for entry in shape_sets(options.shapes)]
+    _tell(progress, "importing", 1, 1)
+    plans = [plan_steps(entry.graph, kind, options.hybrid) for entry in prepared]
+    algorithm = "minmax" if options.quantizer == VENDOR else options.algorithm
+    recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
+    if not recipe.asymmetric:
+        kind = without_zero_points(kind)
+    job = _Job(chip, kind, options, recipe, custom, prepared, plans, progress)
+    job.calibrate()
+    programs = job.lower()
+    return CompiledModel(
+        chip=chip.name,
+        dtype=kind.name,
+        programs=programs,
+        name=options.name or _name_of(model, proto),
+        custom_string=options.custom_string,
+        preprocess=prepared[0].normalisation.preprocess,
+        provenance=_provenance(model, proto, prepared[0].graph, job.remarks),
+        arithmetic=kind.arithmetic,
+    )
+
+
+def _format(options: CompileOptions, chip: chips.Chip) -> Format:
+    """How the model holds its numbers, if the chip can have it and there is what it needs."""
+    kind = format_of(options.dtype, chip, per_channel=options.per_channel, channel_groups=options.channel_groups)
+    kind = with_arithmetic(kind, chip, options.arithmetic)
+    if not kind.floats and options.dataset is None:
         raise CompileError(
             f"a {kind.name} model needs calibration data",
             hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
         )
-    if preprocess is not None and not registry.of_chip(chip).picture_node:
+    if options.preprocess is not None and not registry.of_chip(chip).picture_node:
         raise CompileError(
             f"models of {chip.name} have no pre-process node",
             hint="leave preprocess out: with mean and std its calls take the bytes of a picture and normalise them",
         )
-    _tell(progress, "importing", 0, 1)
-    proto = load_onnx(model, custom_ops)
-    custom = custom_table(custom_ops)
-    sets = shape_sets(shapes)
-    inputs = InputOptions(mean, std, channel_order, preprocess)
-    prepared = [prepare(proto, entry, batch, inputs, custom) for entry in sets]
-    first = prepared[0]
-    _tell(progress, "importing", 1, 1)
-    plans = [plan_steps(entry.graph, kind, hybrid) for entry in prepared]
-    if quantizer not in QUANTIZERS:
-        raise CompileError(f"there is no quantizer '{quantizer}'", hint=f"choose one of: {', '.join(QUANTIZERS)}")
-    toolkit = quantizer == VENDOR
-    recipe = recipe_of(accuracy, "minmax" if toolkit else algorithm, percentile, kind.groups, without)
-    if not recipe.asymmetric:
-        kind = without_zero_points(kind)
-    seen_ranges: Ranges = UnknownRanges()
-    calibration, remarks, warnings = "", "", ""
-    trials: list[Trial] = []
-    if not kind.floats and any(not step.is_float for step in plans[0]):
-        infos = [
-            InputInfo(
-                entry,
-                first.graph.shapes[entry],
-                first.graph.dtypes[entry],
-                first.normalisation.preprocess.get(entry),
-            )
-            for entry in first.graph.inputs
-        ]
-        data = open_dataset(dataset, infos, limit=calibration_limit)
+    return kind
+
+
+@dataclass
+class _Job:
+    """One compilation: the graphs of all shape sets from calibration to programs.
+
+    :ivar plans: the steps of each graph
+    :ivar trials: what the recipe chose for each graph; empty where there was nothing to choose
+    :ivar remarks: what the model's provenance says about calibration, accuracy and warnings
+    """
+
+    chip: chips.Chip
+    kind: Format
+    options: CompileOptions
+    recipe: Recipe
+    custom: CustomTable
+    prepared: list[Prepared]
+    plans: list[list[Step]]
+    progress: Progress | None
+    ranges: Ranges = field(default_factory=UnknownRanges)
+    trials: list[Trial] = field(default_factory=list)
+    remarks: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def toolkit(self) -> bool:
+        """Whether scales are chosen as the vendor's toolkit does."""
+        return self.options.quantizer == VENDOR
+
+    def calibrate(self) -> None:
+        """Find the ranges of integer layers, and with int8 the recipe that keeps the network's answers."""
+        if self.kind.floats or all(step.is_float for step in self.plans[0]):
+            return
+        options, first = self.options, self.prepared[0]
         # layers may be fused differently for other shapes, and then need ranges of other tensors
-        graphs = [(entry.graph, steps) for entry, steps in zip(prepared, plans, strict=True)]
-        known = {*first.graph.inputs, *first.graph.producers()}
-        names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
-        eight = kind.codes is DType.INT8
-        candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and eight]
-        seen = calibrate(first.graph, names, candidates, data, data.length, progress, custom)
-        seen_ranges = CalibratedRanges(seen.observer, recipe.algorithm, percentile)
+        graphs = [(entry.graph, steps) for entry, steps in zip(self.prepared, self.plans, strict=True)]
+        eight = self.kind.codes is DType.INT8
+        seen, data = calibrated(first, graphs, options, self.custom, self.progress, groups=eight)
+        self.ranges = CalibratedRanges(seen.observer, self.recipe.algorithm, options.percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
-        calibration = f"{count}{recipe.algorithm}" + (", as the vendor's toolkit" if toolkit else "")
-        if eight and not toolkit and not ranges:
-            benches = [
-                Workbench(entry.graph, chip, seen, data, kind, entry.normalisation.preprocess, metric=metric, progress=progress)
-                for entry in prepared
-            ]
-            trials = run_recipe(benches, plans, recipe, best=accuracy == "best", time_budget=time_budget, progress=progress)
-            plans = [trial.steps for trial in trials]
-            remarks = accuracy_text(trials)
-            block = chip.channel_block.get("int8", 1)
-            left = lint_steps(first.graph, plans[0], seen, first.normalisation.preprocess, trials[0].quantization, block)
-            warnings = summary(left)
-    programs: list[Program] = []
-    for index, (entry, steps) in enumerate(zip(prepared, plans, strict=True)):
-        _tell(progress, "lowering", index, len(prepared))
-        if trials:
-            programs.append(lower(entry.graph, steps, chip, trials[index].quantization, kind, refined=trials[index].refined))
-            continue
-        given = given_quantization(ranges, entry.graph)
-        preprocess_of = entry.normalisation.preprocess
-        if toolkit:
-            quantization = toolkit_quantization(entry.graph, steps, seen_ranges, preprocess_of, given)
-        else:
-            quantization = assign_quantization(
-                entry.graph, steps, seen_ranges, kind, preprocess_of, exact_heads=recipe.heads, clip=recipe.clip, given=given
+        self.remarks["calibration"] = f"{count}{self.recipe.algorithm}" + (", as the vendor's toolkit" if self.toolkit else "")
+        if eight and not self.toolkit and not options.ranges:
+            self._search(seen, data)
+
+    def _search(self, seen: Calibration, data: Dataset) -> None:
+        options, progress, first = self.options, self.progress, self.prepared[0]
+        benches = [
+            Workbench(
+                entry.graph,
+                self.chip,
+                seen,
+                data,
+                self.kind,
+                entry.normalisation.preprocess,
+                metric=options.metric,
+                progress=progress,
             )
-        programs.append(lower(entry.graph, steps, chip, quantization, kind, toolkit=toolkit))
-    _tell(progress, "lowering", len(prepared), len(prepared))
-    return CompiledModel(
-        chip=chip.name,
-        dtype=kind.name,
-        programs=tuple(programs),
-        name=name or _name_of(model, proto),
-        custom_string=custom_string,
-        preprocess=first.normalisation.preprocess,
-        provenance=_provenance(model, proto, first.graph, calibration, remarks, warnings),
-        arithmetic=kind.arithmetic,
-    )
+            for entry in self.prepared
+        ]
+        best = options.accuracy == "best"
+        self.trials = run_recipe(benches, self.plans, self.recipe, best=best, time_budget=options.time_budget, progress=progress)
+        self.plans = [trial.steps for trial in self.trials]
+        block = self.chip.channel_block.get("int8", 1)
+        left = lint_steps(first.graph, self.plans[0], seen, first.normalisation.preprocess, self.trials[0].quantization, block)
+        self.remarks |= {"accuracy": accuracy_text(self.trials), "warnings": summary(left)}
+
+    def lower(self) -> tuple[Program, ...]:
+        """The program of each shape set."""
+        programs = []
+        for index in range(len(self.prepared)):
+            _tell(self.progress, "lowering", index, len(self.prepared))
+            programs.append(self._lower(index))
+        _tell(self.progress, "lowering", len(self.prepared), len(self.prepared))
+        return tuple(programs)
+
+    def _lower(self, index: int) -> Program:
+        entry, steps, kind = self.prepared[index], self.plans[index], self.kind
+        if self.trials:
+            trial = self.trials[index]
+            return lower(entry.graph, steps, self.chip, trial.quantization, kind, refined=trial.refined)
+        given = given_quantization(self.options.ranges, entry.graph)
+        preprocess = entry.normalisation.preprocess
+        if self.toolkit:
+            quantization = toolkit_quantization(entry.graph, steps, self.ranges, preprocess, given)
+        else:
+            heads, clip = self.recipe.heads, self.recipe.clip
+            quantization = assign_quantization(
+                entry.graph, steps, self.ranges, kind, preprocess, exact_heads=heads, clip=clip, given=given
+            )
+        return lower(entry.graph, steps, self.chip, quantization, kind, toolkit=self.toolkit)
+
+
+def calibrated(
+    first: Prepared,
+    graphs: Sequence[tuple[Graph, list[Step]]],
+    options: CompileOptions,
+    custom: CustomTable,
+    progress: Progress | None,
+    *,
+    groups: bool = True,
+) -> tuple[Calibration, Dataset]:
+    """Run the calibration data through the first graph, for the tensors that any of *graphs* has as integers.
+
+    :param groups: whether tensors may have several scales
+    """
+    graph, preprocess = first.graph, first.normalisation.preprocess
+    infos = [InputInfo(name, graph.shapes[name], graph.dtypes[name], preprocess.get(name)) for name in graph.inputs]
+    data = open_dataset(options.dataset, infos, limit=options.calibration_limit)
+    known = {*graph.inputs, *graph.producers()}
+    names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
+    candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and groups]
+    return calibrate(graph, names, candidates, data, data.length, progress, custom), data
 
 
 def check(
@@ -226,9 +238,10 @@ class ModelCheck:
         self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
     ) -> None:
         proto = load_onnx(model, custom_ops)
-        self._graph = prepare(proto, shape_sets(shapes)[0], batch, InputOptions(), custom_table(custom_ops)).graph
+        options = CompileOptions(batch=batch)
+        self._graph = prepare(proto, shape_sets(shapes)[0], options, custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)
-        self._provenance = _provenance(model, proto, self._graph, "")
+        self._provenance = _provenance(model, proto, self._graph, {})
 
     def report(self, target: str, *, dtype: str = "w8a8") -> Report:
         """The report for one chip."""
@@ -246,9 +259,9 @@ class Prepared:
     normalisation: Normalisation
 
 
-def prepare(proto: Any, shapes: Shapes, batch: int | None, inputs: InputOptions, custom: CustomTable) -> Prepared:
-    graph = import_onnx(_copy(proto), shapes, batch, custom)
-    normalisation = preprocessing(graph.inputs, graph.shapes, inputs)
+def prepare(proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomTable) -> Prepared:
+    graph = import_onnx(_copy(proto), shapes, options.batch, custom)
+    normalisation = preprocessing(graph.inputs, graph.shapes, options)
     simplify(graph)
     for name in normalisation.reversed_inputs:
         reverse_channels(graph, name)
@@ -287,7 +300,7 @@ def _name_of(model: Any, proto: Any) -> str:
     return Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
 
 
-def _provenance(model: Any, proto: Any, graph: Graph, calibration: str, accuracy: str = "", warnings: str = "") -> dict[str, str]:
+def _provenance(model: Any, proto: Any, graph: Graph, remarks: Mapping[str, str]) -> dict[str, str]:
     from importlib import metadata
 
     try:
@@ -300,9 +313,7 @@ def _provenance(model: Any, proto: Any, graph: Graph, calibration: str, accuracy
         "producer": f"{proto.producer_name} {proto.producer_version}".strip(),
         "opset": str(graph.opset),
         "nodes": str(graph.source_nodes),
-        "calibration": calibration,
-        "accuracy": accuracy,
-        "warnings": warnings,
+        **remarks,
     }
     return {key: value for key, value in entries.items() if value}
 

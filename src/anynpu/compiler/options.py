@@ -1,4 +1,4 @@
-"""What a caller can ask of the compiler, checked once."""
+"""What options say about the inputs of a model, checked once."""
 
 from __future__ import annotations
 
@@ -8,26 +8,10 @@ from typing import Literal
 
 from ..errors import CompileError, TensorNameError
 from ..program import Preprocess
+from .compile_options import CompileOptions, Order, PerInput
 from .importer import Shapes
 
-__all__ = ["InputOptions", "PerInput", "preprocessing", "shape_sets"]
-
-PerInput = Sequence[float] | float | Mapping[str, "Sequence[float] | float"] | None
-Order = str | Mapping[str, str] | None
-
-
-@dataclass(frozen=True)
-class InputOptions:
-    """What a caller says about the inputs.
-
-    :ivar order: order of the channels that the model was trained with
-    :ivar pictures: order of the channels of the pictures that a pre-process node takes
-    """
-
-    mean: PerInput = None
-    std: PerInput = None
-    order: Order = None
-    pictures: Order = None
+__all__ = ["Normalisation", "preprocessing", "shape_sets"]
 
 
 @dataclass(frozen=True)
@@ -52,12 +36,12 @@ def shape_sets(shapes: Shapes | Sequence[Shapes] | None) -> list[Shapes]:
     return sets
 
 
-def preprocessing(inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]], options: InputOptions) -> Normalisation:
+def preprocessing(inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]], options: CompileOptions) -> Normalisation:
     """Mean, std and channel order for each input."""
     means, stds = _by_input("mean", options.mean, inputs), _by_input("std", options.std, inputs)
-    trained = _orders("channel_order", options.order, inputs, shapes)
-    pictures = _orders("preprocess", options.pictures, inputs, shapes)
-    if options.pictures is not None and not pictures:
+    trained = _orders("channel_order", options.channel_order, inputs, shapes)
+    pictures = _orders("preprocess", options.preprocess, inputs, shapes)
+    if options.preprocess is not None and not pictures:
         raise CompileError(
             "a pre-process node takes pictures, and no input is one", hint="leave preprocess out: it needs an input [N, 3, H, W]"
         )

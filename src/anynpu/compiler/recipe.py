@@ -14,8 +14,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..errors import CompileError
-
 __all__ = ["ACCURACIES", "STEPS", "Recipe", "recipe_of"]
 
 STEPS = ("heads", "clip", "groups", "asymmetric", "refit")
@@ -57,11 +55,6 @@ def recipe_of(accuracy: str, algorithm: str, percentile: float, groups: int, wit
     >>> str(recipe_of("default", "percentile", 99.99, 2, ["refit"]))
     'percentile 99.99, 2 groups, no refit'
     """
-    if accuracy not in ACCURACIES:
-        raise CompileError(f"there is no accuracy '{accuracy}'", hint=f"choose one of: {', '.join(ACCURACIES)}")
-    for name in without:
-        if name not in STEPS:
-            raise CompileError(f"there is no step '{name}' to leave out", hint=f"steps are: {', '.join(STEPS)}")
     recipe = Recipe(
         algorithm=algorithm,
         percentile=percentile,

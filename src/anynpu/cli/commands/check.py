@@ -8,34 +8,31 @@ from typing import Any
 import typer
 
 from ... import chips
+from ...compiler import CompileOptions, ModelCheck
 from ...errors import AnynpuError
 from ...reports import Report
 from ..helpers.console import numbers, plain_table, print_json, results, size_text
+from ..helpers.flags import with_flags
 from ..helpers.options import (
     ALL_CHIPS,
-    BatchOption,
-    CustomOpOption,
-    DTypeOption,
     JsonOption,
     LayersOption,
     OnnxArgument,
-    ShapeOption,
     TargetOrAllOption,
+    dtype_name,
     dtype_words,
-    parse_shapes,
+    read_inputs,
 )
 from ..helpers.summary import cpu_table, layer_table, reasons_text, summary_line
 
 __all__ = ["command"]
 
 
+@with_flags(CompileOptions, only=("dtype", "shapes", "batch", "custom_ops"), callbacks={"dtype": dtype_name})
 def command(
     model: OnnxArgument,
     target: TargetOrAllOption,
-    dtype: DTypeOption = "w8a8",
-    shape: ShapeOption = None,
-    batch: BatchOption = None,
-    custom_op: CustomOpOption = None,
+    given: dict[str, Any],
     layers: LayersOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -48,13 +45,9 @@ def command(
       anynpu check yolo.onnx --target rk3588
       anynpu check yolo.onnx --target all --json
     """
-    shapes = parse_shapes(shape)
-    if isinstance(shapes, list):
-        raise typer.BadParameter("a check has one shape for each input; run it again for another", param_hint="'--shape'")
-
-    from ...compiler import ModelCheck
-
-    subject = ModelCheck(model, shapes=shapes, batch=batch, custom_ops=tuple(custom_op or ()))
+    options = read_inputs(model, given, "a check")
+    dtype = options.pop("dtype")
+    subject = ModelCheck(model, **options)
 
     def checked(chip: str) -> Report:
         return subject.report(chip, dtype=dtype)

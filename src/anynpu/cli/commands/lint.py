@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from ...compiler import CompileOptions, lint
 from ..helpers.console import plain_table, print_json, progress_bar, results
-from ..helpers.options import (
-    BatchOption,
-    DatasetOption,
-    JsonOption,
-    LimitOption,
-    MeanOption,
-    OnnxArgument,
-    ShapeOption,
-    StdOption,
-    TargetOption,
-    study_options,
-)
+from ..helpers.flags import with_flags
+from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
 
 __all__ = ["command"]
 
 
+@with_flags(CompileOptions, only=("dataset", "mean", "std", "shapes", "batch", "calibration_limit"), required=("dataset",))
 def command(
     model: OnnxArgument,
-    dataset: DatasetOption,
+    given: dict[str, Any],
     target: TargetOption = "rk3588",
-    mean: MeanOption = None,
-    std: StdOption = None,
-    shape: ShapeOption = None,
-    batch: BatchOption = None,
-    limit: LimitOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if anything but notes is found.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -45,11 +32,8 @@ def command(
       anynpu lint yolo.onnx --dataset street/ --std 255,255,255
       anynpu lint yolo.onnx --dataset street/ --std 255,255,255 --strict --json
     """
-    options = study_options("lint", model, dataset=dataset, mean=mean, std=std, shape=shape, batch=batch, limit=limit)
-    from ...compiler import lint
-
     with progress_bar(f"looking at {model.stem}") as progress:
-        findings = lint(model, target, **options, progress=progress)
+        findings = lint(model, target, **read_inputs(model, given, "lint"), progress=progress)
     if as_json:
         print_json([finding.to_json() for finding in findings])
     elif findings:

@@ -3,37 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ... import _optional
+from ...compiler import CompileOptions, optimize
 from ..helpers.console import progress_bar, results
-from ..helpers.options import (
-    BatchOption,
-    DatasetOption,
-    LimitOption,
-    MeanOption,
-    OnnxArgument,
-    ShapeOption,
-    StdOption,
-    TargetOption,
-    study_options,
-)
+from ..helpers.flags import with_flags
+from ..helpers.options import OnnxArgument, TargetOption, read_inputs
 
 __all__ = ["command"]
 
 
+@with_flags(CompileOptions, only=("dataset", "mean", "std", "shapes", "batch", "calibration_limit"), required=("dataset",))
 def command(
     model: OnnxArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The ONNX model to write.", dir_okay=False)],
-    dataset: DatasetOption,
+    given: dict[str, Any],
     target: TargetOption = "rk3588",
-    mean: MeanOption = None,
-    std: StdOption = None,
-    shape: ShapeOption = None,
-    batch: BatchOption = None,
-    limit: LimitOption = None,
     channel_groups: Annotated[int, typer.Option(min=1, help="Most groups of channels that a tensor is split into.")] = 4,
     split_outputs: Annotated[
         bool, typer.Option("--split-outputs", help="Make several outputs of one that concatenates tensors.")
@@ -48,11 +36,15 @@ def command(
     Example:
       anynpu optimize yolo.onnx -o better.onnx --dataset street/ --std 255,255,255
     """
-    options = study_options("optimize", model, dataset=dataset, mean=mean, std=std, shape=shape, batch=batch, limit=limit)
-    from ...compiler import optimize
-
     with progress_bar(f"looking at {model.stem}") as progress:
-        better = optimize(model, target, channel_groups=channel_groups, split_outputs=split_outputs, **options, progress=progress)
+        better = optimize(
+            model,
+            target,
+            channel_groups=channel_groups,
+            split_outputs=split_outputs,
+            **read_inputs(model, given, "optimize"),
+            progress=progress,
+        )
     _optional.onnx().save(better.model, str(output))
     console = results()
     for name, (count, gain) in better.groups.items():

@@ -18,13 +18,10 @@ __all__ = [
     "BatchOption",
     "BoardOption",
     "ChannelOrder",
-    "DTypeOption",
-    "DatasetOption",
     "IsolateMemoryOption",
     "IsolateOption",
     "JsonOption",
     "LayersOption",
-    "LimitOption",
     "MeanOption",
     "OnnxArgument",
     "SeedOption",
@@ -41,7 +38,7 @@ __all__ = [
     "parse_channel_values",
     "parse_named_files",
     "parse_shapes",
-    "study_options",
+    "read_inputs",
 ]
 
 ALL_CHIPS = "all"
@@ -107,16 +104,6 @@ TargetOrAllOption = Annotated[
     str,
     typer.Option("--target", "-t", metavar="CHIP|all", help="The chip, such as rk3588, or all of them.", callback=chip_or_all),
 ]
-DTypeOption = Annotated[
-    str,
-    typer.Option(
-        "--dtype",
-        metavar="TYPE",
-        help="w8a8, fp16 or w16a16; for Allwinner's chips also i8, i8dfp or bf16. "
-        "int8, uint8, int16, float16, bfloat16 and ACUITY's names work too.",
-        callback=dtype_name,
-    ),
-]
 ShapeOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -126,14 +113,6 @@ ShapeOption = Annotated[
     ),
 ]
 BatchOption = Annotated[int | None, typer.Option("--batch", min=1, help="Batch size.")]
-CustomOpOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--custom-op",
-        metavar="NAME",
-        help="Compile operators of this type as custom ones, which your program computes. Repeat for more.",
-    ),
-]
 BoardOption = Annotated[
     Path | None,
     typer.Option(
@@ -145,9 +124,6 @@ BoardOption = Annotated[
         readable=True,
     ),
 ]
-DatasetOption = Annotated[
-    Path, typer.Option("--dataset", help="Calibration data: a folder of images, a list file, .npy or .npz.", exists=True)
-]
 MeanOption = Annotated[
     list[str] | None,
     typer.Option("--mean", metavar="[NAME=]a,b,c", help="Subtracted from each channel. Repeat for other inputs."),
@@ -155,7 +131,6 @@ MeanOption = Annotated[
 StdOption = Annotated[
     list[str] | None, typer.Option("--std", metavar="[NAME=]a,b,c", help="Divides each channel. Repeat for other inputs.")
 ]
-LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use no more than this number of calibration samples.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LayersOption = Annotated[bool, typer.Option("--layers", help="List all layers.")]
 SeedOption = Annotated[int, typer.Option("--seed", min=0, help="Seed of the random inputs.")]
@@ -239,29 +214,18 @@ def parse_channel_values(
     return parsed
 
 
-def study_options(
-    what: str,
-    model: Path,
-    *,
-    dataset: Path,
-    mean: Sequence[str] | None,
-    std: Sequence[str] | None,
-    shape: Sequence[str] | None,
-    batch: int | None,
-    limit: int | None,
-) -> dict[str, Any]:
-    """The options of a command that runs calibration data through a float model, as the compiler takes them.
+def read_inputs(model: Path, given: Mapping[str, Any], one_shape_set_for: str = "") -> dict[str, Any]:
+    """The options of the compiler that a command was given, with those about the model's inputs read.
 
-    :param what: the command, for messages
+    :param one_shape_set_for: the command, where it takes one shape for each input only
     """
-    names = onnxfile.input_names(model) if mean or std else []
+    names = onnxfile.input_names(model) if given.get("mean") or given.get("std") else []
+    values = {name: parse_channel_values(given[name], f"--{name}", names) for name in ("mean", "std") if name in given}
+    shapes = given["shapes"]
     return {
-        "shapes": one_shape_set(shape, what),
-        "dataset": dataset,
-        "mean": parse_channel_values(mean, "--mean", names),
-        "std": parse_channel_values(std, "--std", names),
-        "batch": batch,
-        "calibration_limit": limit,
+        **given,
+        **values,
+        "shapes": one_shape_set(shapes, one_shape_set_for) if one_shape_set_for else parse_shapes(shapes),
     }
 
 

@@ -1,0 +1,96 @@
+"""The flags of a command from a table of options (:mod:`anynpu.options`)."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any
+
+import typer
+
+from ...options import TABLE, Option, OptionTable
+
+__all__ = ["with_flags"]
+
+
+def with_flags(
+    table: type[OptionTable],
+    *,
+    only: Collection[str] = (),
+    without: Collection[str] = (),
+    required: Collection[str] = (),
+    callbacks: Mapping[str, Callable[[Any], Any]] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for every option of *table* that has one; it gets what was given as the dict ``given``, by option.
+
+    :param only: the options that this command has; all if not given
+    :param without: options that this command does not have
+    :param required: options that must be given
+    :param callbacks: what checks the value of an option before the command runs
+    """
+    known = {name: entry for name, entry in table.options().items() if entry.flag is not None}
+    entries = {name: entry for name, entry in known.items() if name in (only or known) and name not in without}
+    defaults = {field.name: field.default for field in dataclasses.fields(table)}  # type: ignore[arg-type]
+    checks = callbacks or {}
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(function, eval_str=True)
+        own = [parameter for parameter in signature.parameters.values() if parameter.name != "given"]
+        flags = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=_annotation(name, entry, checks.get(name)),
+                default=inspect.Parameter.empty if name in required else _shown_default(entry, defaults[name]),
+            )
+            for name, entry in entries.items()
+        ]
+
+        @functools.wraps(function)
+        def command(**everything: Any) -> None:
+            given = {name: _value(entry, everything.pop(name)) for name, entry in entries.items()}
+            function(**everything, given=given)
+
+        keywords = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
+        command.__signature__ = signature.replace(parameters=[*keywords, *flags])  # type: ignore[attr-defined]
+        command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*keywords, *flags)}
+        return command
+
+    return decorate
+
+
+def _annotation(name: str, entry: Option, check: Callable[[Any], Any] | None) -> Any:
+    kind = entry.kind
+    if entry.choices:
+        members = {choice.upper(): choice for choice in entry.choices}
+        choices = enum.Enum(name, members, type=str)  # type: ignore[misc]
+        kind = choices | None
+    facts: dict[str, Any] = {"help": _sentence(entry), "callback": check, **entry.facts}
+    if entry.metavar:
+        facts["metavar"] = entry.metavar
+    if entry.minimum is not None:
+        facts["min"] = entry.minimum
+    return Annotated[kind, typer.Option(entry.flag, **facts)]
+
+
+def _sentence(entry: Option) -> str:
+    text = entry.doc[0].upper() + entry.doc[1:]
+    return f"{text}. Repeat for more." if entry.kind == list[str] | None else f"{text}."
+
+
+def _shown_default(entry: Option, default: Any) -> Any:
+    if entry.flag_default is not TABLE:
+        return entry.flag_default
+    return None if isinstance(default, (tuple, Mapping)) else default
+
+
+def _value(entry: Option, value: Any) -> Any:
+    """What the table takes for what the command line gave."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if entry.read is not None:
+        return entry.read(value)
+    return tuple(value or ()) if entry.kind == list[str] | None else value

@@ -1,0 +1,178 @@
+"""What a caller can ask of the compiler: one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..errors import CompileError
+from ..options import OptionTable, documented, option
+from .arithmetic import CHIP, SIMULATOR
+from .custom import CustomOperators
+from .importer import Shapes
+from .metrics import METRICS, Metric
+from .ranges import ALGORITHMS
+from .recipe import ACCURACIES, STEPS
+from .toolkit import QUANTIZERS, GivenRanges
+
+__all__ = ["CompileOptions", "Order", "PerInput"]
+
+PerInput = Sequence[float] | float | Mapping[str, "Sequence[float] | float"] | None
+Order = str | Mapping[str, str] | None
+
+_ORDERS = ("rgb", "bgr")
+_BY_NAME = "a dict by input name where there are several inputs"
+
+
+@documented
+@dataclass(frozen=True)
+class CompileOptions(OptionTable):
+    """What :func:`anynpu.compile` is asked for.
+
+    >>> CompileOptions(dtype="fp16").algorithm
+    'percentile'
+    """
+
+    error = CompileError
+
+    dataset: Any = option(
+        None,
+        "calibration data: a folder of images, a list file, an image, .npy or .npz; not needed for float types",
+        python="or any iterable of samples",
+        flag="--dataset",
+        kind=Path | None,
+        metavar="PATH",
+        facts={"exists": True},
+    )
+    mean: PerInput = option(
+        None,
+        "subtracted from each channel of the raw input; one value serves all channels",
+        python=_BY_NAME,
+        flag="--mean",
+        kind=list[str] | None,
+        metavar="[NAME=]a,b,c",
+    )
+    std: PerInput = option(
+        None,
+        "divides each channel of the raw input",
+        python=_BY_NAME,
+        flag="--std",
+        kind=list[str] | None,
+        metavar="[NAME=]a,b,c",
+    )
+    channel_order: Order = option(
+        None,
+        "order of the channels that the model was trained with; pictures are read as RGB",
+        python=_BY_NAME,
+        choices=_ORDERS,
+        flag="--channel-order",
+    )
+    dtype: str = option(
+        "w8a8",
+        "type of the model: w8a8, fp16 or w16a16; for Allwinner's chips also i8, i8dfp or bf16; int8, uint8, int16, float16, bfloat16 and "
+        "ACUITY's names work too",
+        see="[What each name means](compiler.md#formats-of-allwinners-chips). Not all chips support every type",
+        flag="--dtype",
+        metavar="TYPE",
+    )
+    shapes: Shapes | Sequence[Shapes] | None = option(
+        None,
+        "shape of an input that is not fixed",
+        python="a dict by input name; a list of dicts for several shape sets",
+        see="Repeat it for the same input to get several shape sets",
+        flag="--shape",
+        kind=list[str] | None,
+        metavar="NAME=1,3,480,480",
+    )
+    batch: int | None = option(
+        None, "batch size: extent of the first axis of every input", minimum=1, flag="--batch", kind=int | None
+    )
+    algorithm: str = option("percentile", "calibration method", choices=ALGORITHMS, flag="--algorithm")
+    percentile: float = option(99.99, "the percentile of that method")
+    channel_groups: int | None = option(
+        None,
+        "maximum channel groups per tensor, each with its own scale; by default 2 on Rockchip's chips in int8, Allwinner's have none",
+        minimum=1,
+        flag="--channel-groups",
+        kind=int | None,
+    )
+    per_channel: bool | None = option(
+        None,
+        "weights with a scale for each output channel, or one for all of a layer; by default what the type has",
+        flag="--per-channel/--per-tensor",
+        kind=bool | None,
+    )
+    preprocess: Order = option(
+        None,
+        "begin with a pre-process node, which takes a picture of this order of channels and applies mean and std; Allwinner's chips only",
+        python=_BY_NAME,
+        see="[The pre-process node](compiler.md#the-pre-process-node)",
+        choices=_ORDERS,
+        flag="--preprocess",
+    )
+    accuracy: str = option(
+        "default",
+        "how far to go: fast leaves the re-fit of weights out, best tries recipes and float16 layers against each other",
+        see="[How far to go](int8-accuracy.md#third-how-far-shall-the-compiler-go)",
+        choices=ACCURACIES,
+        flag="--accuracy",
+    )
+    without: Sequence[str] = option(
+        (), f"step of the recipe to leave out: {', '.join(STEPS)}", flag="--without", kind=list[str] | None, metavar="STEP"
+    )
+    metric: str | Metric | None = option(
+        None,
+        f"what best and the re-fit judge by: {', '.join(METRICS)}; by default chosen by the shape of the outputs",
+        python="or a function of (expected outputs, given outputs) whose result is larger the better",
+        flag="--metric",
+        kind=str | None,
+        metavar="NAME",
+    )
+    time_budget: float = option(
+        0.2,
+        "share of the predicted time by which best may slow the model down",
+        minimum=0.0,
+        flag="--time-budget",
+        kind=float,
+        metavar="SHARE",
+    )
+    calibration_limit: int | None = option(
+        None, "use at most this many calibration samples", minimum=1, flag="--limit", kind=int | None
+    )
+    hybrid: Sequence[str] = option((), "tensor that stays in float16", flag="--hybrid", kind=list[str] | None, metavar="NAME")
+    custom_ops: CustomOperators = option(
+        (),
+        "type of operators to compile as custom ones, which your program computes",
+        python="besides those of domains that ONNX does not know. A mapping says more: name -> function of (input_shapes, attributes) that "
+        "gives the shapes of the outputs, or name -> :class:`anynpu.compiler.CustomOperator`",
+        see="[Custom operators](compiler.md#custom-operators)",
+        flag="--custom-op",
+        kind=list[str] | None,
+        metavar="NAME",
+    )
+    custom_string: str = option("", "text that the program can query", flag="--custom-string", metavar="TEXT")
+    name: str = option("", "name of the model; by default that of the ONNX file", flag="--name", metavar="TEXT")
+    arithmetic: str | None = option(
+        None,
+        "how integer layers round: chip as the NPU itself does (Rockchip's int8 models), simulator with one float32 multiplication per "
+        "output, as the vendors' simulators do",
+        choices=(CHIP, SIMULATOR),
+        flag="--arithmetic",
+    )
+    quantizer: str = option(
+        "anynpu",
+        "who chooses scales and weights: vendor as Rockchip's toolkit does, with min/max, one range per tensor and no re-fit",
+        choices=QUANTIZERS,
+        flag="--quantizer",
+    )
+    ranges: GivenRanges | None = option(
+        None, "(scale, int8 zero point) of tensors whose quantisation is decided already, by name"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in self.without:
+            if name not in STEPS:
+                raise CompileError(f"there is no step '{name}' to leave out", hint=f"steps are: {', '.join(STEPS)}")

@@ -1,0 +1,129 @@
+"""Options as one table: a dataclass whose fields say what each option means, takes and is called.
+
+From a table come the typed object, the keyword form of a function, both docstrings, the checks, the flags of the command line
+(:mod:`anynpu.cli.helpers.flags`) and the tables of the documentation (``tools/options_page.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import inspect
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+from .errors import AnynpuError, OptionError
+
+__all__ = ["TABLE", "Option", "OptionTable", "documented", "keyword_form", "option"]
+
+TableT = TypeVar("TableT", bound="OptionTable")
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+TABLE: Any = object()
+"""The default of the command line is that of the table."""
+
+_METADATA = "anynpu option"
+_WIDTH = 136
+
+
+@dataclass(frozen=True)
+class Option:
+    """What one option means, takes and is called.
+
+    :ivar doc: its meaning in one sentence, for docstrings, help texts and pages
+    :ivar python: what holds besides for callers in Python
+    :ivar see: what the page says besides, with links
+    :ivar choices: the values that there are; empty: any
+    :ivar minimum: the smallest number; None: any
+    :ivar flag: on the command line; None: there is none
+    :ivar kind: what the command line takes
+    :ivar metavar: what stands for the value in help texts
+    :ivar flag_default: on the command line, where that is not the table's own
+    :ivar read: makes the table's value from that of the command line
+    :ivar facts: further arguments of ``typer.Option``
+    """
+
+    doc: str
+    python: str = ""
+    see: str = ""
+    choices: tuple[str, ...] = ()
+    minimum: float | None = None
+    flag: str | None = None
+    kind: Any = str
+    metavar: str = ""
+    flag_default: Any = TABLE
+    read: Callable[[Any], Any] | None = None
+    facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def option(default: Any, doc: str, *, repr: bool = True, **facts: Any) -> Any:
+    """A field of a table; further arguments as for :class:`Option`."""
+    return dataclasses.field(default=default, repr=repr, metadata={_METADATA: Option(doc, **facts)})
+
+
+class OptionTable:
+    """The base of tables, which are frozen dataclasses. A value that is none of the choices, or too small, is refused."""
+
+    error: ClassVar[type[AnynpuError]] = OptionError
+    """What a wrong option raises."""
+
+    def __post_init__(self) -> None:
+        for name, entry in self.options().items():
+            value = getattr(self, name)
+            if entry.choices and isinstance(value, str) and value not in entry.choices:
+                raise self.error(f"there is no {name} '{value}'", hint=f"choose one of: {', '.join(entry.choices)}")
+            if entry.minimum is not None and value is not None and not value >= entry.minimum:
+                raise self.error(f"{name} must be at least {entry.minimum:g}, got {value}", hint="leave it out for the default")
+
+    @classmethod
+    def options(cls) -> dict[str, Option]:
+        """The options by name, in order."""
+        entries = {field.name: field.metadata.get(_METADATA) for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return {name: entry for name, entry in entries.items() if entry is not None}
+
+    @classmethod
+    def given(cls: type[TableT], options: TableT | None, changes: Mapping[str, Any]) -> TableT:
+        """*options*, or the defaults, with changes by keyword."""
+        known = cls.options()
+        for name in changes:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1)
+                guess = f"did you mean {near[0]}? " if near else ""
+                raise TypeError(f"there is no option {name!r}; {guess}There are: {', '.join(known)}")
+        return cls(**changes) if options is None else dataclasses.replace(options, **changes)  # type: ignore[type-var]
+
+
+def _described(table: type[OptionTable], role: str) -> str:
+    lines = []
+    for name, entry in table.options().items():
+        choices = f" ({', '.join(f'``{choice}``' for choice in entry.choices)})" if entry.choices else ""
+        text = f":{role} {name}: {entry.doc}{choices}{f'; {entry.python}' if entry.python else ''}"
+        lines.append(textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False))
+    return "\n".join(lines)
+
+
+def documented(table: type[TableT]) -> type[TableT]:
+    """Give a table a docstring with all of its options."""
+    table.__doc__ = f"{inspect.cleandoc(table.__doc__ or '')}\n\n{inspect.cleandoc(_described(table, 'ivar'))}\n"
+    return table
+
+
+def keyword_form(table: type[OptionTable]) -> Callable[[FunctionT], FunctionT]:
+    """Show the options of *table* in signature and docstring of a function that takes them as ``**changes``."""
+
+    def decorate(function: FunctionT) -> FunctionT:
+        signature = inspect.signature(function)
+        own = [entry for entry in signature.parameters.values() if entry.kind is not inspect.Parameter.VAR_KEYWORD]
+        shown = [
+            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
+            for field in dataclasses.fields(table)  # type: ignore[arg-type]
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
+        text = inspect.cleandoc(function.__doc__ or "")
+        head, mark, examples = text.partition("\n>>> ")
+        function.__doc__ = f"{head.rstrip()}\n{inspect.cleandoc(_described(table, 'param'))}\n{mark}{examples}"
+        return function
+
+    return decorate

@@ -1,0 +1,59 @@
+"""Write the tables of options in docs/ from the tables in the sources: python tools/options_page.py."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from pathlib import Path
+
+from anynpu.compiler import CompileOptions
+from anynpu.options import TABLE, Option, OptionTable
+
+ROOT = Path(__file__).parents[1]
+TABLES: dict[str, type[OptionTable]] = {"docs/cli.md": CompileOptions}
+BEGIN, END = "<!-- {name}: written by tools/options_page.py -->\n", "<!-- end of {name} -->\n"
+
+
+def flag_text(entry: Option) -> str:
+    """A flag as it is written: with what stands for its value, or with its choices."""
+    names = (entry.flag or "").split("/")
+    kind = entry.kind
+    plain = next((each for each in kind.__args__ if each is not type(None)), kind) if isinstance(kind, types.UnionType) else kind
+    value = "\\|".join(entry.choices) or entry.metavar or ("N" if plain in (int, float) else "")
+    flags = ", ".join(f"`{name}`" for name in names)
+    return flags if plain is bool or not value else f"`{names[0]} {value}`"
+
+
+def rows(table: type[OptionTable]) -> str:
+    """One row per option that the command line has."""
+    defaults = {field.name: field.default for field in dataclasses.fields(table)}  # type: ignore[arg-type]
+    lines = ["| option | meaning |", "|---|---|"]
+    for name, entry in table.options().items():
+        if entry.flag is None:
+            continue
+        default = defaults[name] if entry.flag_default is TABLE else entry.flag_default
+        plain = isinstance(default, (int, float, str)) and not isinstance(default, bool) and default not in ("", "default")
+        parts = [
+            entry.doc,
+            f"`{default}` is the default" if plain else "",
+            "repeat for more" if entry.kind == list[str] | None else "",
+        ]
+        text = "; ".join(filter(None, parts))
+        lines.append(f"| {flag_text(entry)} | {text}{f'. {entry.see}' if entry.see else ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def updated(page: str, table: type[OptionTable]) -> str:
+    """The page with the table of today."""
+    begin, end = (mark.format(name=table.__name__) for mark in (BEGIN, END))
+    before, found, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"the page has no place for {table.__name__}")
+    return f"{before}{begin}\n{rows(table)}\n{end}{after}"
+
+
+if __name__ == "__main__":
+    for name, table in TABLES.items():
+        path = ROOT / name
+        path.write_text(updated(path.read_text(encoding="utf-8"), table), encoding="utf-8")
