@@ -78,6 +78,7 @@ int main(int argc, char **argv)
     FILE *own = fopen("/proc/self/comm", "r");
     CHECK(own != NULL);
     fclose(own);
+    umask(022); /* whatever the one of the caller is */
     int made = open("made", O_CREAT | O_WRONLY, 0640);
     CHECK(made >= 0 && fstat(made, &status) == 0 && (status.st_mode & 0777) == 0640);
     close(made);
