@@ -21,7 +21,7 @@ else:  # nothing else is installed when this runs
 EXTRAS = ("sim", "vision", "serve", "trace")
 """What users install. The tools of the tests themselves (``test``, ``dev``) may be new."""
 
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?>=(?P<version>[0-9.]+)\s*(?P<marker>;.*)?")
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?>=(?P<version>[0-9.]+)(,<[0-9.]+)?\s*(?P<marker>;.*)?")
 
 
 def lowest_versions(project: Mapping[str, Any]) -> Iterator[str]:
