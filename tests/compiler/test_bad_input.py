@@ -183,7 +183,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], type[AnynpuError], tuple[str, ...]]] = 
     ),
     "sample without numbers": ({"dataset": [{"x": np.full((1, 3, 8, 8), np.nan, np.float32)}]}, CalibrationError, ("x", "NaN")),
     "samples that are not numbers": ({"dataset": [{"x": np.full((1, 3, 8, 8), "a")}]}, CalibrationError, ("x",)),
-    "no samples at all": ({"calibration_limit": 0}, CalibrationError, ("0",)),
+    "no samples at all": ({"calibration_limit": 0}, CompileError, ("calibration_limit", "0")),
     "unknown algorithm": ({"algorithm": "guess"}, CompileError, ("guess", "minmax")),
     "percentile": ({"algorithm": "percentile", "percentile": 20.0}, CompileError, ("20",)),
     "shape of another input": ({"shapes": {"y": (1, 3, 8, 8)}}, TensorNameError, ("'y'", "x")),

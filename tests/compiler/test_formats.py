@@ -424,7 +424,7 @@ def no_picture() -> onnx.ModelProto:
     ("make", "target", "preprocess", "error", "message"),
     [
         (classifier, "rk3588", "rgb", CompileError, "rk3588 have no pre-process node"),
-        (classifier, "t527", "yuv", CompileError, "no channel order 'yuv'"),
+        (classifier, "t527", "yuv", CompileError, "no preprocess 'yuv'"),
         (no_picture, "t527", "rgb", CompileError, "no input is one"),
         (no_picture, "t527", {"x": "rgb"}, CompileError, "not a picture"),
         (classifier, "t527", {"y": "rgb"}, TensorNameError, "preprocess is given for 'y'"),
