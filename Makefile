@@ -28,7 +28,7 @@ demo: $(STAMP)
 
 # everything that is quick and needs nothing but Python and a C compiler
 test: $(STAMP)
-	$(PYTEST) -m "not full" --slowest=10 --cpu-limit=5
+	$(PYTEST) -m "not full" --slowest=10 --cpu-limit=8
 
 # the rest: Ray, browsers, proxies, cross compilers, other clients, long runs
 test-all: $(FULL)

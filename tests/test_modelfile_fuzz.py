@@ -281,6 +281,7 @@ def test_there_are_enough_of_them() -> None:
     assert sum(CASES.values()) >= 10_000
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
 def test_damaged_files(make: Callable[[random.Random], bytes]) -> None:
     results = collections.Counter(outcome(make(random.Random(f"{make.__name__} {number}"))) for number in range(CASES[make]))
@@ -289,6 +290,7 @@ def test_damaged_files(make: Callable[[random.Random], bytes]) -> None:
     assert results[HARMLESS] < 0.9 * CASES[make], results
 
 
+@pytest.mark.full
 def test_the_memory_that_damaged_files_take() -> None:
     """Reading takes at most MAX_GROWTH times the size of the file, and a constant."""
     outcome(ours())  # what is imported or cached on first use does not count

@@ -34,6 +34,7 @@ def run_on_device(model: anynpu.Model, values: Floats) -> Floats:
         return output
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["fp16", "w8a8"])
 @pytest.mark.parametrize("name", LIGHT_MODELS)
 def test_an_architecture_as_it_is(real_models: RealModels, name: str, dtype: str) -> None:
@@ -49,6 +50,7 @@ def test_an_architecture_as_it_is(real_models: RealModels, name: str, dtype: str
     np.testing.assert_allclose(output, expected, rtol=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", WITHOUT_THE_LARGEST)
 def test_an_architecture_with_random_weights(real_models: RealModels, name: str) -> None:
     source = with_random_weights(real_models.light[name], seed=1)

@@ -29,6 +29,7 @@ def codes(device: anynpu.Device, model: anynpu.Model | Path, image: Image, **opt
         return b"".join(output.tobytes() for output in context.run({INPUT: image[None]}, layout="nhwc", dequantize=False))
 
 
+@pytest.mark.full
 def test_a_second_context_adds_no_weights(compiled: Compile) -> None:
     made = compiled("detection")
     image = made.network.picture(HELD_OUT)[None]

@@ -100,6 +100,7 @@ def test_bfloat16_keeps_the_class(paths: dict[str, Path], name: str) -> None:
     assert (found == classes)[clear].mean() >= 0.95
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", ["int8_dfp", "int16"])
 def test_all_tensors_of_a_network_are_fixed_point(paths: dict[str, Path], dtype: str) -> None:
     model = compiled(paths["orientation"], "orientation", "v853", dtype)

@@ -173,6 +173,7 @@ def test_the_server_serves_it(model: Path) -> None:
     assert np.corrcoef(output["data"], expected(x).ravel())[0, 1] > 0.99
 
 
+@pytest.mark.full
 def test_the_command_line_knows_it(model: Path, environment: dict[str, str]) -> None:
     done = anynpu_command("inspect", model, "--json", environment=environment)
     assert done.returncode == 0, done.stderr

@@ -56,6 +56,7 @@ def clear_cases(path: Path, name: str) -> tuple[list[Array], list[int]]:
     return chosen, classes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_way_gives_the_same(

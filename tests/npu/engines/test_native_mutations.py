@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.tensor import DType
@@ -18,6 +19,7 @@ from .support import same
 SEEDS = 16
 
 
+@pytest.mark.full
 def test_small_errors_are_noticed() -> None:
     engine = NativeEngine()
     made: Counter[str] = Counter()
@@ -35,6 +37,7 @@ def test_small_errors_are_noticed() -> None:
     assert {name for name, value in share.items() if value < 0.9} == set()
 
 
+@pytest.mark.full
 def test_small_errors_of_large_cases_are_noticed() -> None:
     """Fast kernels run the large cases; the change is in one channel of many, or in one entry of a table."""
     engine = NativeEngine()

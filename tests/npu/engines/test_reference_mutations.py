@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 
 from anynpu.tensor import DType
 
@@ -16,6 +17,7 @@ SEEDS = 30
 WITHOUT_NUMBERS = {"cast"}
 
 
+@pytest.mark.full
 def test_small_errors_are_noticed() -> None:
     made: Counter[tuple[str, str]] = Counter()
     noticed: Counter[tuple[str, str]] = Counter()
