@@ -107,6 +107,7 @@ def run_in_memory_of_the_caller(made: Compiled, image: Image, pattern: int) -> t
         return seen, inputs, memory[loaded.internal_size :].tobytes()
 
 
+@pytest.mark.full
 def test_intermediates_are_in_the_memory_of_the_caller(compiled: Compile) -> None:
     made = compiled("detection")
     image = made.network.picture(HELD_OUT)
