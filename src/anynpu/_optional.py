@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import importlib.machinery
+import importlib.util
 import os
+import sys
+import threading
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -31,11 +36,74 @@ def onnx() -> Any:
     return _load("onnx", "sim")
 
 
+_ORT = "onnxruntime"
+_ort_lock = threading.Lock()
+_ort: ModuleType | None = None
+
+
 def onnxruntime() -> Any:
-    """The package ``onnxruntime``, without its telemetry: that starts a thread, writes under the user's cache folder, and makes
-    forked children hang at exit."""
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    return _load("onnxruntime", "sim")
+    """Microsoft's package ``onnxruntime``, without its telemetry: that starts a thread, writes under the user's cache folder, and makes
+    forked children hang at exit.
+
+    A program may have put something else under that name, ``anynpu.onnxruntime`` for one: it keeps what it has, and this gives the
+    genuine package all the same.
+    """
+    global _ort
+    if _ort is None:
+        os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+        with _ort_lock:
+            _ort = _ort or _genuine_onnxruntime()
+    return _ort
+
+
+def _genuine_onnxruntime() -> ModuleType:
+    held = sys.modules.get(_ORT)
+    folders = [folder for entry in sys.path if _has_core(folder := Path(entry or ".", _ORT))]
+    if (_ORT in sys.modules and held is None) or not folders:  # forbidden, or not installed
+        raise MissingDependencyError.for_extra(_ORT, "sim")
+    if held is not None and any(map(_has_core, map(Path, getattr(held, "__path__", ())))):
+        return held
+    spec = importlib.machinery.PathFinder.find_spec(_ORT, [str(folders[0].parent)])
+    if spec is None or spec.loader is None:
+        raise MissingDependencyError.for_extra(_ORT, "sim")
+    own = str(folders[0].resolve())
+    replaced = {name: module for name, module in sys.modules.items() if _is_named(name) and not _lies_in(module, own)}
+    for name in replaced:
+        del sys.modules[name]
+    kept = set(sys.modules)
+    module = sys.modules[_ORT] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[_ORT]
+        raise
+    finally:
+        if replaced or _shadowed(folders[0]):  # the program goes on with what it had
+            for name in [name for name in sys.modules if _is_named(name) and name not in kept]:
+                del sys.modules[name]
+            sys.modules.update(replaced)
+    return module
+
+
+def _has_core(folder: Path) -> bool:
+    """Whether a folder is the genuine package: it has the compiled part."""
+    return any(folder.glob("capi/onnxruntime_pybind11_state*"))
+
+
+def _is_named(name: str) -> bool:
+    return name == _ORT or name.startswith(f"{_ORT}.")
+
+
+def _lies_in(module: ModuleType | None, folder: str) -> bool:
+    path = getattr(module, "__file__", None)
+    return path is not None and os.path.realpath(path).startswith(folder + os.sep)
+
+
+def _shadowed(folder: Path) -> bool:
+    """Whether ``import onnxruntime`` would give a program something else than the package in *folder*."""
+    found = importlib.machinery.PathFinder.find_spec(_ORT)
+    places = () if found is None else found.submodule_search_locations or ()
+    return str(folder) not in [str(Path(place)) for place in places]
 
 
 def cv2() -> Any:

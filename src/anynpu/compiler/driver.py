@@ -10,8 +10,9 @@ from typing import Any
 from .. import chips
 from ..errors import CompileError, TensorNameError
 from ..modelfile import CompiledModel
+from ..modelfile.validate import metadata_complaint
 from ..options import keyword_form
-from ..program import Model, Program
+from ..program import Model, OnnxMetadata, Program
 from ..reports import Report, report
 from ..tensor import DType
 from ..vendors import registry
@@ -72,6 +73,7 @@ def compile(
     job = _Job(chip, kind, options, recipe, custom, prepared, plans, progress)
     job.calibrate()
     programs = job.lower()
+    metadata, left_out = _metadata(proto)
     return CompiledModel(
         chip=chip.name,
         dtype=kind.name,
@@ -79,8 +81,9 @@ def compile(
         name=options.name or _name_of(model, proto),
         custom_string=options.custom_string,
         preprocess=prepared[0].normalisation.preprocess,
-        provenance=_provenance(model, proto, prepared[0].graph, job.remarks),
+        provenance=_provenance(model, proto, prepared[0].graph, {**job.remarks, "metadata": left_out}),
         arithmetic=kind.arithmetic,
+        metadata=metadata,
     )
 
 
@@ -298,6 +301,21 @@ def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str]) -> list[Step]:
 
 def _name_of(model: Any, proto: Any) -> str:
     return Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
+
+
+def _metadata(proto: Any) -> tuple[OnnxMetadata, str]:
+    """What the ONNX model says about itself, and why that is not in the file: text that is too long, or no Unicode, is not."""
+    found = OnnxMetadata(
+        {entry.key: entry.value for entry in proto.metadata_props},
+        producer_name=proto.producer_name,
+        graph_name=proto.graph.name,
+        domain=proto.domain,
+        description=proto.doc_string,
+        graph_description=proto.graph.doc_string,
+        version=proto.model_version,
+    )
+    complaint = metadata_complaint(found)
+    return (OnnxMetadata(), f"left out: {complaint}") if complaint else (found, "")
 
 
 def _provenance(model: Any, proto: Any, graph: Graph, remarks: Mapping[str, str]) -> dict[str, str]:

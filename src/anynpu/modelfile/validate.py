@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping
 
 from ..errors import ModelFormatError
-from ..program import Float, Layer, Model, Program
+from ..program import Float, Layer, Model, OnnxMetadata, Program
 from ..tensor import DType, DynamicFixedPoint, Layout, TensorSpec
 from .float_rules import check_float
 from .operator_rules import MAX_DIMENSIONS, Operands, Refusal, Seen, check_operator, require
 
-__all__ = ["validate_model", "validate_program"]
+__all__ = ["MAX_METADATA_LENGTH", "MAX_PROPERTIES", "metadata_complaint", "validate_model", "validate_program"]
 
 MAX_TENSOR = 1 << 32
 """Bytes of a tensor, and of the internal memory of a program."""
@@ -27,6 +27,10 @@ MAX_LAYERS = 20_000
 MAX_TENSORS = 100_000
 MAX_PORTS = 4096
 """Inputs or outputs of a layer or a program."""
+MAX_PROPERTIES = 1024
+"""Entries of what the ONNX model says about itself."""
+MAX_METADATA_LENGTH = 1 << 18
+"""Characters of all of it: sessions and servers pass it on whole."""
 
 _HINT = "the model is damaged or was not written by anynpu; compile it again"
 
@@ -40,6 +44,8 @@ def validate_model(model: Model, *, contents: bool = True) -> None:
         require(0 < len(model.programs) <= MAX_PROGRAMS, f"a model of {len(model.programs)} programs")
         require(0 < len(model.chip) <= 64, "a model without a chip")
         require(len(model.dtype) <= 64, "a type of more than 64 characters")
+        complaint = "" if model.metadata is None else metadata_complaint(model.metadata)
+        require(not complaint, complaint)
     except Refusal as refusal:
         raise ModelFormatError(f"{refusal}", hint=_HINT) from None
     seen: Seen = set()
@@ -50,6 +56,23 @@ def validate_model(model: Model, *, contents: bool = True) -> None:
         _preprocess(model)
     except Refusal as refusal:
         raise ModelFormatError(f"{refusal}", hint=_HINT) from None
+
+
+def metadata_complaint(metadata: OnnxMetadata) -> str:
+    """Why a model file cannot hold *metadata*; empty if it can."""
+    if len(metadata.properties) > MAX_PROPERTIES:
+        return f"metadata of {len(metadata.properties)} entries; at most {MAX_PROPERTIES} are possible"
+    if any(len(key) > MAX_NAME_LENGTH for key in metadata.properties):
+        return f"metadata with a key of more than {MAX_NAME_LENGTH} characters"
+    entries = metadata.entries()
+    try:
+        "".join((*entries, *entries.values())).encode()
+    except UnicodeEncodeError:
+        return "metadata that is not valid Unicode"
+    length = sum(len(key) + len(value) for key, value in entries.items())
+    if length > MAX_METADATA_LENGTH:
+        return f"metadata of {length} characters; at most {MAX_METADATA_LENGTH} are possible"
+    return "" if -(1 << 63) <= metadata.version < 1 << 63 else "a version of the model that has more than 64 bits"
 
 
 def validate_program(program: Program, *, contents: bool = True) -> None:

@@ -9,6 +9,7 @@ is one or more programs for one chip (several for dynamic shapes), which share t
 ``integer_operators``   layers in integers
 ``float_operators``     layers in float, and the table of float operators
 ``custom_operators``    what the program's user computes
+``metadata``            what the ONNX model says about itself
 ``model``               layers, memory plan, program, model
 """
 
@@ -35,6 +36,7 @@ from .integer_operators import (
     Transpose,
     limits_of,
 )
+from .metadata import OnnxMetadata
 from .model import FloatStretch, Layer, MemoryPlan, Model, Op, Placement, Preprocess, Program, float_stretches
 
 __all__ = [
@@ -62,6 +64,7 @@ __all__ = [
     "MatMul",
     "MemoryPlan",
     "Model",
+    "OnnxMetadata",
     "Op",
     "Pad",
     "Placement",

@@ -26,6 +26,7 @@ from .integer_operators import (
     Table,
     Transpose,
 )
+from .metadata import OnnxMetadata
 
 __all__ = ["FloatStretch", "Layer", "MemoryPlan", "Model", "Op", "Placement", "Preprocess", "Program", "float_stretches"]
 
@@ -193,6 +194,7 @@ class Model:
     :ivar preprocess: by input name; an input without an entry takes its values as they are
     :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
     :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``
+    :ivar metadata: what the ONNX model says about itself; None for one that was made otherwise
     :ivar weightless: the weights were left out (remove_weight) and must come from another context
 
     What the compiler makes and :func:`anynpu.load` reads is an :class:`anynpu.modelfile.CompiledModel`, which can be saved.
@@ -207,6 +209,7 @@ class Model:
     provenance: Mapping[str, str] = field(default_factory=dict)
     weightless: bool = False
     arithmetic: str = "simulator"
+    metadata: OnnxMetadata | None = None
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

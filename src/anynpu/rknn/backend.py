@@ -106,7 +106,8 @@ class RknnBackend(Lender[Context]):
         self.native_outputs = tuple(_memory_spec(info, spec) for info, spec in zip(self.bound_outputs, self.outputs, strict=True))
         self.shape_sets = self._shape_sets()
         text = optional(lambda: context.custom_string) or ""
-        self.metadata: Mapping[str, str] = {"rknn_custom_string": text} if text else {}
+        more = self.library.metadata_of(context.handle)
+        self.metadata: Mapping[str, str] = {**more, **({"rknn_custom_string": text} if text else {})}
 
     def _chip(self) -> chips.Chip:
         known = self.library.chip_of(self._root.handle)

@@ -127,6 +127,7 @@ class Backend(Protocol):
     shape_sets: tuple[tuple[tuple[int, ...], ...], ...]
     """For a model with dynamic shapes: for each set, the shape of each input. Empty for one set of shapes."""
     metadata: Mapping[str, str]
+    """What the model says about itself: the entries of :class:`anynpu.program.OnnxMetadata`, and ``rknn_custom_string``."""
 
     def open_lane(self, mask: int) -> Lane:
         """A new context on the cores of *mask* (0: any)."""

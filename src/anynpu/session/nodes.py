@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import FeedNameError, OptionError
+from ..program import OnnxMetadata
 from ..tensor import DType, Layout, Quantization, TensorSpec
 from .feeds import channels_last
 
@@ -38,13 +39,32 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What else is in the model file."""
+    """What the model says about itself.
+
+    :ivar custom_metadata_map: the ``metadata_props`` of the ONNX model, and under ``rknn_custom_string`` the text of the model file
+    """
 
     custom_metadata_map: Mapping[str, str] = field(default_factory=dict)
     producer_name: str = ""
     graph_name: str = ""
     description: str = ""
     version: int = 0
+    domain: str = ""
+    graph_description: str = ""
+
+    @classmethod
+    def of_entries(cls, entries: Mapping[str, str]) -> ModelMetadata:
+        """From what a backend has."""
+        found = OnnxMetadata.of_entries(entries)
+        return cls(
+            dict(found.properties),
+            producer_name=found.producer_name,
+            graph_name=found.graph_name,
+            description=found.description,
+            version=found.version,
+            domain=found.domain,
+            graph_description=found.graph_description,
+        )
 
 
 def type_string(dtype: DType) -> str:

@@ -148,8 +148,8 @@ class InferenceSession:
         return [native_node(spec) for spec in self._backend.native_outputs]
 
     def get_modelmeta(self) -> ModelMetadata:
-        """What else is in the model file."""
-        return ModelMetadata(dict(self._backend.metadata))
+        """What the model says about itself: the ONNX model's ``metadata_props``, names and version."""
+        return ModelMetadata.of_entries(self._backend.metadata)
 
     def get_providers(self) -> list[str]:
         """The execution provider."""

@@ -95,6 +95,11 @@ class Library:
         del handle
         return None
 
+    def metadata_of(self, handle: Any) -> Mapping[str, str]:
+        """What the model behind *handle* says about itself, besides its text; nothing where the library does not say."""
+        del handle
+        return {}
+
     def predicted_us(self, handle: Any) -> float | None:
         """The predicted time of a run; None on a real NPU, whose time is real."""
         del handle

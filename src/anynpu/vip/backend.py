@@ -112,7 +112,8 @@ class VipBackend(Lender[Network]):
         self.native_outputs = self.outputs
         self.shape_sets: tuple[tuple[tuple[int, ...], ...], ...] = ()
         text = "" if compiled is None else compiled.custom_string
-        self.metadata: Mapping[str, str] = {"rknn_custom_string": text} if text else {}
+        more = {} if compiled is None or compiled.metadata is None else compiled.metadata.entries()
+        self.metadata: Mapping[str, str] = {**more, **({"rknn_custom_string": text} if text else {})}
 
     def _chip(self) -> Chip:
         known = self.library.chip_of(self._root.handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,7 @@ from ...compiler.formats import format_words
 from ...errors import ModelError, ModelFormatError
 from ...modelfile import FileKind, identify, vendorfile
 from ...modelfile.vendorfile import VendorModelInfo, VendorTensor
+from ...printable import printable
 from ...program import Model
 from ...reports import report
 from ...tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
@@ -27,6 +29,9 @@ from ..helpers.options import JsonOption, LayersOption, optional_chip
 from ..helpers.summary import cpu_table, layer_table, shape_text, summary_line
 
 __all__ = ["command"]
+
+MAX_SHOWN = 60
+"""Characters of an entry of the metadata that are shown."""
 
 
 def command(
@@ -86,6 +91,7 @@ def _model_json(model: Model) -> dict[str, Any]:
         "chip": model.chip,
         "dtype": model.dtype,
         "custom_string": model.custom_string,
+        "metadata": None if model.metadata is None else asdict(model.metadata),
         "weightless": model.weightless,
         "custom_operators": model.custom_operators,
         "inputs": [_spec_json(_as_seen(model, spec)) for spec in model.inputs],
@@ -126,6 +132,14 @@ def _vendor_json(info: VendorModelInfo) -> dict[str, Any]:
     return {"format": data.pop("kind").value, **data}
 
 
+def _print_metadata(console: Console, properties: Mapping[str, str]) -> None:
+    """One line per entry of the ONNX model's metadata; long ones are cut, and --json has them whole."""
+    for key, value in properties.items():
+        text = printable(value)
+        more = f" ... ({len(value)} characters)" if len(text) > MAX_SHOWN else ""
+        console.print(f"  metadata     {printable(key)[:MAX_SHOWN]} = {text[:MAX_SHOWN]}{more}")
+
+
 def _print_model(console: Console, file: Path, model: Model, layers: bool) -> None:
     words = format_words(model.dtype, chips.get(model.chip))
     kind = model.dtype if words == model.dtype else f"{model.dtype} ({words})"
@@ -140,6 +154,7 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
     for label in ("source", "calibration", "accuracy", "warnings"):
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")
+    _print_metadata(console, {} if model.metadata is None else model.metadata.properties)
     for name, preprocess in model.preprocess.items():
         node = f"node for {preprocess.picture.upper()} pictures, " if preprocess.picture else ""
         console.print(f"  preprocess   {name}: {node}mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
@@ -198,6 +213,7 @@ def _print_vendor(console: Console, file: Path, info: VendorModelInfo, layers: b
 def _print_onnx(console: Console, file: Path, info: OnnxInfo) -> None:
     producer = f", written by {info.producer}" if info.producer else ""
     console.print(f"{file.name}: ONNX, opset {info.opset}{producer}, {info.nodes} nodes")
+    _print_metadata(console, info.metadata)
     table = plain_table("", "name", "shape", "type")
     for label, tensors in (("input", info.inputs), ("output", info.outputs)):
         for tensor in tensors:

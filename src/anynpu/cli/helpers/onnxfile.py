@@ -32,6 +32,7 @@ class OnnxInfo:
     producer: str
     nodes: int
     operators: dict[str, int]
+    metadata: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """The facts as JSON-ready data."""
@@ -51,6 +52,7 @@ def describe(path: Path) -> OnnxInfo:
         producer=f"{proto.producer_name} {proto.producer_version}".strip(),
         nodes=len(graph.node),
         operators=dict(Counter(node.op_type for node in graph.node).most_common()),
+        metadata={entry.key: entry.value for entry in proto.metadata_props},
     )
 
 

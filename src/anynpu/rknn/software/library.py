@@ -101,6 +101,11 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
         """The chip that a context runs on."""
         return self._context(handle).device.chip
 
+    def metadata_of(self, handle: int) -> dict[str, str]:
+        """What the ONNX model said about itself."""
+        metadata = self._context(handle).model.metadata
+        return {} if metadata is None else metadata.entries()
+
     def predicted_us(self, handle: int) -> float | None:
         """What the chip is predicted to take for a run of a context; None where there is no such context."""
         try:

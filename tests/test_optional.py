@@ -1,0 +1,103 @@
+"""The genuine onnxruntime is found whatever a program has put under its name; the program keeps what it has."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+PREAMBLE = """
+import sys, types
+import numpy as np
+import onnx
+from onnx import helper, TensorProto
+
+def model():
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 4])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 4])
+    graph = helper.make_graph([helper.make_node("Erf", ["x"], ["y"])], "erf", [x], [y])
+    return helper.make_model(graph, opset_imports=[helper.make_operatorsetid("", 13)], ir_version=9)
+
+def use():
+    import anynpu
+    compiled = anynpu.compile(model(), target="rk3588", dtype="fp16")
+    with anynpu.Device("rk3588") as device, device.load(compiled).context() as context:
+        (y,) = context.run({"x": np.zeros((1, 4), np.float32)})
+    assert not y.any(), y
+"""
+
+CASES = {
+    "a module without anything": """
+        fake = sys.modules["onnxruntime"] = types.ModuleType("onnxruntime")
+        use()
+        assert sys.modules["onnxruntime"] is fake
+        assert not [name for name in sys.modules if name.startswith("onnxruntime.")]
+    """,
+    "the session of ours": """
+        import anynpu.session
+        sys.modules["onnxruntime"] = anynpu.session
+        use()
+        import onnxruntime
+        assert onnxruntime is anynpu.session
+    """,
+    "replaced after it was used": """
+        import onnxruntime as genuine
+        fake = sys.modules["onnxruntime"] = types.ModuleType("onnxruntime")
+        use()
+        assert sys.modules["onnxruntime"] is fake
+        assert sys.modules["onnxruntime.capi"] is genuine.capi
+    """,
+    "modules inside it": """
+        sys.modules["onnxruntime"] = types.ModuleType("onnxruntime")
+        inner = sys.modules["onnxruntime.capi"] = types.ModuleType("onnxruntime.capi")
+        use()
+        assert sys.modules["onnxruntime.capi"] is inner
+    """,
+    "another folder on the path": """
+        sys.path.insert(0, SHADOW)
+        use()
+        assert "onnxruntime" not in sys.modules
+        import onnxruntime
+        assert onnxruntime.SHADOW
+        use()
+        assert sys.modules["onnxruntime"] is onnxruntime
+    """,
+    "nothing": """
+        use()
+        import onnxruntime
+        assert onnxruntime.get_available_providers()
+        import anynpu._optional
+        assert anynpu._optional.onnxruntime() is onnxruntime
+    """,
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_program_has_under_the_name(case: str, tmp_path: Path) -> None:
+    shadow = tmp_path / "onnxruntime"
+    shadow.mkdir()
+    (shadow / "__init__.py").write_text("SHADOW = True\n")
+    program = f"{PREAMBLE}\nSHADOW = {str(tmp_path)!r}\n{textwrap.dedent(CASES[case])}"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_name_that_is_forbidden_stays_so() -> None:
+    program = """
+    import sys
+    sys.modules["onnxruntime"] = None
+    import anynpu._optional, anynpu.errors
+    try:
+        anynpu._optional.onnxruntime()
+    except anynpu.errors.MissingDependencyError as error:
+        assert "onnxruntime" in str(error)
+    else:
+        raise AssertionError
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
