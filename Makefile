@@ -17,6 +17,10 @@ WORKERS ?= 2
 # one thread for each worker, or the libraries' own threads fight over the cores
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 PYTEST := $(ONE_THREAD) $(BIN)/pytest -n $(WORKERS) -q
+# without the plugins that happen to be installed beside ours: loading them takes seconds in each worker
+QUICK := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -p xdist -p _hypothesis_pytestplugin -m "not full"
+# tests start Python hundreds of times: without its compiled files each start takes twice as long
+unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install --quiet --disable-pip-version-check
 NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py src/anynpu/rknn/abi.h \
 	src/anynpu/dropin/generate/*.py src/anynpu/dropin/native/* src/anynpu/dropin/package/* src/anynpu/dropin/libraries.cmake)
@@ -28,7 +32,7 @@ demo: $(STAMP)
 
 # everything that is quick and needs nothing but Python and a C compiler
 test: $(STAMP)
-	$(PYTEST) -m "not full" --slowest=10 --cpu-limit=8
+	$(QUICK) --slowest=10 --cpu-limit=8
 
 # the rest: Ray, browsers, proxies, cross compilers, other clients, long runs
 test-all: $(FULL)

@@ -6,7 +6,7 @@ import os
 
 import pytest
 from real_models import RealModels, find_real_models
-from tools import MissingTools
+from tools import Skips
 from watch import Watch
 
 # What is set for this run of the suite; everything else of ours, and what changes how programs write, is not inherited by the tests.
@@ -51,8 +51,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("anynpu")
     group.addoption("--cpu-limit", type=float, help="CPU seconds that a test not marked 'full' may take, or the run fails")
     group.addoption("--slowest", type=int, default=0, help="print so many tests that took most CPU time")
+    group.addoption("--cpu-report", help="a file for the CPU seconds of all tests, slowest first")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(Watch(config.getoption("--cpu-limit"), config.getoption("--slowest")), "watch")
-    config.pluginmanager.register(MissingTools(), "missing-tools")
+    options = (config.getoption(name) for name in ("--cpu-limit", "--slowest", "--cpu-report"))
+    config.pluginmanager.register(Watch(*options), "watch")
+    config.pluginmanager.register(Skips(), "skips")

@@ -15,7 +15,7 @@ TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 CONFTEST = """
 import pytest
-from tools import MissingTools
+from tools import Skips
 import watch
 
 watch.machine_factor = lambda: 1.0  # the same figures on every machine
@@ -23,7 +23,7 @@ watch.machine_factor = lambda: 1.0  # the same figures on every machine
 def pytest_configure(config):
     config.addinivalue_line("markers", "full: long")
     config.pluginmanager.register(watch.Watch({limit}, 10), "watch")
-    config.pluginmanager.register(MissingTools(), "missing-tools")
+    config.pluginmanager.register(Skips(), "skips")
 """
 BURN = """
 import time
@@ -111,6 +111,16 @@ def test_first(shared):
     result.stdout.no_fnmatch_line("TOO SLOW: *::test_first *")
 
 
+def test_every_entry_goes_into_a_file(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST.format(limit=None).replace("10)", "0, 'cpu.txt')"))
+    pytester.makepyfile(BURN + TWO.format(mark=""))
+    pytester._monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    assert pytester.runpytest_subprocess("-p", "no:cacheprovider").ret == 0
+    lines = [line.split("\t") for line in (pytester.path / "cpu.txt").read_text(encoding="utf-8").splitlines()]
+    assert [name.rpartition("::")[2] for _, name in lines] == ["test_slow", "test_quick"]
+    assert float(lines[0][0]) >= 0.3 > float(lines[1][0])
+
+
 def test_a_slower_machine_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     plugin = watch.Watch(limit=5.0, slowest=10)
     plugin.entries = [watch.Entry("quick", 4.0, True), watch.Entry("slow", 12.0, True), watch.Entry("marked", 99.0, False)]
@@ -145,6 +155,23 @@ def test_the_end_says_once_what_to_install(pytester: pytest.Pytester, monkeypatc
     result.stdout.fnmatch_lines(["2 tests were skipped: needs sky hook, *to have it: a sky"])
 
 
+def test_the_end_names_every_other_reason_in_one_line(pytester: pytest.Pytester) -> None:
+    text = """
+import pytest
+
+@pytest.mark.skipif(True, reason="no fork here")
+@pytest.mark.parametrize("number", range(3))
+def test_marked(number):
+    pass
+
+def test_called():
+    pytest.skip("not as root")
+"""
+    result = run_inner(pytester, text)
+    result.assert_outcomes(skipped=4)
+    result.stdout.fnmatch_lines(["3 tests were skipped: no fork here", "1 test was skipped: not as root"])
+
+
 @pytest.mark.parametrize("required", [True, False])
 def test_where_everything_has_to_run_a_missing_tool_fails(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, required: bool
@@ -161,8 +188,12 @@ def test_a_name_on_the_path_is_no_tool(tmp_path: Path, monkeypatch: pytest.Monke
     proxy.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(tools.REQUIRE_ALL, "1")
+    monkeypatch.setattr(tools, "_found", lambda name: tools.TOOLS[name].find())
     assert tools._path("rustc") == str(proxy)
     assert tools._rust() is None
+    with pytest.raises(pytest.skip.Exception, match="needs rustc, which does not run here; to have it: Rust"):
+        tools.need("rustc")
     assert not tools.runs([tmp_path / "absent"])
 
 

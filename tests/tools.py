@@ -1,7 +1,7 @@
 """What tests need besides Python and its packages: a tool is there if it runs, not if its name is found.
 
-``need("rustc")`` gives the program, or skips the test; the end of the run says once for each missing tool how many tests it kept from
-running and what to install. With ``ANYNPU_REQUIRE_ALL`` in the environment, as in continuous integration, a missing tool fails the test.
+``need("rustc")`` gives the program, or skips the test. The end of the run says in one line for each reason how many tests were skipped, and
+for a tool what to install. With ``ANYNPU_REQUIRE_ALL`` in the environment, as in continuous integration, a missing tool fails the test.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["REQUIRE_ALL", "MissingTools", "need", "need_module", "runs"]
+__all__ = ["REQUIRE_ALL", "Skips", "need", "need_module", "runs"]
 
 REQUIRE_ALL = "ANYNPU_REQUIRE_ALL"
 PATIENCE = 120
@@ -30,7 +30,6 @@ PATIENCE = 120
 
 EMPTY_C = "int main(void) { return 0; }\n"
 EMPTY_RUST = "fn main() {}\n"
-_MARK = "needs "
 
 
 @dataclass(frozen=True)
@@ -150,7 +149,7 @@ TOOLS = {
     "pkg-config": Tool(_program("pkg-config"), "pkg-config"),
     "Python headers": Tool(_headers, "the headers of this Python (Debian: python3-dev)"),
     "readelf": Tool(_program("readelf"), "binutils"),
-    "rustc": Tool(_rust, "Rust with a toolchain (https://rustup.rs, or Debian's rustc)"),
+    "rustc": Tool(_rust, "Rust with a toolchain (https://rustup.rs, or Debian's rustc)", required=False),
     "strings": Tool(_program("strings"), "binutils"),
     "systemd-analyze": Tool(_program("systemd-analyze"), "systemd", required=False),
 }
@@ -181,20 +180,18 @@ def need_module(name: str, *, module_level: bool = False) -> Any:
 def _missing(name: str, install: str, required: bool, module_level: bool = False) -> None:
     if required and os.environ.get(REQUIRE_ALL):
         pytest.fail(f"{name} does not run here, and {REQUIRE_ALL} is set; install {install}", pytrace=False)
-    pytest.skip(f"{_MARK}{name}, which does not run here; to have it: {install}", allow_module_level=module_level)
+    pytest.skip(f"needs {name}, which does not run here; to have it: {install}", allow_module_level=module_level)
 
 
-class MissingTools:
-    """A pytest plugin: one line at the end of a run for each tool that tests missed."""
+class Skips:
+    """A pytest plugin: one line at the end of a run for each reason why tests were skipped."""
 
     def __init__(self) -> None:
         self._reasons: Counter[str] = Counter()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and isinstance(report.longrepr, tuple):
-            reason = report.longrepr[2].removeprefix("Skipped: ")
-            if reason.startswith(_MARK):
-                self._reasons[reason] += 1
+            self._reasons[report.longrepr[2].removeprefix("Skipped: ")] += 1
 
     @pytest.hookimpl(wrapper=True)
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None, Any, Any]:

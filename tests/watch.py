@@ -13,6 +13,7 @@ import resource
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -68,11 +69,13 @@ class Watch:
 
     :param limit: CPU seconds for a test without the mark ``full``; None for no limit
     :param slowest: how many tests are printed
+    :param report: a file for all entries, slowest first, one line each: seconds, a tab and the name
     """
 
-    def __init__(self, limit: float | None, slowest: int) -> None:
+    def __init__(self, limit: float | None, slowest: int, report: str | None = None) -> None:
         self.limit = limit
         self.slowest = slowest
+        self.report = report
         self.entries: list[Entry] = []
         self._meter: _Meter | None = None
 
@@ -126,7 +129,10 @@ class Watch:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        slowest = sorted(self.entries, key=lambda entry: -entry.seconds)[: self.slowest]
+        by_time = sorted(self.entries, key=lambda entry: -entry.seconds)
+        if self.report:
+            Path(self.report).write_text("".join(f"{entry.seconds:.3f}\t{entry.name}\n" for entry in by_time))
+        slowest = by_time[: self.slowest]
         if slowest:
             terminalreporter.section(f"slowest {len(slowest)}, in seconds of CPU time")
         for entry in slowest:

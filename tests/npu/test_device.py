@@ -258,7 +258,7 @@ def test_closing_with_jobs_that_run_and_jobs_that_wait(gated: Gated) -> None:
     gated.engine.gate.set()
     closing.finish()
     for job in jobs:
-        assert isinstance(job.exception(20), DeviceClosed)
+        assert isinstance(job.exception(120), DeviceClosed)
     with pytest.raises(DeviceClosed):
         blocked.finish()
     assert all(layer == 0 for _, layer in gated.engine.begun)

@@ -222,7 +222,7 @@ def test_a_region_that_is_unregistered_during_an_inference(serve: Serve, make: M
         assert exchange(server, "POST", "/v2/systemsharedmemory/unregister")[0] == 200
         assert device.gate is not None
         device.gate.set()
-        status, answer = asked.result(20)
+        status, answer = asked.result(120)
     assert (status, "no region" in answer["error"]) == (400, True)
     assert first.read_bytes() == second.read_bytes() == bytes(64)
 

@@ -70,7 +70,7 @@ def test_the_whole_interface(serve: Serve) -> None:
         assert session.run(["y"], {"x": feed(2)})[0].tolist() == [[4.0] * 4]
         (array,) = session.run(None, feed(1))
         array += 1  # results are the caller's own
-        assert session.submit(None, feed(3)).result(20)[0][0, 0] == 6
+        assert session.submit(None, feed(3)).result(120)[0][0, 0] == 6
         got: list[float] = []
         for number in range(20):
             session.run_async(None, feed(number), lambda results, data, error: got.append(results[0][0, 0]))

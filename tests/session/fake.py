@@ -21,6 +21,9 @@ Array = npt.NDArray[Any]
 X = TensorSpec("x", (1, 4), DType.FLOAT32)
 Y = TensorSpec("y", (1, 4), DType.FLOAT32)
 
+GUARD = 120.0
+"""Seconds after which a wait is a deadlock; no test waits so long on purpose."""
+
 MASKS = {1: (), 2: (1, 2, 3, 0xFFFF), 3: (1, 2, 4, 3, 7, 0xFFFF)}
 
 
@@ -113,7 +116,7 @@ class FakeLane:
         seconds = device.run_time(self) if callable(device.run_time) else device.run_time
         if device.gate is not None:
             device.entered.release()
-            if not device.gate.wait(30):
+            if not device.gate.wait(GUARD):
                 raise AssertionError("nobody opened the gate")
         if seconds:
             limit = seconds if timeout is None else min(seconds, timeout)
@@ -267,7 +270,7 @@ class FakeDevice:
 
     def wait_entered(self, count: int = 1) -> None:
         for _ in range(count):
-            assert self.entered.acquire(timeout=30)
+            assert self.entered.acquire(timeout=GUARD)
 
     def open(self, **options: Any) -> InferenceSession:
         """A session on this device with some provider options."""

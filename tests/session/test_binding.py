@@ -215,7 +215,7 @@ def test_bound_runs_on_any_core_and_in_the_background() -> None:
             bindings.append(binding)
         session.run_with_iobinding(bindings[0], core=2)
         jobs = [session.submit_with_iobinding(binding, core=number % 3) for number, binding in enumerate(bindings)]
-        assert [job.result(30) for job in jobs] == [[]] * 6
+        assert [job.result(120) for job in jobs] == [[]] * 6
         collector = Collector(6)
         for number, binding in enumerate(bindings):
             session.run_async_with_iobinding(binding, collector, number)
@@ -240,7 +240,7 @@ def test_a_binding_is_in_one_run_at_a_time() -> None:
         with pytest.raises(SessionError, match="has not finished"):
             binding.bind_cpu_input("x", feed(2))
         device.gate.set()
-        job.result(30)
+        job.result(120)
         session.run_with_iobinding(binding)
 
 

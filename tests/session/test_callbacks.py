@@ -166,7 +166,7 @@ def test_a_callback_may_use_the_session_in_every_way(options: dict[str, Any]) ->
 
         def nested(results: Any, user_data: int, err: str) -> None:
             inner.append(float(session.run(None, feed(user_data))[0][0, 0]))
-            inner.append(float(session.submit(None, feed(user_data)).result(30)[0][0, 0]))
+            inner.append(float(session.submit(None, feed(user_data)).result(120)[0][0, 0]))
             if user_data == 0:
                 session.run_async(None, feed(99), collector, 99)
             collector(results, user_data, err)
@@ -186,8 +186,8 @@ def test_a_callback_may_wait_for_a_future_that_is_behind_it_in_the_queue() -> No
         collector = Collector(1)
 
         def wait_for_other(results: Any, user_data: Any, err: str) -> None:
-            assert job_known.wait(30)
-            collector(jobs[0].result(30), user_data, err)
+            assert job_known.wait(120)
+            collector(jobs[0].result(120), user_data, err)
 
         session.run_async(None, feed(1), wait_for_other)
         jobs.append(session.submit(None, feed(2)))
@@ -201,7 +201,7 @@ def test_a_slow_callback_holds_up_no_synchronous_run() -> None:
         collector = Collector(1)
 
         def slow(results: Any, user_data: Any, err: str) -> None:
-            assert release.wait(30)
+            assert release.wait(120)
             collector(results, user_data, err)
 
         session.run_async(None, feed(), slow)
@@ -219,7 +219,7 @@ def test_callbacks_that_are_late_hold_up_submission_in_the_end() -> None:
         collected: list[int] = []
 
         def stuck(results: Any, user_data: int, err: str) -> None:
-            assert release.wait(30)
+            assert release.wait(120)
             collected.append(user_data)
 
         def flood() -> None:

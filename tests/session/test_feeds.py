@@ -198,4 +198,4 @@ def test_asynchronous_requests_may_change_their_inputs_unless_told_otherwise() -
             device.wait_entered()
             array[:] = 5
             device.gate.set()
-            assert job.result(30)[0].tolist() == [[2 if copied else 10] * 4]
+            assert job.result(120)[0].tolist() == [[2 if copied else 10] * 4]

@@ -31,8 +31,11 @@ def each_step(scenario: Callable[[Interrupter], None], folder: str = SESSION) ->
     scenario(counter)
     for step in range(counter.steps):
         interrupter = Interrupter(step, folder)
+        before = threading.enumerate()
         try:
             scenario(interrupter)
+            left = [thread for thread in threading.enumerate() if thread not in before and thread.name.startswith("anynpu fake")]
+            assert left == [], "threads of a closed session"
         except BaseException as error:
             raise AssertionError(f"interrupted at step {step}, {interrupter.raised_at}") from error
     return counter.steps
@@ -206,14 +209,13 @@ import faulthandler, os, random, signal, sys, threading, time
 import numpy as np
 from anynpu import InferenceSession
 
-faulthandler.dump_traceback_later(120, exit=True)
+faulthandler.dump_traceback_later(600, exit=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have it ignored
-model, seed = sys.argv[1], int(sys.argv[2])
-chance = random.Random(seed)
+model, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 x = np.zeros((1, 8), np.int8)
 
 
-def others():
+def others(session):
     try:
         while True:
             session.run(None, x)
@@ -221,45 +223,53 @@ def others():
         pass
 
 
-def interrupt():
+def interrupt(seed, started):
     started.wait()
-    time.sleep(chance.random() * 0.01)
+    time.sleep(random.Random(seed).random() * 0.01)
     signal.raise_signal(signal.SIGINT) if seed % 3 == 0 else os.kill(os.getpid(), signal.SIGINT)
 
 
-started = threading.Event()
-jobs = []
-threading.Thread(target=interrupt, daemon=True).start()
-for _ in range(seed % 2 * 3):
-    threading.Thread(target=others, daemon=True).start()
-try:
-    with InferenceSession(model, device="sim") as session:
-        session.run(None, x)
-        started.set()
-        while True:
-            jobs = [session.submit(None, x)] if seed % 5 == 0 else []
+def play(seed):
+    started = threading.Event()
+    threads = [threading.Thread(target=interrupt, args=(seed, started), daemon=True)]
+    jobs = []
+    threads[0].start()
+    try:
+        with InferenceSession(model, device="sim") as session:
             session.run(None, x)
-except KeyboardInterrupt:
-    pass
-assert session.closed
-assert all(job.done() for job in jobs)
-sys.exit(0)
+            for _ in range(seed % 2 * 3):
+                threads.append(threading.Thread(target=others, args=(session,), daemon=True))
+                threads[-1].start()
+            started.set()
+            while True:
+                jobs = [session.submit(None, x)] if seed % 5 == 0 else []
+                session.run(None, x)
+    except KeyboardInterrupt:
+        pass
+    assert session.closed, seed
+    assert all(job.done() for job in jobs), seed
+    for thread in threads:
+        thread.join()  # with a request that hangs, the traceback comes
+
+
+for seed in range(first, first + count):
+    play(seed)
 """
 
 
-def interrupt(tmp_path: Path, count: int) -> None:
+def interrupt(tmp_path: Path, processes: int, each: int) -> None:
     path = tmp_path / "model"
     path.write_bytes(modelfile.to_bytes(dense_chain()))
-    for seed in range(count):
-        command = [sys.executable, "-c", INTERRUPTED, str(path), str(seed)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-        assert result.returncode == 0, f"seed {seed}: {result.stderr[-4000:]}"
+    for number in range(processes):
+        command = [sys.executable, "-c", INTERRUPTED, str(path), str(number * each), str(each)]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        assert result.returncode == 0, f"process {number}: {result.stderr[-4000:]}"
 
 
-def test_two_interrupts(tmp_path: Path) -> None:
-    interrupt(tmp_path, 2)
+def test_interrupts_by_signals(tmp_path: Path) -> None:
+    interrupt(tmp_path, 1, 6)
 
 
 @pytest.mark.full
 def test_two_hundred_interrupts(tmp_path: Path) -> None:
-    interrupt(tmp_path, 200)
+    interrupt(tmp_path, 10, 20)

@@ -40,7 +40,7 @@ def test_a_tensor_parallel_session_has_one_context_with_its_mask(mode: str, mask
     device = FakeDevice(3, run_time=0.001)
     with device.open(tp_mode=mode) as session:
         for job in [session.submit(None, feed()) for _ in range(5)]:
-            job.result(30)
+            job.result(120)
     assert device.core_runs == {mask: 5}
     assert len(device.lanes) == 1
 
@@ -56,7 +56,7 @@ def test_threads_per_core(per_core: int) -> None:
         assert not device.entered.acquire(timeout=0.05)
         device.gate.set()
         for job in jobs:
-            job.result(30)
+            job.result(120)
     assert device.violations == []
 
 
@@ -68,7 +68,7 @@ def test_without_a_schedule_more_than_one_request_at_a_time_uses_all_cores() -> 
         jobs = [session.submit(None, feed(value)) for value in range(3)]
         device.wait_entered(3)
         device.gate.set()
-        assert [job.result(30)[0][0, 0] for job in jobs] == [0, 2, 4]
+        assert [job.result(120)[0][0, 0] for job in jobs] == [0, 2, 4]
         assert device.open_lanes == 3
 
 
@@ -82,13 +82,13 @@ def test_one_slow_core_does_not_block_the_queues_of_the_others() -> None:
     """The peer's single queue would leave cores 1 and 2 idle while its head waits for core 0."""
     device = FakeDevice(3)
     gate = threading.Event()
-    device.run_time = lambda lane: float(lane.mask == 1 and not gate.wait(30))
+    device.run_time = lambda lane: float(lane.mask == 1 and not gate.wait(120))
     with device.open(schedule=[0, 1, 2], max_queue_size=3) as session:
         collector = Collector(12)
         jobs = [session.submit(None, feed(value)) for value in range(12)]
         for number, job in enumerate(jobs):
             if number % 3:
-                job.result(30)
+                job.result(120)
         assert not any(jobs[number].done() for number in (0, 3, 6, 9))
         gate.set()
         for job in jobs:
@@ -120,7 +120,7 @@ def test_a_full_queue_blocks_and_then_fails() -> None:
         assert session.statistics.running == 1
         device.gate.set()
         for job in jobs:
-            job.result(30)
+            job.result(120)
         assert session.try_submit(None, feed()) is not None
 
 
@@ -135,8 +135,8 @@ def test_room_in_the_queue_lets_a_waiting_submitter_in_at_once() -> None:
         thread.start()
         assert not late
         device.gate.set()
-        thread.join(30)
-        assert [job.result(30)[0][0, 0] for job in [*jobs, *late]] == [0, 2, 14]
+        thread.join(120)
+        assert [job.result(120)[0][0, 0] for job in [*jobs, *late]] == [0, 2, 14]
 
 
 def test_drop_oldest_keeps_the_newest() -> None:
@@ -149,11 +149,11 @@ def test_drop_oldest_keeps_the_newest() -> None:
         session.run_async(None, feed(2), collector, 2)
         jobs += [session.submit(None, feed(value), overflow="drop_oldest") for value in (3, 4)]
         device.gate.set()
-        assert jobs[0].result(30)[0][0, 0] == 0
-        assert [job.result(30)[0][0, 0] for job in jobs[2:]] == [6, 8]
+        assert jobs[0].result(120)[0][0, 0] == 0
+        assert [job.result(120)[0][0, 0] for job in jobs[2:]] == [6, 8]
         assert jobs[1].cancelled()
         with pytest.raises(CancelledError):
-            jobs[1].result(30)
+            jobs[1].result(120)
         assert "dropped for a newer one" in collector.wait()[0][2]
 
 
@@ -171,7 +171,7 @@ def test_urgent_requests_overtake_waiting_ones() -> None:
             jobs.append(job)
         device.gate.set()
         for job in [first, *jobs]:
-            job.result(30)
+            job.result(120)
         session.close(finish=True)
     assert finished == [3, 5, 1, 4, 2]
 
@@ -179,7 +179,7 @@ def test_urgent_requests_overtake_waiting_ones() -> None:
 def test_a_core_of_its_own_for_one_request() -> None:
     device = FakeDevice(3)
     with device.open(schedule=[0, 1]) as session:
-        session.submit(None, feed(), core=2).result(30)
+        session.submit(None, feed(), core=2).result(120)
         collector = Collector(1)
         session.run_async(None, feed(), collector, core=2)
         collector.wait()
@@ -197,22 +197,22 @@ def test_a_deadline_ends_a_request_that_waits_and_one_that_runs() -> None:
         device.wait_entered()
         waiting = session.submit(None, feed(), timeout=0.03)
         with pytest.raises(DeviceTimeout, match=r"within 0\.03 s"):
-            waiting.result(30)
+            waiting.result(120)
         collector = Collector(1)
         session.run_async(None, feed(), collector, timeout=0.03)
         assert "did not finish within 0.03 s" in collector.wait()[0][2]
         device.gate.set()
-        first.result(30)
+        first.result(120)
         device.gate = None
         device.run_time = 30.0
         with pytest.raises((DeviceTimeout, JobCancelled)):
-            session.submit(None, feed(), timeout=0.05).result(30)
+            session.submit(None, feed(), timeout=0.05).result(120)
 
 
 def test_finished_requests_with_far_deadlines_are_forgotten() -> None:
     with FakeDevice(1).open() as session:
         for _ in range(1000):
-            session.submit(None, feed(), timeout=3600).result(30)
+            session.submit(None, feed(), timeout=3600).result(120)
         assert len(session._runner._timekeeper._heap) <= 300
 
 
@@ -234,7 +234,7 @@ def test_cancelling() -> None:
         third.add_done_callback(lambda done: seen.append(done.cancelled()))
         assert third.cancel()
         device.gate.set()
-        assert first.result(30)[0][0, 0] == 2
+        assert first.result(120)[0][0, 0] == 2
         assert not first.cancel()
         session.close(finish=True)
     assert seen == [True]
@@ -249,7 +249,7 @@ def test_cancelling_what_runs_where_the_device_can_be_stopped() -> None:
             time.sleep(0.001)
         assert job.cancel()
         with pytest.raises(JobCancelled):
-            job.result(30)
+            job.result(120)
         device.run_time = 0.0
         assert session.run(None, feed())[0].tolist() == [[2] * 4]
 
@@ -273,7 +273,7 @@ def test_a_late_stop_does_not_reach_the_next_request(monkeypatch: pytest.MonkeyP
         device.wait_entered()
         second = session.submit(None, feed(2))
         first.cancel()
-        assert [job.result(30)[0][0, 0] for job in (first, second)] == [2, 4]
+        assert [job.result(120)[0][0, 0] for job in (first, second)] == [2, 4]
     assert running == [1]
 
 
@@ -289,10 +289,10 @@ def test_functions_attached_to_a_future_may_use_the_session() -> None:
 
         for value in range(10):
             session.submit(None, feed(value)).add_done_callback(again)
-        assert complete.wait(30)
+        assert complete.wait(120)
         assert sorted(results) == [4.0 * value for value in range(10)]
         finished = session.submit(None, feed(1))
-        finished.result(30)
+        finished.result(120)
         seen: list[Any] = []
         finished.add_done_callback(seen.append)
         assert seen == [finished]
@@ -323,7 +323,7 @@ def test_pacing_counts_the_cores() -> None:
         elapsed = time.perf_counter() - begin
         assert elapsed >= 5 * 0.01
         for job in jobs:
-            job.result(30)
+            job.result(120)
 
 
 def test_order_and_pacing_together() -> None:

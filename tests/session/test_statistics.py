@@ -21,7 +21,7 @@ def test_a_snapshot_counts_what_happened() -> None:
         assert empty.run == Percentiles(0.0, 0.0, 0.0, 0.0)
         jobs = [session.submit(None, feed(value)) for value in range(9)]
         for job in jobs:
-            job.exception(30)
+            job.exception(120)
         session.close(finish=True)
         figures = session.statistics
         assert (figures.requests, figures.failed) == (9, 1)
@@ -37,7 +37,7 @@ def test_a_trace_has_a_track_for_each_lane(tmp_path: Path) -> None:
     device = FakeDevice(3, run_time=0.001)
     with device.open(schedule=[0, 1]) as session:
         for job in [session.submit(None, feed()) for _ in range(6)]:
-            job.result(30)
+            job.result(120)
         session.write_trace(tmp_path / "trace.json")
         events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
         assert events == json.loads(json.dumps(session.trace()))

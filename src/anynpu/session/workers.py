@@ -38,8 +38,6 @@ class _Worker(threading.Thread):
                 work()
                 del work  # it may be the last to know a session's data
                 idle.append(self)
-            elif not workers.ended and self not in idle:
-                idle.append(self)  # whoever took it off the list was interrupted
             if workers.ended:
                 try:
                     idle.remove(self)
@@ -62,24 +60,34 @@ class Workers:
 
     def start(self, work: Callable[[], None]) -> None:
         """Have *work* done by an idle thread, or by a new one; if the system has none to give, by the calling thread."""
-        try:
-            worker = self.idle.pop()
-        except IndexError:
-            self._started += 1
-            worker = _Worker(self, f"{self._name} {self._started}", work)
+        idle = self.idle
+        while idle:
+            handed = False
             try:
-                worker.start()
-            except RuntimeError:  # no more threads, or the interpreter is ending
-                work()
-            else:
-                self._threads.append(worker)
+                worker = idle[-1]
+            except IndexError:
+                break
+            try:
+                idle.remove(worker)
+                worker.work = work
+                handed = True
+                let_go(worker.wake)
+            except ValueError:
+                continue  # another thread took it
+            except BaseException:  # an interrupt: the thread must not wait for work that nobody will bring
+                if not handed:
+                    idle.append(worker)
+                let_go(worker.wake)
+                raise
             return
+        self._started += 1
+        worker = _Worker(self, f"{self._name} {self._started}", work)
+        self._threads.append(worker)  # before it starts: an interrupt in between must not hide it from end()
         try:
-            worker.work = work
-            let_go(worker.wake)
-        except BaseException:  # an interrupt: the thread must not wait for a release that nobody will make
-            let_go(worker.wake)
-            raise
+            worker.start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            self._threads.remove(worker)
+            work()
 
     def end(self, lost: Collection[int] | None) -> None:
         """Let every thread end as soon as it has nothing to do, and wait for that a little.
@@ -93,7 +101,8 @@ class Workers:
             return
         limit = time.monotonic() + JOIN_SECONDS
         for worker in tuple(self._threads):
-            if worker is not threading.current_thread() and worker.ident not in lost:
+            started = worker.ident is not None
+            if started and worker is not threading.current_thread() and worker.ident not in lost:
                 worker.join(max(0.0, limit - time.monotonic()))
 
     def forget(self) -> None:
