@@ -69,6 +69,9 @@ ARROWS: dict[str, set[str]] = {
     "session": DEVICE | {"protocol"},
     "rknn": VENDOR,
     "vip": VENDOR,
+    # Rockchip's own classes, on its room
+    "rknnlite": VENDOR | {"rknn", "compiler"},
+    "rknn_toolkit": VENDOR | {"rknn", "rknnlite", "compiler", "comparison"},
     "dropin": DEVICE,
     "serve": DEVICE | {"session", "protocol", "pages"},
     "profiling": DEVICE | {"pages"},
@@ -80,7 +83,8 @@ ARROWS: dict[str, set[str]] = {
     "validate": {"modelfile"},
     "vendorfile": {"modelfile"},
 }
-"""Which rooms each room may import, besides itself. Nobody imports a vendor's room: it is found through the list of vendors."""
+"""Which rooms each room may import, besides itself. Nobody but its own classes imports a vendor's room: it is found through the list of
+vendors."""
 
 ONLY_ITS_FACE = {("rknn", "session"), ("vip", "session")}
 """Pairs in which the first may import the second package, but no module inside it."""

@@ -19,6 +19,7 @@ PAGES = [
     "docs/serving.md",
     "docs/migrate-onnxruntime.md",
     "docs/migrate-rknnlite.md",
+    "docs/migrate-rknn-toolkit.md",
     "docs/migrate-ez-rknn-async.md",
     "docs/vip.md",
     "docs/int8-accuracy.md",

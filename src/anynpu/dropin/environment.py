@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import util
 from pathlib import Path
@@ -15,6 +15,7 @@ from ..errors import DeviceUnavailable
 from ..npu.board import HOLDERS, board_folder
 from ..vendors import registry
 from .boardfiles import board_root
+from .standins import with_stand_ins
 
 __all__ = ["Observation", "include_folder", "library_folder", "prefix", "program_environment", "remember_python"]
 
@@ -80,11 +81,15 @@ def program_environment(
     board: str | None = None,
     realtime: bool = False,
     observation: Observation | None = None,
+    machine: str | None = None,
+    stand_ins: Iterable[str] = (),
 ) -> dict[str, str]:
     """*environment*, changed so that a program finds the libraries, a board of *chip*, and the files of its system.
 
     :param board: name of a board that several programs share
     :param realtime: jobs take as long as on the chip
+    :param machine: what ``uname`` says that the processor is, such as aarch64
+    :param stand_ins: names of :data:`~anynpu.dropin.standins.STAND_INS`, which Python finds before anything that is installed
     """
     libraries = library_folder()
     changed = dict(environment)
@@ -93,6 +98,7 @@ def program_environment(
     changed["ANYNPU_LIBRARIES"] = str(libraries)
     python = _python()
     changed["ANYNPU_PYTHON"] = python["python"]
+    changed["ANYNPU_PYTHON_VERSION"] = python["version"]
     changed["ANYNPU_SITE"] = python["site"]
     if "libpython" in python:
         changed["ANYNPU_LIBPYTHON"] = python["libpython"]
@@ -113,7 +119,10 @@ def program_environment(
         changed["ANYNPU_CALL_LOG_FORMAT"] = observation.log_format
     if observation.trace is not None:
         changed["ANYNPU_TRACE"] = _emptied(observation.trace)
-    return changed
+    if machine is not None:
+        changed["ANYNPU_MACHINE"] = machine
+    chosen = tuple(stand_ins)
+    return with_stand_ins(changed, chosen) if chosen else changed
 
 
 def _python() -> dict[str, str]:

@@ -279,14 +279,24 @@ class Context(Closeable):
         self,
         inputs: Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array,
         *,
-        layout: Layout = "nhwc",
-        pass_through: bool = False,
+        layout: Layout | Sequence[Layout] = "nhwc",
+        pass_through: bool | Sequence[bool] = False,
     ) -> None:
-        """Give the inputs of the next run. They are converted before this returns, so the arrays may change after it."""
+        """Give the inputs of the next run. They are converted before this returns, so the arrays may change after it.
+
+        :param layout: for all inputs, or for each in order; so is *pass_through*
+        """
         infos = self.inputs
         arrays = [_array(given) for given in _in_order(inputs, infos)]
+        layouts: Sequence[Layout] = [layout] * len(infos) if isinstance(layout, str) else layout
+        passed: Sequence[bool] = [pass_through] * len(infos) if isinstance(pass_through, (bool, int)) else pass_through
+        if len(layouts) != len(infos) or len(passed) != len(infos):
+            raise ParameterError(
+                f"{len(layouts)} layouts and {len(passed)} values of pass_through for {len(infos)} inputs",
+                hint="give one for all, or one for each input",
+            )
         structs = ffi.new("rknn_input[]", len(arrays))
-        for struct, array, info in zip(structs, arrays, infos, strict=True):
+        for struct, array, info, layout, pass_through in zip(structs, arrays, infos, layouts, passed, strict=True):
             kind = _TYPES.get(array.dtype.name)
             if kind is None or not array.dtype.isnative:
                 raise TensorTypeError(
@@ -322,11 +332,18 @@ class Context(Closeable):
         self._call("rknn_wait", extend)
         return int(extend.frame_id)
 
-    def get_outputs(self, *, want_float: bool = True) -> list[Array]:
-        """The outputs of the last run, in arrays of your own."""
+    def get_outputs(self, *, want_float: bool = True, out: Sequence[Array] | None = None) -> list[Array]:
+        """The outputs of the last run, in arrays of your own.
+
+        :param out: arrays of an earlier call, to be filled again where they fit
+        """
         infos = self.outputs
         kinds = [np.dtype(np.float32) if want_float else info.dtype for info in infos]
-        arrays = [np.empty(info.shape, kind) for info, kind in zip(infos, kinds, strict=True)]
+        wanted = [(info.shape, kind) for info, kind in zip(infos, kinds, strict=True)]
+        if out is not None and [(array.shape, array.dtype) for array in out] == wanted:
+            arrays = list(out)
+        else:
+            arrays = [np.empty(shape, kind) for shape, kind in wanted]
         structs = ffi.new("rknn_output[]", len(arrays))
         for struct, array, info in zip(structs, arrays, infos, strict=True):
             struct.want_float, struct.is_prealloc, struct.index = want_float, 1, info.index

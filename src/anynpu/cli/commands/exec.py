@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from ...dropin.environment import Observation, program_environment, remember_python
+from ...dropin.standins import STAND_INS
 from ..helpers.console import fail
 from ..helpers.options import optional_chip
 
@@ -45,17 +46,28 @@ def command(
         str | None, typer.Option("--board", metavar="NAME", help="Share the cores with all programs on this board.")
     ] = None,
     realtime: Annotated[bool, typer.Option("--realtime", help="Let every job take as long as on the chip.")] = False,
+    machine: Annotated[
+        str | None,
+        typer.Option("--machine", metavar="NAME", help="What uname and platform.machine() say, such as aarch64."),
+    ] = None,
+    stand_ins: Annotated[
+        bool,
+        typer.Option(
+            "--stand-ins/--no-stand-ins", help="Whether Python finds our rknnlite and rknn before the vendor's packages."
+        ),
+    ] = True,
 ) -> None:
     """Run a program for a board on the software NPU.
 
     The program finds librknnrt.so and librknnmrt.so, or libVIPlite.so, libNBGlinker.so and libawnn.so, and the device tree, memory heaps
-    and NPU files of a board. Its exit status and signals are its own.
+    and NPU files of a board. Python programs find rknnlite.api and rknn.api. Its exit status and signals are its own.
 
     \b
     Example:
       anynpu exec --chip rk3588 -- ./detector yolo.rknn street.jpg
       anynpu exec --chip rv1106 --log - -- ./detector yolo.rknn street.jpg
       anynpu exec --chip t527 -- ./classify lenet.nb digit.dat
+      anynpu exec --chip rk3588 --machine aarch64 -- python detect.py yolo.rknn
     """
     path = shutil.which(program[0])
     if path is None:
@@ -66,7 +78,13 @@ def command(
         raise typer.Exit(NOT_EXECUTABLE if exists else NOT_FOUND)
     remember_python()
     environment = program_environment(
-        os.environ, chip=chip, board=board, realtime=realtime, observation=Observation(log, log_format.value, trace)
+        os.environ,
+        chip=chip,
+        board=board,
+        realtime=realtime,
+        observation=Observation(log, log_format.value, trace),
+        machine=machine,
+        stand_ins=STAND_INS if stand_ins else (),
     )
     try:
         os.execve(path, program, environment)

@@ -18,6 +18,8 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
@@ -100,6 +102,37 @@ static const char *moved(const char *path, char buffer[PATH_MAX])
     return path;
 }
 
+/* The board's library in *folder*, if *path* names one wherever it lies; NULL if it does not. */
+static const char *library_for(const char *path, char buffer[PATH_MAX])
+{
+    static const char *const names[] = {"librknnrt.so", "librknnmrt.so", "libVIPlite.so", "libVIPuser.so",
+                                        "libNBGlinker.so", "libVIPhal.so", "libawnn.so"};
+    const char *folder = secure_getenv("ANYNPU_LIBRARIES");
+    if (path == NULL || folder == NULL)
+        return NULL;
+    const char *slash = strrchr(path, '/');
+    for (size_t index = 0; index < sizeof names / sizeof *names; index++)
+        if (strcmp(slash == NULL ? path : slash + 1, names[index]) == 0 &&
+            (size_t)snprintf(buffer, PATH_MAX, "%s/%s", folder, names[index]) < PATH_MAX)
+            return buffer;
+    return NULL;
+}
+
+/* As moved(), for a program that only looks whether something is there: also the board's library, in a folder of the system's. */
+static const char *seen(const char *path, char buffer[PATH_MAX])
+{
+    static const char *const folders[] = {"/usr/lib/", "/usr/lib64/", "/usr/local/lib/", "/lib/", "/oem/usr/lib/", "/vendor/lib"};
+    const char *other = moved(path, buffer);
+    if (other != path || path == NULL)
+        return other;
+    for (size_t index = 0; index < sizeof folders / sizeof *folders; index++)
+        if (strncmp(path, folders[index], strlen(folders[index])) == 0 && syscall(SYS_faccessat, AT_FDCWD, path, F_OK) != 0) {
+            const char *library = library_for(path, buffer);
+            return library == NULL ? path : library;
+        }
+    return path;
+}
+
 static void *next(const char *name)
 {
     return dlsym(RTLD_NEXT, name);
@@ -146,52 +179,45 @@ OPENAT(openat)
 OPENAT(openat64)
 
 /* All others take the path first, or second after a folder. */
-#define WITH_PATH(result, name, parameters, arguments) \
+#define WITH(place, result, name, parameters, arguments) \
     EXPORT result name parameters; \
     result name parameters \
     { \
         NEXT(result(*) parameters, #name); \
         char buffer[PATH_MAX]; \
-        path = moved(path, buffer); \
+        path = place(path, buffer); \
         return real arguments; \
     }
+#define WITH_PATH(result, name, parameters, arguments) WITH(moved, result, name, parameters, arguments)
+#define LOOKING(result, name, parameters, arguments) WITH(seen, result, name, parameters, arguments)
 WITH_PATH(int, __open_2, (const char *path, int flags), (path, flags))
 WITH_PATH(int, __open64_2, (const char *path, int flags), (path, flags))
 WITH_PATH(int, __openat_2, (int folder, const char *path, int flags), (folder, path, flags))
 WITH_PATH(int, __openat64_2, (int folder, const char *path, int flags), (folder, path, flags))
 WITH_PATH(FILE *, fopen, (const char *path, const char *mode), (path, mode))
 WITH_PATH(FILE *, fopen64, (const char *path, const char *mode), (path, mode))
-WITH_PATH(int, access, (const char *path, int mode), (path, mode))
-WITH_PATH(int, faccessat, (int folder, const char *path, int mode, int flags), (folder, path, mode, flags))
-WITH_PATH(int, stat, (const char *path, struct stat *status), (path, status))
-WITH_PATH(int, lstat, (const char *path, struct stat *status), (path, status))
-WITH_PATH(int, stat64, (const char *path, struct stat64 *status), (path, status))
-WITH_PATH(int, lstat64, (const char *path, struct stat64 *status), (path, status))
-WITH_PATH(int, __xstat, (int version, const char *path, struct stat *status), (version, path, status))
-WITH_PATH(int, __xstat64, (int version, const char *path, struct stat64 *status), (version, path, status))
-WITH_PATH(int, statx, (int folder, const char *path, int flags, unsigned mask, struct statx *status), (folder, path, flags, mask, status))
+LOOKING(int, access, (const char *path, int mode), (path, mode))
+LOOKING(int, faccessat, (int folder, const char *path, int mode, int flags), (folder, path, mode, flags))
+LOOKING(int, stat, (const char *path, struct stat *status), (path, status))
+LOOKING(int, lstat, (const char *path, struct stat *status), (path, status))
+LOOKING(int, stat64, (const char *path, struct stat64 *status), (path, status))
+LOOKING(int, lstat64, (const char *path, struct stat64 *status), (path, status))
+LOOKING(int, __xstat, (int version, const char *path, struct stat *status), (version, path, status))
+LOOKING(int, __xstat64, (int version, const char *path, struct stat64 *status), (version, path, status))
+LOOKING(int, statx, (int folder, const char *path, int flags, unsigned mask, struct statx *status), (folder, path, flags, mask, status))
 WITH_PATH(DIR *, opendir, (const char *path), (path))
 
 /* fstatat is what moved() itself uses, with a path that is not moved again: no path below the root begins as a served one does. */
-WITH_PATH(int, fstatat, (int folder, const char *path, struct stat *status, int flags), (folder, path, status, flags))
-WITH_PATH(int, fstatat64, (int folder, const char *path, struct stat64 *status, int flags), (folder, path, status, flags))
+LOOKING(int, fstatat, (int folder, const char *path, struct stat *status, int flags), (folder, path, status, flags))
+LOOKING(int, fstatat64, (int folder, const char *path, struct stat64 *status, int flags), (folder, path, status, flags))
 
 /* The board's library, wherever a program thinks that it lies. The call below must be the last thing that dlopen does: the system looks at
  * who called it to know whose search path counts, and a last call leaves the program itself as the caller. */
 static const char *moved_library(const char *path)
 {
-    static const char *const names[] = {"librknnrt.so", "librknnmrt.so", "libVIPlite.so", "libVIPuser.so",
-                                        "libNBGlinker.so", "libVIPhal.so", "libawnn.so"};
     static __thread char buffer[PATH_MAX];
-    const char *folder = secure_getenv("ANYNPU_LIBRARIES");
-    if (path == NULL || folder == NULL)
-        return path;
-    const char *slash = strrchr(path, '/');
-    for (size_t index = 0; index < sizeof names / sizeof *names; index++)
-        if (strcmp(slash == NULL ? path : slash + 1, names[index]) == 0 &&
-            (size_t)snprintf(buffer, sizeof buffer, "%s/%s", folder, names[index]) < sizeof buffer)
-            return buffer;
-    return path;
+    const char *library = library_for(path, buffer);
+    return library == NULL ? path : library;
 }
 
 EXPORT void *dlopen(const char *path, int flags);
@@ -200,6 +226,19 @@ void *dlopen(const char *path, int flags)
 {
     NEXT(void *(*)(const char *, int), "dlopen");
     return real(moved_library(path), flags);
+}
+
+/* What kind of machine this is, for programs that only look for a board on one of its kind. */
+EXPORT int uname(struct utsname *name);
+
+int uname(struct utsname *name)
+{
+    NEXT(int (*)(struct utsname *), "uname");
+    int result = real(name);
+    const char *machine = secure_getenv("ANYNPU_MACHINE");
+    if (result == 0 && machine != NULL && machine[0] != '\0')
+        snprintf(name->machine, sizeof name->machine, "%s", machine);
+    return result;
 }
 
 /* Whether a descriptor refers to something whose name begins so. */

@@ -1,0 +1,161 @@
+"""Python programs under ``anynpu exec``: the vendor's packages by our classes, and a board that they recognise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from anynpu.dropin import standins
+from anynpu.dropin.standins import STAND_INS, StandIn, stand_in_folder, with_stand_ins
+
+from .conftest import Models
+from .running import clean_environment, run
+
+COMMAND = [sys.executable, "-m", "anynpu.cli", "exec"]
+
+LOOK = """
+import importlib.metadata, importlib.util, json, os, platform, sys
+def version(name):
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+found = {"machine": platform.machine(), "uname": os.uname().machine, "library": os.path.exists("/usr/lib/librknnrt.so")}
+found["other"] = os.path.exists("/usr/lib/libnothing-of-ours.so")
+try:
+    found["tree"] = open("/proc/device-tree/compatible").read().rstrip("\\0").split(",")[-1]
+except OSError:
+    found["tree"] = None
+for package, distribution, kind in (("rknnlite", "rknn-toolkit-lite2", "RKNNLite"), ("rknn", "rknn-toolkit2", "RKNN")):
+    try:
+        spec = importlib.util.find_spec(package + ".api")
+    except ModuleNotFoundError:
+        spec = None
+    found[package] = None if spec is None else getattr(__import__(package + ".api").api, kind).__module__
+    found[distribution] = version(distribution)
+print(json.dumps(found))
+"""
+
+
+def execute(*arguments: str | Path, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess[str]:
+    changed = clean_environment(ANYNPU_PYTHON=None, LD_LIBRARY_PATH=None, **environment)
+    return run([*COMMAND, *arguments], changed, code=code)
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> Path:
+    """Packages of the vendor's names, as an installation has them."""
+    folder = tmp_path / "vendor"
+    for package, distribution, module, kind in (
+        ("rknnlite", "rknn_toolkit_lite2", "rknn_lite", "RKNNLite"),
+        ("rknn", "rknn_toolkit2", "rknn", "RKNN"),
+    ):
+        (folder / package / "api").mkdir(parents=True)
+        (folder / package / "__init__.py").write_text("")
+        (folder / package / "api" / "__init__.py").write_text(f"from .{module} import {kind}\n")
+        (folder / package / "api" / f"{module}.py").write_text(f"class {kind}:\n    pass\n")
+        info = folder / f"{distribution}-2.5.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution.replace('_', '-')}\nVersion: 2.5.0\n")
+    return folder
+
+
+def test_a_program_finds_the_board_that_it_looks_for() -> None:
+    done = execute("--chip", "rk3588", "--machine", "aarch64", "--", sys.executable, "-c", LOOK)
+    found = json.loads(done.stdout)
+    assert (found["machine"], found["uname"], found["tree"], found["library"], found["other"]) == (
+        *("aarch64", "aarch64", "rk3588", True),
+        False,
+    )
+    assert found["rknn-toolkit-lite2"] == STAND_INS["rknnlite"].version
+    assert found["rknnlite"].startswith("anynpu.rknnlite")
+
+
+def test_without_it_the_machine_is_what_it_is() -> None:
+    import platform
+
+    found = json.loads(execute("--", sys.executable, "-c", LOOK).stdout)
+    assert found["machine"] == platform.machine()
+
+
+def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> None:
+    program = "import anynpu.rknnlite; anynpu.rknnlite.RKNNLite\n" + LOOK
+    environment = clean_environment(PYTHONPATH=str(vendor), LD_LIBRARY_PATH=None)
+    found = json.loads(run([sys.executable, "-c", program], environment).stdout)
+    assert found["rknnlite"] == "rknnlite.api.rknn_lite"
+    assert found["rknn"] == "rknn.api.rknn"
+    assert found["rknn-toolkit-lite2"] == "2.5.0"
+    assert found["rknn-toolkit2"] == "2.5.0"
+
+
+def test_under_exec_ours_come_first_unless_asked_otherwise(vendor: Path) -> None:
+    program = "from rknnlite.api import RKNNLite; print(RKNNLite.__module__)"
+    ours = execute("--", sys.executable, "-c", program, PYTHONPATH=str(vendor))
+    assert ours.stdout.startswith("anynpu.rknnlite")
+    theirs = execute("--no-stand-ins", "--", sys.executable, "-c", program, PYTHONPATH=str(vendor))
+    assert theirs.stdout == "rknnlite.api.rknn_lite\n"
+
+
+def test_both_ways_to_import_it_and_a_python_without_anynpu(models: Models) -> None:
+    """``-S`` leaves site-packages out: the stand-in finds anynpu by what exec has left in the environment."""
+    program = """
+import sys
+assert not any("site-packages" in folder for folder in sys.path)
+from rknnlite.api import RKNNLite
+from rknnlite.api.rknn_lite import RKNNLite as Same
+import numpy as np
+assert RKNNLite is Same
+lite = RKNNLite()
+assert lite.load_rknn(sys.argv[1]) == 0 and lite.init_runtime(core_mask=RKNNLite.NPU_CORE_1) == 0
+print(lite.inference(inputs=[np.zeros((1, 32, 32, 3), np.uint8)])[0].shape)
+"""
+    done = execute("--chip", "rk3588", "--", sys.executable, "-S", "-c", program, models.small)
+    assert done.stdout == "(1, 20, 32, 32)\n"
+    assert done.stderr == "W rknn-toolkit-lite2 version: 2.3.2\n"
+
+
+def test_calls_are_written_down(models: Models, tmp_path: Path) -> None:
+    program = """
+import sys
+from rknnlite.api import RKNNLite
+lite = RKNNLite()
+sys.exit(lite.load_rknn(sys.argv[1]) or lite.init_runtime())
+"""
+    log = tmp_path / "calls.txt"
+    execute("--chip", "rk3588", "--log", log, "--", sys.executable, "-c", program, models.small)
+    assert "rknn_init(" in log.read_text()
+
+
+def test_a_program_that_breaks_off_keeps_its_status(models: Models) -> None:
+    program = "import sys; from rknnlite.api import RKNNLite; sys.exit(RKNNLite().load_rknn('missing.rknn'))"
+    assert execute("--", sys.executable, "-c", program, code=None).returncode == 255
+
+
+def test_a_stand_in_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The table is all that there is to a package."""
+    own = StandIn("acme-vision", "1.0", {"acme": "", "acme.vision": "anynpu.errors"}, {"acme/NOTE": "hello\n"})
+    monkeypatch.setattr(standins, "STAND_INS", {"acme": own})
+    monkeypatch.setattr(standins, "runtime_folder", lambda: tmp_path)
+    environment = with_stand_ins(clean_environment(PYTHONPATH="/somewhere"), ["acme"])
+    assert environment["PYTHONPATH"] == f"{stand_in_folder(['acme'])}:/somewhere"
+    program = (
+        "import importlib.metadata as m, acme, acme.vision as v;"
+        "print(m.version('acme-vision'), v.ShapeError.__module__, open(acme.__path__[0] + '/NOTE').read())"
+    )
+    assert run([sys.executable, "-c", program], environment).stdout == "1.0 anynpu.errors hello\n\n"
+
+
+def test_both_classes_in_one_process() -> None:
+    program = """
+import rknn, sys
+from rknn.api import RKNN
+from rknn.api.custom_op import get_node_attr
+from rknnlite.api import RKNNLite
+print(open(rknn.__path__[0] + "/VERSION").read().strip(), RKNN.__module__, RKNNLite.__module__)
+"""
+    done = execute("--", sys.executable, "-c", program)
+    assert done.stdout == f"{STAND_INS['rknn'].version} anynpu.rknn_toolkit.toolkit anynpu.rknnlite.lite\n"
