@@ -326,6 +326,17 @@ def test_channels_of_nhwc_outputs_have_room_where_the_chip_pads_them() -> None:
 
 
 @every_chip
+def test_floats_of_nhwc_outputs_have_no_room(chip: Chip) -> None:
+    """EZ RKNN Async reads bound float16 outputs of 1, 3, 4 and 8 channels, which it refuses if they are not dense."""
+    if chip.name in ("rv1103b", "rv1106b"):
+        return
+    for channels in (1, 3, 4, 8):
+        spec = TensorSpec("out", (1, channels, 6, 7), DType.FLOAT16, Layout.NHWC)
+        attr = output_attr(spec, chip, 0, View.NHWC)
+        assert attr.size_with_stride == attr.size == channels * 6 * 7 * 2
+
+
+@every_chip
 def test_the_memory_of_an_attribute_holds_the_tensor(chip: Chip) -> None:
     random = np.random.default_rng(5)
     for spec in program_tensors():

@@ -76,7 +76,7 @@ def test_results_are_the_same(model: Path, as_bytes: bool) -> None:
     with InferenceSession(model, device="sim:rk3588") as plain:
         expected = [plain.run(None, feed)[0] for feed in feeds]
     with isolated(model.read_bytes() if as_bytes else model) as session:
-        assert session.get_provider_options()[session.get_providers()[0]]["isolate"] == "1"
+        assert session.options.isolate
         got = [session.run(None, feed)[0] for feed in feeds]
         assert [node.name for node in session.get_outputs()] == ["features"]
     for one, other in zip(expected, got, strict=True):

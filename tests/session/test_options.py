@@ -167,7 +167,7 @@ def test_what_providers_may_be() -> None:
     assert parse_options(name, None).family == "rknn"
     for wrong, text in (
         ([name, name], "exactly one"),
-        ("CPUExecutionProvider", "unsupported execution provider"),
+        ("CPUExecutionProvider", "^Unsupported execution provider"),
         (7, "must be a name"),
         ([(name, 3)], "not a dict"),
     ):
@@ -190,11 +190,13 @@ def test_a_session_tells_its_options() -> None:
     with FakeDevice(3).open(schedule="0,2", max_queue_size="5") as session:
         ((provider, options),) = session.get_provider_options().items()
         assert [provider] == session.get_providers()
-        assert options["schedule"] == "0,2"
-        assert options["max_queue_size"] == "5"
-        assert "tp_mode" not in options
+        assert options == {"schedule": "0,2", "max_queue_size": "5"}
+        assert (session.options.schedule, session.options.max_queue_size, session.options.threads_per_core) == ((0, 2), 5, 1)
+        options["schedule"] = "1"
+        assert session.get_provider_options()[provider]["schedule"] == "0,2"
     with FakeDevice(3).open() as session:
-        assert session.get_provider_options()[provider]["tp_mode"] == "auto"
+        assert session.get_provider_options() == {provider: {}}
+        assert session.options.tp_mode is None
 
 
 @pytest.mark.parametrize(

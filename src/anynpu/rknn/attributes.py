@@ -17,8 +17,9 @@ What boards were seen to report, and documents say:
   booleans follow it here.
 * ``w_stride`` is filled for every input of rank 4 and 0 for outputs. Rows of 1, 3 or 4 channels are padded to the chip's alignment.
 * ``size_with_stride`` of an NCHW output is what the chip's own rearranging needs as room: channels are rounded up to the channel block
-  and the width to its alignment. The bytes the caller gets are dense, so ``size`` is enough for them. The same is assumed for NHWC
-  outputs on chips that pad their channels.
+  and the width to its alignment. The bytes the caller gets are dense, so ``size`` is enough for them. The same is assumed for codes
+  of NHWC outputs on chips that pad their channels. Floats have no such room there: clients that were written on an RK3588 read float16
+  outputs of 1, 3, 4 and 8 channels and accept nothing but dense ones.
 * Codes in NC1HWC2 leave a convolution with their channels padded to ``Chip.channel_alignment``; floats, and inputs, only to whole blocks.
 
 Concurrency: nothing here changes after it was made.
@@ -313,7 +314,7 @@ def _nhwc_output(shown: TensorSpec, chip: Chip, index: int) -> TensorAttr:
             call="RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR",
         )
     n, c, h, w = shown.shape
-    if shown.dtype in _NPU_TYPES:
+    if shown.dtype in _NPU_TYPES and not shown.dtype.is_float:
         c = _round_up(c, chip.nhwc_output_alignment)
     return _attr(index, replace(shown, layout=Layout.NHWC), size_with_stride=shown.dtype.nbytes(n * h * w * c))
 

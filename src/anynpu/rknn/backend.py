@@ -46,7 +46,7 @@ def open_backend(
     """The backend of a session for *model*."""
     if options.family not in ("", VENDOR.name):
         raise OptionError(
-            f"the provider {options.provider} is for models of another family than RKNN",
+            f"Provider/model mismatch: requested {options.provider}, which is for models of another family than RKNN",
             hint="leave providers out, or name RKNPU2ExecutionProvider",
         )
     if weights_from is not None and not isinstance(weights_from, RknnBackend):

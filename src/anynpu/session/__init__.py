@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory
 from .binding import IOBinding
 from .feeds import Feed
@@ -17,11 +19,13 @@ from .options import (
     OutputTypeLike,
     PathLikeStr,
     RknnProviderOptions,
+    Rknpu2ProviderOptions,
     ScheduleLike,
     SessionOptions,
     TpModeLike,
     ZeroCopyLayoutLike,
     make_provider_options,
+    make_rknpu2_provider_options,
 )
 from .ortvalue import OrtValue
 from .request import Job
@@ -48,11 +52,26 @@ __all__ = [
     "PathLikeStr",
     "Percentiles",
     "RknnProviderOptions",
+    "Rknpu2ProviderOptions",
     "RunTimes",
     "ScheduleLike",
+    "SessionIOBinding",
     "SessionOptions",
     "Statistics",
     "TpModeLike",
     "ZeroCopyLayoutLike",
+    "__version__",
     "make_provider_options",
+    "make_rknpu2_provider_options",
 ]
+
+SessionIOBinding = IOBinding
+"""The name that EZ RKNN Async has for it as well."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":  # at first use: looking it up reads files
+        from importlib import metadata
+
+        return metadata.version("anynpu")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,21 @@ from .. import convert
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError, SessionError
 from ..tensor import DType, Layout, TensorSpec
 from .backend import Bound, Lane, Memory
-from .ortvalue import VALUES, OrtValue, at_address, check_shape, dtype_of, is_cpu, named, plain, stored, value_spec, write_array
+from .ortvalue import (
+    VALUES,
+    OrtValue,
+    at_address,
+    check_shape,
+    device_named,
+    dtype_of,
+    is_cpu,
+    named,
+    plain,
+    stored,
+    type_mismatch,
+    value_spec,
+    write_array,
+)
 
 if TYPE_CHECKING:
     from .session import InferenceSession
@@ -42,12 +57,15 @@ class IOBinding:
         self._outputs: dict[str, OrtValue] = {}
         self._own: dict[str, OrtValue] = {}  # device memory behind inputs and outputs on the host
 
+    _value: type[OrtValue] = OrtValue
+    """The class of the values that a binding makes itself."""
+
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
         """Read an input from an array; each run converts what the array holds then."""
         spec = self._input(name)
         array = np.asarray(arr_on_cpu)
         check_shape(array.shape, spec, self._session._layout_last)
-        self._bind(self._inputs, name, OrtValue.ortvalue_from_numpy(array))
+        self._bind(self._inputs, name, self._value.ortvalue_from_numpy(array))
 
     def bind_input(
         self, name: str, device_type: str, device_id: int, element_type: object, shape: Sequence[int], buffer_ptr: int
@@ -66,7 +84,12 @@ class IOBinding:
         if ortvalue._memory is None:
             self.bind_cpu_input(name, ortvalue._held())
             return
-        self._bind(self._inputs, name, OrtValue(self._understood(held, spec, "input"), memory=ortvalue._memory, owner=ortvalue))
+        if ortvalue._generic:
+            raise FeedTypeError(
+                f"OrtValue for input '{name}' native zero-copy layout mismatch: it was made for no session",
+                hint="make it with session=, name= and io_kind='input'",
+            )
+        self._bind(self._inputs, name, self._view(ortvalue, self._understood(held, spec, "input")))
 
     def bind_output(
         self,
@@ -88,18 +111,21 @@ class IOBinding:
         spec = self._output(name)
         session = self._session
         kind = session._types[session._output_numbers[name]] if element_type is None else dtype_of(element_type).storage
-        if shape is not None and tuple(shape) != spec.shape:
-            raise FeedShapeError(f"output '{name}' has shape {list(spec.shape)}, not {list(shape)}", hint="leave the shape out")
+        if shape is not None:
+            check_shape(tuple(shape), spec, False, "output")
         if is_cpu(device_type):
             if buffer_ptr is None:
                 array = np.zeros(spec.shape, kind)
             else:
                 array = at_address(buffer_ptr, spec.shape, dtype_of(kind))
-            value = OrtValue(plain(spec.shape, dtype_of(kind)), array=array)
+            value = self._value(plain(spec.shape, dtype_of(kind)), array=array)
         elif buffer_ptr is not None:
             raise FeedError("device memory cannot be bound by its address", hint="use OrtValue.ortvalue_from_dmabuf")
         else:
-            value = OrtValue(spec, memory=session._backend.allocate(spec.nbytes), owner=session)
+            if element_type is not None and dtype_of(element_type) is not spec.dtype:
+                raise type_mismatch(spec, dtype_of(element_type), "output", "leave the type out, or bind the output on 'cpu'")
+            memory = session._backend.allocate(spec.nbytes)
+            value = self._value(spec, memory=memory, owner=session, device=device_named(device_type))
         self._bind(self._outputs, name, value)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
@@ -107,15 +133,12 @@ class IOBinding:
         spec = self._output(name)
         if ortvalue._memory is None:
             held = ortvalue._held()
-            if held.shape != spec.shape or not held.flags.c_contiguous or not held.flags.writeable:
-                raise FeedShapeError(
-                    f"output '{name}' has shape {list(spec.shape)}, the value {list(held.shape)}",
-                    hint="bind a contiguous, writable array of that shape",
-                )
+            check_shape(held.shape, spec, False, "output")
+            if not held.flags.c_contiguous or not held.flags.writeable:
+                raise FeedError(f"output '{name}' cannot be put into a read-only or scattered array", hint="bind a new array")
             self._bind(self._outputs, name, ortvalue)
             return
-        held_spec = self._understood(ortvalue._spec, spec, "output")
-        self._bind(self._outputs, name, OrtValue(held_spec, memory=ortvalue._memory, owner=ortvalue))
+        self._bind(self._outputs, name, self._view(ortvalue, self._understood(ortvalue._spec, spec, "output")))
 
     def clear_binding_inputs(self) -> None:
         """Let go of all inputs."""
@@ -154,7 +177,7 @@ class IOBinding:
         missing = [spec.name for spec in backend.inputs if spec.name not in self._inputs]
         if missing:
             raise FeedNameError(
-                f"all model inputs must be bound before run_with_iobinding; '{missing[0]}' is not",
+                f"All model inputs must be bound before run_with_iobinding; '{missing[0]}' is not",
                 hint="bind_cpu_input or bind_ortvalue_input",
             )
         for spec in backend.outputs:
@@ -194,6 +217,10 @@ class IOBinding:
                 )
             values[name] = value
 
+    def _view(self, value: OrtValue, spec: TensorSpec) -> OrtValue:
+        """A value's memory, understood as that of an input or output."""
+        return self._value(spec, memory=value._memory, owner=value, device=value._device, last=value._last)
+
     def _input(self, name: str) -> TensorSpec:
         return named(self._session._backend.native_inputs, name, "input")
 
@@ -203,20 +230,24 @@ class IOBinding:
     def _understood(self, held: TensorSpec, spec: TensorSpec, kind: str) -> TensorSpec:
         """What the memory of a value means for an input or output: a value without a place of its own is taken as one that has it."""
         if held.name:
-            if held.name != spec.name:
-                raise FeedNameError(f"the value was made for '{held.name}', not for '{spec.name}'", hint="make one for each")
-            return held
+            if held.name == spec.name:
+                return held
+            if replace(held, name=spec.name) == spec:  # an output that is the next run's input
+                return spec
+            raise FeedNameError(
+                f"OrtValue for {kind} '{spec.name}' native zero-copy layout mismatch: it was made for '{held.name}'",
+                hint="make one for each",
+            )
         if kind == "input" and held.dtype in VALUES and held.dtype is not spec.dtype:
             target = value_spec(spec, held.dtype)
         else:
             target = spec
         if held.dtype is not target.dtype:
-            raise FeedTypeError(
-                f"{kind} '{spec.name}' is {target.dtype.value}, the value {held.dtype.value}", hint="use its type"
-            )
+            raise type_mismatch(target, held.dtype, kind, "use its type")
         if math.prod(held.shape) != math.prod(target.memory_shape):
             raise FeedShapeError(
-                f"{kind} '{spec.name}' takes {list(target.memory_shape)} in memory, the value has {list(held.shape)}",
+                f"OrtValue for {kind} '{spec.name}' shape mismatch: "
+                f"it takes {list(target.memory_shape)} in memory, the value has {list(held.shape)}",
                 hint="get_native_inputs() and get_native_outputs() tell the shapes in memory",
             )
         return target

@@ -183,21 +183,25 @@ class FeedReader:
                     pass
             missing = [name for name in names if name not in feed]
             extra = [str(name) for name in feed if name not in names]
-            what = [f"no array for input '{missing[0]}'"] if missing else []
-            what += [f"there is no input '{extra[0]}'"] if extra else []
-            raise FeedNameError("; ".join(what), hint=f"the model has: {', '.join(names)}")
+            what = f"Missing input: no array for input '{missing[0]}'" if missing else "Input dict size mismatch"
+            more = f"; there is no input '{extra[0]}'" if extra else ""
+            raise FeedNameError(f"{what}{more}", hint=f"the model has: {', '.join(names)}")
         if isinstance(feed, np.ndarray):
             if len(names) != 1:
-                raise FeedError(f"the model has {len(names)} inputs, got one array", hint=f"pass a dict with: {', '.join(names)}")
+                raise FeedError(
+                    f"Model expects multiple inputs: it has {len(names)} inputs, got one array",
+                    hint=f"pass a dict with: {', '.join(names)}",
+                )
             return [feed]
         if isinstance(feed, list | tuple):
             if len(feed) != len(names):
                 raise FeedError(
-                    f"the model has {len(names)} inputs, got a list of {len(feed)}", hint=f"in order: {', '.join(names)}"
+                    f"Input list size mismatch: the model has {len(names)} inputs, got a list of {len(feed)}",
+                    hint=f"in order: {', '.join(names)}",
                 )
             return feed
         raise FeedError(
-            f"input_feed must be a dict, a list or a numpy array, not {type(feed).__name__}",
+            f"input_feed must be a numpy array, list/tuple, or dict, not {type(feed).__name__}",
             hint=f"for example {{{names[0]!r}: array}}" if names else "the model has no inputs",
         )
 
@@ -212,8 +216,10 @@ class FeedReader:
             possible = list(dict.fromkeys(expected[index] for expected in self._expected))
             shape = shapes[index]
             if shape not in possible:
+                same_rank = any(len(shape) == len(one) for one in possible)
+                what = f"Input '{entry.name}' shape mismatch" if same_rank else f"Input rank mismatch for '{entry.name}'"
                 raise FeedShapeError(
-                    f"input '{entry.name}' takes {' or '.join(str(list(one)) for one in possible)}, got {list(shape)}",
+                    f"{what}: it takes {' or '.join(str(list(one)) for one in possible)}, got {list(shape)}",
                     hint=self._shape_hint(entry, possible[0], index, shape),
                 )
         sets = "; ".join(" with ".join(str(list(shape)) for shape in shapes) for shapes in self._expected)

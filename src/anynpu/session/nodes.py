@@ -13,7 +13,7 @@ from ..program import OnnxMetadata
 from ..tensor import DType, Layout, Quantization, TensorSpec
 from .feeds import channels_last
 
-__all__ = ["ModelMetadata", "NodeArg", "native_node", "node", "output_types", "wanted_outputs"]
+__all__ = ["ModelMetadata", "NodeArg", "byte_strides", "native_node", "node", "output_types", "wanted_outputs"]
 
 _TYPES = {DType.FLOAT32: "float", DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16"}
 
@@ -80,17 +80,18 @@ def node(spec: TensorSpec, last: bool) -> NodeArg:
     """An input or output as a user feeds or gets it."""
     shape = channels_last(spec.shape) if last else spec.shape
     layout = "UNDEFINED" if len(spec.shape) != 4 else "NHWC" if last else "NCHW"
-    return NodeArg(spec.name, list(shape), type_string(spec.dtype), layout, spec.quantization, _strides(shape, spec))
+    return NodeArg(spec.name, list(shape), type_string(spec.dtype), layout, spec.quantization, byte_strides(shape, spec))
 
 
 def native_node(spec: TensorSpec) -> NodeArg:
     """An input or output as it lies in the device's memory."""
     layout = "UNDEFINED" if spec.layout is Layout.PLAIN else spec.layout.value.upper()
     shape = spec.memory_shape
-    return NodeArg(spec.name, list(shape), type_string(spec.dtype), layout, spec.quantization, _strides(shape, spec))
+    return NodeArg(spec.name, list(shape), type_string(spec.dtype), layout, spec.quantization, byte_strides(shape, spec))
 
 
-def _strides(shape: Sequence[int], spec: TensorSpec) -> list[int]:
+def byte_strides(shape: Sequence[int], spec: TensorSpec) -> list[int]:
+    """Bytes from one element to the next along each axis of *shape*."""
     strides, step = [], spec.dtype.storage.itemsize
     for extent in reversed(shape):
         strides.append(step)
@@ -136,4 +137,6 @@ def wanted_outputs(names: object, outputs: Sequence[TensorSpec]) -> list[int]:
         return [numbers[name] for name in names]
     except (KeyError, TypeError):
         unknown = next(name for name in names if name not in numbers)
-        raise FeedNameError(f"there is no output {unknown!r}", hint=f"the model has: {', '.join(numbers)}") from None
+        raise FeedNameError(
+            f"Unknown output name: there is no output {unknown!r}", hint=f"the model has: {', '.join(numbers)}"
+        ) from None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
@@ -24,11 +24,13 @@ __all__ = [
     "OutputTypeLike",
     "PathLikeStr",
     "RknnProviderOptions",
+    "Rknpu2ProviderOptions",
     "ScheduleLike",
     "SessionOptions",
     "TpModeLike",
     "ZeroCopyLayoutLike",
     "make_provider_options",
+    "make_rknpu2_provider_options",
     "parse_options",
 ]
 
@@ -91,6 +93,7 @@ class SessionOptions:
     :ivar isolate: run the model in processes of their own, with limits: see :mod:`anynpu.session.isolation`
     :ivar isolate_memory_mb: memory for the model in each of them, in MiB
     :ivar isolate_cpu_s: processor time of one run there, and of opening the model, in seconds
+    :ivar given: what the caller wrote, as ``get_provider_options`` gives it back
     :ivar custom_op_folder: where plugins are looked for by name; empty for nowhere
     """
 
@@ -114,6 +117,7 @@ class SessionOptions:
     isolate_cpu_s: int = 60
     family: str = ""
     provider: str = ""
+    given: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def tp_mask(self) -> int | None:
@@ -123,33 +127,6 @@ class SessionOptions:
     def custom_ops(self) -> bool:
         """Whether plugins were asked for."""
         return bool(self.custom_op_paths or self.custom_op_folder)
-
-    def as_dict(self) -> dict[str, str]:
-        """As ``get_provider_options`` gives them: text by key."""
-        values: dict[str, Any] = {
-            "layout": self.layout,
-            "zero_copy_layout": self.zero_copy_layout,
-            "max_queue_size": self.max_queue_size,
-            "threads_per_core": self.threads_per_core,
-            "submit_timeout_ms": self.submit_timeout_ms,
-            "sequential_callbacks": int(self.sequential_callbacks),
-            "enable_pacing": int(self.enable_pacing),
-            "disable_dup_context": int(self.disable_dup_context or self.custom_ops),
-            "custom_op_default_path": int(bool(self.custom_op_folder)),
-            "copy_inputs": int(self.copy_inputs),
-            "output_type": self.output_type,
-        }
-        if self.schedule is not None:
-            values["schedule"] = ",".join(map(str, self.schedule))
-        else:
-            values["tp_mode"] = self.tp_mode or "auto"
-        if self.custom_op_paths:
-            values["custom_op_paths"] = os.pathsep.join(self.custom_op_paths)
-        if self.watchdog_ms is not None:
-            values["watchdog_ms"] = self.watchdog_ms
-        if self.isolate:
-            values.update(isolate=1, isolate_memory_mb=self.isolate_memory_mb, isolate_cpu_s=self.isolate_cpu_s)
-        return {key: str(value) for key, value in values.items()}
 
 
 def make_provider_options(
@@ -229,6 +206,12 @@ def make_provider_options(
     return options  # type: ignore[return-value]
 
 
+Rknpu2ProviderOptions = RknnProviderOptions
+"""The name that EZ RKNN Async has for them as well."""
+make_rknpu2_provider_options = make_provider_options
+"""The name that EZ RKNN Async has for it as well."""
+
+
 def parse_options(providers: object, provider_options: object) -> SessionOptions:
     """Options from the two arguments of a session, which accept what onnxruntime and EZ RKNN Async accept."""
     name, inline = _provider(providers)
@@ -239,7 +222,8 @@ def parse_options(providers: object, provider_options: object) -> SessionOptions
             hint="give them in one of the two places",
         )
     family = _providers()[name] if name else ""
-    return _parse({**(inline or {}), **given}, family=family, provider=name)
+    chosen = {**(inline or {}), **given}
+    return replace(_parse(chosen), family=family, provider=name, given=chosen)
 
 
 def _providers() -> dict[str, str]:
@@ -266,7 +250,7 @@ def _provider(providers: object) -> tuple[str, Mapping[str, Any] | None]:
                 f"the options of provider {entry!r} are {type(options).__name__}, not a dict", hint='pass [("name", {...})]'
             )
     if not isinstance(entry, str) or entry not in _providers():
-        raise OptionError(f"unsupported execution provider: {entry!r}", hint=f"there are: {', '.join(_providers())}")
+        raise OptionError(f"Unsupported execution provider: {entry!r}", hint=f"there are: {', '.join(_providers())}")
     return entry, options
 
 
@@ -299,13 +283,13 @@ def _given(provider_options: object) -> Mapping[str, Any]:
     )
 
 
-def _parse(given: Mapping[str, Any], *, family: str = "", provider: str = "") -> SessionOptions:
+def _parse(given: Mapping[str, Any]) -> SessionOptions:
     known = _PARSERS
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(str(key), known, n=1)
             guess = f"did you mean {near[0]!r}? " if near else ""
-            raise OptionError(f"unknown provider_options key: {key!r}", hint=f"{guess}Accepted keys: {', '.join(sorted(known))}")
+            raise OptionError(f"Unknown provider_options key: {key!r}", hint=f"{guess}Accepted keys: {', '.join(sorted(known))}")
     if given.get("schedule") is not None and given.get("tp_mode") is not None:
         raise OptionError(
             "tp_mode conflicts with schedule; set only one",
@@ -323,14 +307,14 @@ def _parse(given: Mapping[str, Any], *, family: str = "", provider: str = "") ->
             values[field] = values.get(field, "") or parsed
         else:
             values[field] = parsed
-    return SessionOptions(**values, family=family, provider=provider)
+    return SessionOptions(**values)
 
 
 def _choice(choices: Mapping[str, str]) -> Callable[[str, Any], str]:
     def parse(key: str, value: Any) -> str:
         name = value.strip().lower() if isinstance(value, str) else value
         if name not in choices:
-            raise OptionError(f"unknown {key}: {value!r}", hint=f"use one of: {', '.join(choices)}")
+            raise OptionError(f"Unknown {key}: {value!r}", hint=f"use one of: {', '.join(choices)}")
         return choices[name]
 
     return parse
@@ -339,7 +323,7 @@ def _choice(choices: Mapping[str, str]) -> Callable[[str, Any], str]:
 def _tp_mode(key: str, value: Any) -> str:
     name = value.replace(" ", "").lower() if isinstance(value, str) else value
     if not isinstance(name, str) or name not in TP_MASKS:
-        raise OptionError(f"unknown {key}: {value!r}", hint=f"use one of: {', '.join(map(repr, TP_MASKS))}")
+        raise OptionError(f"Unknown {key}: {value!r}", hint=f"use one of: {', '.join(map(repr, TP_MASKS))}")
     return name
 
 

@@ -20,7 +20,8 @@ from ..npu.memory import Buffer
 from ..tensor import DType, Layout, TensorSpec
 from ..vendors import registry
 from .backend import Memory
-from .nodes import type_string
+from .feeds import channels_last
+from .nodes import byte_strides, type_string
 
 if TYPE_CHECKING:
     from .session import InferenceSession
@@ -30,6 +31,10 @@ __all__ = ["OrtValue"]
 Array = npt.NDArray[Any]
 
 VALUES = (DType.FLOAT32, DType.FLOAT16, DType.UINT8)
+FORMATS = {Layout.NCHW: 0, Layout.NHWC: 1, Layout.NC1HWC2: 2, Layout.PLAIN: 3}
+"""Layouts by the number that RKNN calls have for them."""
+DLPACK_CPU = 1
+"""DLPack's number for the memory of this process."""
 
 
 class _MappedMemory:
@@ -61,18 +66,34 @@ class OrtValue:
     >>> value = OrtValue.ortvalue_from_numpy(np.zeros((1, 3), np.float32))
     >>> value.shape(), value.element_type(), value.device_name()
     ([1, 3], 'tensor(float)', 'cpu')
+
+    :param device: what ``device_name`` says: as the caller asked for it
+    :param last: show an image with its channels last, as the session does
+    :param generic: device memory that was made for no session
     """
 
     def __init__(
-        self, spec: TensorSpec, *, array: Array | None = None, memory: Memory | None = None, owner: object = None
+        self,
+        spec: TensorSpec,
+        *,
+        array: Array | None = None,
+        memory: Memory | None = None,
+        owner: object = None,
+        device: str = "npu",
+        last: bool = False,
+        generic: bool = False,
     ) -> None:
         self._spec = spec
         self._array = array
         self._memory = memory
         self._owner = owner  # keeps the session that the memory belongs to
+        self._device = "cpu" if memory is None else device
+        self._last = last and len(spec.shape) == 4
+        self._generic = generic
 
-    @staticmethod
+    @classmethod
     def ortvalue_from_numpy(
+        cls,
         arr: Array,
         device_type: str = "cpu",
         device_id: int = 0,
@@ -93,19 +114,22 @@ class OrtValue:
         """
         array = np.asarray(arr)
         if is_cpu(device_type):
-            return OrtValue(plain(array.shape, dtype_of(array.dtype)), array=array)
+            return cls(plain(array.shape, dtype_of(array.dtype)), array=array)
         session, spec = _port(session, name, io_kind, "ortvalue_from_numpy")
         kind = dtype_of(array.dtype)
         if (io_kind or "input") == "input" and layout == "onnx" and kind in VALUES:
             target = value_spec(spec, kind)
         else:
             target = spec
-        value = OrtValue(target, memory=session._backend.allocate(target.nbytes), owner=session)
-        value._write(array, session._layout_last, sync)
+        last = session._layout_last and io_kind != "output"
+        memory = session._backend.allocate(target.nbytes)
+        value = cls(target, memory=memory, owner=session, device=device_named(device_type), last=last)
+        value._write(array, sync)
         return value
 
-    @staticmethod
+    @classmethod
     def ortvalue_from_shape_and_type(
+        cls,
         shape: Sequence[int],
         element_type: object,
         device_type: str = "cpu",
@@ -119,19 +143,27 @@ class OrtValue:
     ) -> OrtValue:
         """A value with memory of its own, filled with zeros.
 
+        On the device without *session* it is memory that others can map, in the order of *shape*: an output can be bound to it.
+
         :param shape: as the session shows it; must be that of the input or output
         :param layout: ``native`` for the input's or output's own type and order, ``onnx`` for values of *element_type*
         """
         kind = dtype_of(element_type)
         if is_cpu(device_type):
-            return OrtValue(plain(tuple(shape), kind), array=np.zeros(tuple(shape), kind.storage))
+            return cls(plain(tuple(shape), kind), array=np.zeros(tuple(shape), kind.storage))
+        device = device_named(device_type)
+        if session is None and name is None:
+            spec = plain(tuple(shape), kind)
+            return cls(spec, memory=_MappedMemory(Buffer.allocate(max(1, spec.nbytes))), device=device, generic=True)
         session, spec = _port(session, name, io_kind, "ortvalue_from_shape_and_type")
+        last = session._layout_last and io_kind != "output"
+        check_shape(tuple(shape), spec, last, io_kind or "input")
         target = _fitting(spec, kind, layout, io_kind or "input")
-        check_shape(tuple(shape), target, session._layout_last)
-        return OrtValue(target, memory=session._backend.allocate(target.nbytes), owner=session)
+        return cls(target, memory=session._backend.allocate(target.nbytes), owner=session, device=device, last=last)
 
-    @staticmethod
+    @classmethod
     def ortvalue_from_dmabuf(
+        cls,
         fd: int,
         shape: Sequence[int],
         element_type: object,
@@ -150,13 +182,14 @@ class OrtValue:
         :param virt_addr: where byte 0 of the descriptor is mapped already; left out, it is mapped here
         """
         kind = dtype_of(element_type)
+        last = session is not None and session._layout_last and io_kind != "output"
         if session is None:
             spec = plain(tuple(shape), kind)
             memory: Memory = _MappedMemory(Buffer.from_fd(fd, size, offset))
         else:
             _, port = _port(session, name, io_kind, "ortvalue_from_dmabuf")
-            spec = _fitting(port, kind, layout, io_kind or "input")
-            check_shape(tuple(shape), spec, session._layout_last)
+            check_shape(tuple(shape), port, last, io_kind or "input")
+            spec = _fitting(port, kind, layout if kind is port.dtype else "onnx", io_kind or "input")
             memory = session._backend.import_fd(fd, size, offset, virt_addr or 0)
         if spec.nbytes > size:
             memory.close()
@@ -164,21 +197,47 @@ class OrtValue:
                 f"the value takes {spec.nbytes} bytes, the memory has {size}",
                 hint="give a larger buffer, or another shape or type",
             )
-        return OrtValue(spec, memory=memory, owner=session)
+        return cls(spec, memory=memory, owner=session, last=last)
+
+    @classmethod
+    def from_dlpack(cls, data: Any, is_bool_tensor: bool = False) -> OrtValue:
+        """A value on ``cpu`` in the memory of another library's tensor, or of a DLPack capsule.
+
+        :param is_bool_tensor: the bytes are truth values, which older DLPack has no type for
+        """
+        array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        return cls.ortvalue_from_numpy(array.view(np.bool_) if is_bool_tensor and array.dtype.itemsize == 1 else array)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        """The contents for another library: the memory itself on ``cpu``, a copy from the device."""
+        return self.numpy().__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (DLPACK_CPU, 0)
 
     def shape(self) -> list[int]:
-        """In the order of the model."""
-        return list(self._spec.shape)
+        """As the session shows it: for an input, in the order of its layout."""
+        return list(channels_last(self._spec.shape) if self._last else self._spec.shape)
 
     def element_type(self) -> str:
         """As onnxruntime writes it."""
         return type_string(self._spec.dtype)
 
-    def device_name(self) -> str:
-        """``cpu`` or ``npu``."""
-        return "cpu" if self._memory is None else "npu"
+    def data_type(self) -> str:
+        """As onnxruntime writes it, for example ``tensor(float)``."""
+        return type_string(self._spec.dtype)
 
-    device_type = device_name
+    def tensor_size_in_bytes(self) -> int:
+        """Bytes of the elements, without padding."""
+        return self._spec.dtype.nbytes(math.prod(self._spec.shape))
+
+    def device_name(self) -> str:
+        """``cpu``, or the device's memory by the name that the caller used: ``npu``, ``rknpu2`` ..."""
+        return self._device
+
+    def device_type(self) -> str:
+        """The same as :meth:`device_name`."""
+        return self._device
 
     def device_id(self) -> int:
         return 0
@@ -189,6 +248,12 @@ class OrtValue:
     def is_tensor(self) -> bool:
         return True
 
+    def is_sparse_tensor(self) -> bool:
+        return False
+
+    def is_tensor_sequence(self) -> bool:
+        return False
+
     def data_ptr(self) -> int:
         """The address of the first byte, in this process."""
         if self._memory is not None:
@@ -196,7 +261,7 @@ class OrtValue:
         return int(self._held().ctypes.data)
 
     def numpy(self, dtype: npt.DTypeLike | None = None) -> Array:
-        """The contents in the model's order of axes: the array itself on ``cpu``, a new one from device memory.
+        """The contents in the order of :meth:`shape`: the array itself on ``cpu``, a new one from device memory.
 
         :param dtype: None for the value's own type (codes, where it is quantised), ``float32`` for values
         """
@@ -206,6 +271,8 @@ class OrtValue:
         self._memory.sync_from_device()
         spec = self._spec
         order = Layout.row_major(len(spec.shape)) if spec.layout is not Layout.PLAIN else Layout.PLAIN
+        if self._last and spec.layout is not Layout.PLAIN:
+            order = Layout.NHWC
         if dtype is None:
             target = TensorSpec(spec.name, spec.shape, spec.dtype, order, spec.quantization)
         else:
@@ -223,8 +290,7 @@ class OrtValue:
                 )
             np.copyto(held, array, casting="same_kind")
             return
-        session = self._owner
-        self._write(array, getattr(session, "_layout_last", False), sync=True)
+        self._write(array, sync=True)
 
     def sync_to_device(self) -> None:
         """Make what the host wrote visible to the device."""
@@ -238,19 +304,27 @@ class OrtValue:
 
     def memory_info(self) -> dict[str, Any]:
         """Where the value lies and how."""
-        info: dict[str, Any] = {"device_type": self.device_name(), "device_id": 0}
+        info: dict[str, Any] = {"device_type": self._device, "device_id": 0}
         memory, spec = self._memory, self._spec
         if memory is not None:
+            image = spec.layout is not Layout.PLAIN
             info |= {
                 "size": memory.nbytes,
                 "fd": memory.fd,
                 "offset": memory.offset,
                 "virt_addr": memory.address,
+                "import_count": int(self._owner is not None),
                 "dmabuf_backed": memory.fd >= 0,
-                "attr_size": spec.nbytes,
-                "w_stride": spec.w_stride or (spec.shape[-1] if len(spec.shape) == 4 else 0),
-                "fmt": "UNDEFINED" if spec.layout is Layout.PLAIN else spec.layout.value.upper(),
-                "pass_through": spec.quantization is not None,
+                "attr_size": spec.dtype.nbytes(math.prod(spec.memory_shape)),
+                "size_with_stride": spec.nbytes,
+                "w_stride": spec.w_stride or (spec.shape[-1] if image and len(spec.shape) == 4 else 0),
+                "h_stride": spec.h_stride,
+                "fmt": FORMATS[spec.layout],
+                "pass_through": spec.layout is Layout.NC1HWC2 or spec.quantization is not None,
+                "aligned_size": memory.nbytes,
+                "core_id": -1,
+                "layout": spec.layout.value.upper() if image else "UNDEFINED",
+                "strides": byte_strides(spec.memory_shape, spec),
             }
         return info
 
@@ -258,10 +332,10 @@ class OrtValue:
         assert self._array is not None
         return self._array
 
-    def _write(self, array: Array, last: bool, sync: bool) -> None:
+    def _write(self, array: Array, sync: bool) -> None:
         memory, spec = self._memory, self._spec
         assert memory is not None
-        write_array(memory, spec, array, last)
+        write_array(memory, spec, array, self._last)
         if sync:
             memory.sync_to_device()
 
@@ -293,10 +367,18 @@ def _fitting(spec: TensorSpec, kind: DType, layout: str, io_kind: str) -> Tensor
     """The memory of a value of *kind* for an input or output."""
     if kind is spec.dtype and (layout == "native" or spec.quantization is None):
         return spec
-    if io_kind == "input" and kind in VALUES:
+    values = io_kind == "input" and kind in VALUES
+    if values and layout == "onnx":
         return value_spec(spec, kind)
-    raise FeedTypeError(
-        f"{io_kind} '{spec.name}' is {spec.dtype.value} on the device, not {kind.value}", hint=f"ask for {spec.dtype.value}"
+    more = ", or pass layout='onnx': the device converts the values" if values else ""
+    raise type_mismatch(spec, kind, io_kind, f"ask for {spec.dtype.value}{more}")
+
+
+def type_mismatch(spec: TensorSpec, kind: DType, io_kind: str, hint: str) -> FeedTypeError:
+    """The error for a value of another type than the device's."""
+    return FeedTypeError(
+        f"OrtValue for {io_kind} '{spec.name}' element type mismatch: it is {spec.dtype.value} on the device, not {kind.value}",
+        hint=hint,
     )
 
 
@@ -322,12 +404,27 @@ def named(specs: Sequence[TensorSpec], name: str, kind: str) -> TensorSpec:
     raise FeedNameError(f"there is no {kind} '{name}'", hint=f"the model has: {', '.join(spec.name for spec in specs)}")
 
 
-def check_shape(shape: tuple[int, ...], spec: TensorSpec, last: bool) -> None:
-    """Refuse an array of another shape."""
-    model = spec.shape
-    shown = (model[0], *model[2:], model[1]) if last and len(model) == 4 else model
+def check_shape(shape: tuple[int, ...], spec: TensorSpec, last: bool, io_kind: str = "input") -> None:
+    """Refuse a value of another shape."""
+    shown = channels_last(spec.shape) if last else spec.shape
     if shape != shown:
-        raise FeedShapeError(f"'{spec.name}' takes {list(shown)}, got {list(shape)}", hint="reshape or transpose it")
+        raise FeedShapeError(
+            f"OrtValue for {io_kind} '{spec.name}' shape mismatch: it takes {list(shown)}, got {list(shape)}",
+            hint="reshape or transpose it",
+        )
+
+
+class _Capsule:
+    """A bare DLPack capsule as something that numpy takes."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (DLPACK_CPU, 0)
 
 
 def plain(shape: tuple[int, ...], kind: DType) -> TensorSpec:
@@ -351,12 +448,15 @@ def dtype_of(kind: object) -> DType:
 
 def is_cpu(device_type: str) -> bool:
     """Whether a device type means the memory of this process."""
+    return device_named(device_type) == "cpu"
+
+
+def device_named(device_type: str) -> str:
+    """The name of a device's memory, if there is such a device."""
     name = str(device_type).lower()
-    if name == "cpu":
-        return True
     names = ("npu", *(name for vendor in registry.all_vendors() for name in vendor.memory_names))  # they mean the same
-    if name in names:
-        return False
+    if name == "cpu" or name in names:
+        return name
     raise FeedError(f"there is no device {device_type!r}", hint=f"use one of: cpu, {', '.join(names)}")
 
 

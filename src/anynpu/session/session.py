@@ -155,9 +155,14 @@ class InferenceSession:
         """The execution provider."""
         return [self._backend.provider]
 
-    def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """The options in force, by provider."""
-        return {self._backend.provider: self._options.as_dict()}
+    def get_provider_options(self) -> dict[str, dict[str, Any]]:
+        """The options that the session was given, by provider; :attr:`options` has all that are in force."""
+        return {self._backend.provider: dict(self._options.given)}
+
+    @property
+    def options(self) -> SessionOptions:
+        """The options in force."""
+        return self._options
 
     # -- one request
 
@@ -511,7 +516,7 @@ class InferenceSession:
 
     def _bound_request(self, io_binding: IOBinding, timeout: float | None) -> Request:
         if io_binding._session is not self:
-            raise SessionError("the binding belongs to another session", hint="make it with this session's io_binding()")
+            raise SessionError("IoBinding belongs to a different session", hint="make it with this session's io_binding()")
         return Request(None, limit=timeout, bound=io_binding.begin())
 
 
@@ -520,20 +525,22 @@ def _model(path_or_bytes: object) -> str | PathLike[str] | bytes:
         path_or_bytes = bytes(path_or_bytes)
     if isinstance(path_or_bytes, bytes):
         if not path_or_bytes:
-            raise SessionModelError("the model data is empty", hint="pass the contents of a model file")
+            raise SessionModelError("model data must not be empty", hint="pass the contents of a model file")
         return path_or_bytes
     if not isinstance(path_or_bytes, str | PathLike):
         raise SessionModelError(
-            f"a model is a path or bytes, not {type(path_or_bytes).__name__}",
+            f"path_or_bytes must be a path-like object or string: a model is a path or bytes, not {type(path_or_bytes).__name__}",
             hint="pass the path of a model file, or its contents",
         )
     path = os.fspath(path_or_bytes)
     if is_remote(path):
         return path
     if os.path.isdir(path):
-        raise SessionModelError(f"{path} is a folder", hint="pass the path of a model file")
+        raise SessionModelError(f"Unable to open model: {path} is a folder", hint="pass the path of a model file")
     if not os.path.isfile(path):
-        raise SessionModelError(f"there is no model file {path}", hint=f"look at the path; the current folder is {os.getcwd()}")
+        raise SessionModelError(
+            f"Unable to open model: there is no model file {path}", hint=f"look at the path; the current folder is {os.getcwd()}"
+        )
     return path_or_bytes
 
 

@@ -73,7 +73,7 @@ def open_backend(
     """The backend of a session for *model*."""
     if options.family not in ("", VENDOR.name):
         raise OptionError(
-            f"the provider {options.provider} is for models of another family than VIPLite",
+            f"Provider/model mismatch: requested {options.provider}, which is for models of another family than VIPLite",
             hint="leave providers out, or name VIPLiteExecutionProvider",
         )
     if weights_from is not None and not isinstance(weights_from, VipBackend):

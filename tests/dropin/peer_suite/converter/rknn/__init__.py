@@ -1,0 +1,1 @@
+"""Stands in for the vendor's converter, which EZ RKNN Async's tests make their models with."""
