@@ -25,7 +25,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py src/anynpu/rknn/abi.h \
 	src/anynpu/dropin/generate/*.py src/anynpu/dropin/native/* src/anynpu/dropin/package/* src/anynpu/dropin/libraries.cmake)
 
-.PHONY: demo test test-all test-lowest lint bench docs soak clean venv
+.PHONY: demo test test-all test-lowest lint bench docs soak clean ultralytics venv
 
 demo: $(STAMP)
 	$(BIN)/anynpu demo
@@ -59,8 +59,17 @@ soak: $(FULL)
 	ANYNPU_ENGINE_CASES=2000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/npu/engines/test_native.py -k large_cases
 	ANYNPU_SESSION_REQUESTS=1000000 $(BIN)/pytest -q tests/session/test_soak.py
 	ANYNPU_MISUSE_STEPS=100000 ANYNPU_THREAD_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/rknn/test_misuse.py tests/rknn/test_threads.py tests/rknn/test_leaks.py
+	ANYNPU_LITE_INFERENCES=100000 $(ONE_THREAD) $(BIN)/pytest -q tests/rknnlite/test_soak.py
 	ANYNPU_MISUSE_STEPS=100000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/vip/test_misuse.py tests/dropin/test_vip.py -k "random"
 	ANYNPU_OPENAPI_EXAMPLES=1500 ANYNPU_MALFORMED=20 $(BIN)/pytest -n 2 -q tests/serve/test_openapi.py tests/serve/test_malformed.py
+
+# Ultralytics with torch, some gigabytes, in an environment of its own: its export and predict on the vendor's classes
+ultralytics: $(FULL)
+	test -x $(VENV)/ultralytics/bin/python || $(BIN)/python -m venv $(VENV)/ultralytics
+	$(VENV)/ultralytics/bin/python $(PIP) torch "onnx>=1.16.1,<1.19" "setuptools<82" onnxruntime onnxslim numpy opencv-python-headless \
+		pillow pyyaml requests matplotlib psutil polars scipy
+	$(VENV)/ultralytics/bin/python $(PIP) --no-deps ultralytics ultralytics-thop
+	$(ONE_THREAD) $(BIN)/pytest -q tests/examples/test_vendor_classes.py
 
 venv: $(FULL)
 

@@ -12,6 +12,7 @@ from watch import Watch
 # What is set for this run of the suite; everything else of ours, and what changes how programs write, is not inherited by the tests.
 _OF_THE_SUITE = {
     "ANYNPU_ENGINE_CASES",
+    "ANYNPU_LITE_INFERENCES",
     "ANYNPU_MALFORMED",
     "ANYNPU_MISUSE_STEPS",
     "ANYNPU_OPENAPI_EXAMPLES",
@@ -19,6 +20,7 @@ _OF_THE_SUITE = {
     "ANYNPU_REQUIRE_ALL",
     "ANYNPU_SESSION_REQUESTS",
     "ANYNPU_THREAD_SECONDS",
+    "ANYNPU_ULTRALYTICS_PYTHON",
 }
 _OF_TERMINALS = {
     "CLICOLOR",

@@ -118,16 +118,28 @@ print(lite.inference(inputs=[np.zeros((1, 32, 32, 3), np.uint8)])[0].shape)
     assert done.stderr == "W rknn-toolkit-lite2 version: 2.3.2\n"
 
 
-def test_calls_are_written_down(models: Models, tmp_path: Path) -> None:
+def test_calls_are_written_down_where_the_class_drives_the_library(models: Models, tmp_path: Path) -> None:
+    """With a log the class calls librknnrt.so, as on a board, and gives the same bytes."""
     program = """
 import sys
+import numpy as np
 from rknnlite.api import RKNNLite
 lite = RKNNLite()
-sys.exit(lite.load_rknn(sys.argv[1]) or lite.init_runtime())
+assert lite.load_rknn(sys.argv[1]) == 0 and lite.init_runtime(core_mask=RKNNLite.NPU_CORE_0_1) == 0
+image = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8)
+print(lite.rknn_runtime.context.library.description, lite.inference([image])[0].tobytes().hex())
+assert lite.inference([image[0]]) is None
+lite.release()
 """
     log = tmp_path / "calls.txt"
-    execute("--chip", "rk3588", "--log", log, "--", sys.executable, "-c", program, models.small)
-    assert "rknn_init(" in log.read_text()
+    board = execute("--chip", "rk3588", "--log", log, "--", sys.executable, "-c", program, models.small).stdout.split()
+    direct = execute("--chip", "rk3588", "--", sys.executable, "-c", program, models.small).stdout.split()
+    assert board[0].startswith("librknnrt")
+    assert direct[0] == "software"
+    assert board[-1] == direct[-1]
+    calls = [line.split("(")[0].split()[-1] for line in log.read_text().splitlines()]
+    for name in ("rknn_init", "rknn_set_core_mask", "rknn_inputs_set", "rknn_run", "rknn_outputs_get", "rknn_destroy"):
+        assert name in calls
 
 
 def test_a_program_that_breaks_off_keeps_its_status(models: Models) -> None:

@@ -223,6 +223,8 @@ def test_the_level_of_the_log_is_the_programs(picture: Path, made: list[RKNNLite
     lite = RKNNLite()
     made.append(lite)
     assert capsys.readouterr().err == "W rknn-toolkit-lite2 version: 2.3.2\n"
+    lite.rknn_log.logger.setLevel("ERROR")
+    lite.rknn_log.logger.warning("a level that was enabled before")
     lite.rknn_log.logger.setLevel("CRITICAL")
     assert lite.load_rknn("missing.rknn") == -1
     assert capsys.readouterr().err == ""

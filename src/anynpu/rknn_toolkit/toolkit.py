@@ -22,7 +22,7 @@ from ..modelfile import CompiledModel
 from ..rknn import Flag
 from ..rknnlite.lite import VERSION, CoreMasks
 from ..rknnlite.log import RKNNLog, describe
-from ..rknnlite.models import choose, open_model
+from ..rknnlite.models import choose, open_model, under_exec
 from ..rknnlite.runtime import Runtime
 from ..vendors.devices import SOFTWARE
 from . import analysis, codegen, customop, hybrid, performance
@@ -289,7 +289,7 @@ class RKNN(CoreMasks):
         device: str | None = SOFTWARE
         if target is not None:
             device = choose(target)
-            if device is not None and device == f"{SOFTWARE}:{target.lower()}":
+            if device == f"{SOFTWARE}:{target.lower()}" and not under_exec():
                 log.warning(f"no board is connected: the software NPU stands in for {target}")
         flags = Flag.RKNN_FLAG_COLLECT_PERF_MASK if perf_debug else Flag.RKNN_FLAG_PRIOR_HIGH
         flags |= Flag.RKNN_FLAG_ASYNC_MASK if async_mode else Flag.RKNN_FLAG_PRIOR_HIGH

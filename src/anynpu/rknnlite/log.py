@@ -25,6 +25,13 @@ class _Stderr(logging.StreamHandler[TextIO]):
         return sys.stderr
 
 
+class _Logger(logging.Logger):
+    """A logger outside of the process's tree. That tree forgets which levels are enabled when one is set, and does not know this logger."""
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: N802
+        return self.manager.disable < level >= self.getEffectiveLevel()
+
+
 class RKNNLog:
     """The log of one object. Programs reach for its ``logger`` to set the level.
 
@@ -35,7 +42,7 @@ class RKNNLog:
     """
 
     def __init__(self, name: str, verbose: bool = False, verbose_file: str | None = None) -> None:
-        self.logger = logging.Logger(name, logging.DEBUG if verbose else logging.WARNING)
+        self.logger = _Logger(name, logging.DEBUG if verbose else logging.WARNING)
         handlers: list[logging.Handler] = [_Stderr()]
         if verbose_file:
             handlers.append(logging.FileHandler(verbose_file, delay=True))

@@ -22,7 +22,7 @@ from ..modelfile.vendorfile import read as read_vendor_file
 from ..vendors.devices import SOFTWARE, choose_device
 from ..vendors.registry import all_vendors
 
-__all__ = ["choose", "find_onnx", "open_model"]
+__all__ = ["choose", "find_onnx", "open_model", "under_exec"]
 
 Say = Callable[[str], None]
 
@@ -32,6 +32,11 @@ _OBSERVERS = ("ANYNPU_CALL_LOG", "ANYNPU_TRACE", "RKNN_LOG_LEVEL")
 _TAGS = re.compile(r"[-_.](?:i8|int8|u8|fp|fp16|fp32|float16|w8a8)$", re.IGNORECASE)
 _twins = threading.Lock()
 """Held while a twin is compiled: objects of a pool that load the same file wait for the first."""
+
+
+def under_exec(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether ``anynpu exec`` has started this program, so that its board and the board's library are ours."""
+    return bool((os.environ if environment is None else environment).get("ANYNPU_BOARD_ROOT"))
 
 
 def choose(target: str | None = None, environment: Mapping[str, str] | None = None) -> str | None:
@@ -46,7 +51,7 @@ def choose(target: str | None = None, environment: Mapping[str, str] | None = No
     environment = os.environ if environment is None else environment
     if environment.get("ANYNPU_DEVICE") or any(environment.get(vendor.library_variable) for vendor in all_vendors()):
         return None
-    if environment.get("ANYNPU_BOARD_ROOT"):
+    if under_exec(environment):
         if any(environment.get(name) for name in _OBSERVERS):
             return None
         chip = environment.get("ANYNPU_CHIP")
@@ -71,7 +76,7 @@ def open_model(path: Path, device: str | None, say: Say) -> Path | CompiledModel
         raise ModelFormatError(
             f"Invalid RKNN model: {path} ({kind.value})", hint="compile an ONNX model with anynpu.compile or RKNN"
         )
-    if choose_device(device).kind != SOFTWARE and not os.environ.get("ANYNPU_BOARD_ROOT"):
+    if choose_device(device).kind != SOFTWARE and not under_exec():
         return path
     twin = path.with_suffix(_TWIN)
     with _twins:

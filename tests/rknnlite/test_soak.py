@@ -1,0 +1,60 @@
+"""Very many inferences: neither memory nor descriptors nor threads grow, and cores are shared."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rknn.robustness import Footprint, resident_bytes
+from rknn.support import HEIGHT, WIDTH, picture_model
+
+from anynpu import modelfile
+from anynpu.rknnlite import RKNNLite
+
+INFERENCES = int(os.environ.get("ANYNPU_LITE_INFERENCES", "6000"))
+"""`make soak` asks for more."""
+
+THREADS = 6
+TOLERANCE = 2 * 2**20
+"""Bytes; the vendor's class grows by 42 kB with each call."""
+
+
+@pytest.mark.full
+def test_nothing_grows(tmp_path: Path) -> None:
+    path = modelfile.write(picture_model(), tmp_path / "picture.rknn")
+    pool = [RKNNLite() for _ in range(THREADS)]
+    for number, lite in enumerate(pool):
+        assert lite.load_rknn(str(path)) == 0
+        assert lite.init_runtime(core_mask=1 << number % 3) == 0
+    image = np.random.default_rng(0).integers(0, 256, (1, HEIGHT, WIDTH, 3), np.uint8)
+    expected = pool[0].inference([image])[1].tobytes()
+    wrong: list[int] = []
+
+    def work(lite: RKNNLite, count: int) -> None:
+        for index in range(count):
+            outputs = lite.inference(inputs=[image], data_format=["nhwc"])
+            if outputs is None or outputs[1].tobytes() != expected:
+                wrong.append(index)
+
+    def all_at_once(count: int) -> None:
+        threads = [threading.Thread(target=work, args=(lite, count // THREADS)) for lite in pool]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        gc.collect()
+
+    all_at_once(max(INFERENCES // 4, 1500))
+    footprint, resident = Footprint.now(), resident_bytes()
+    all_at_once(INFERENCES)
+    grown = resident_bytes() - resident
+    footprint.assert_unchanged()
+    assert wrong == []
+    assert grown < TOLERANCE, f"{grown} bytes more after {INFERENCES} inferences"
+    print(f"{INFERENCES} inferences from {THREADS} threads: {grown} bytes more")
+    for lite in pool:
+        lite.release()
