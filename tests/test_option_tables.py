@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import anynpu
 from anynpu.cli.helpers.flags import with_flags
 from anynpu.errors import CompileError, OptionError
-from anynpu.options import OptionTable, documented, keyword_form, option
+from anynpu.options import OptionTable, documented, keyword_form, option, same_as
 
 ROOT = Path(__file__).parents[1]
 
@@ -128,7 +128,49 @@ def load_tool() -> ModuleType:
 TOOL = load_tool()
 
 
-@pytest.mark.parametrize("name", TOOL.TABLES)
-def test_the_pages_have_the_tables_of_today(name: str) -> None:
+@pytest.mark.parametrize(("name", "table"), TOOL.TABLES)
+def test_the_pages_have_the_tables_of_today(name: str, table: str) -> None:
     page = (ROOT / name).read_text(encoding="utf-8")
-    assert page == TOOL.updated(page, TOOL.TABLES[name]), "run python tools/options_page.py"
+    options, rows = TOOL.TABLES[name, table]
+    assert page == TOOL.updated(page, table, rows(options)), "run python tools/options_page.py"
+
+
+def test_a_field_may_be_that_of_another_table() -> None:
+    @dataclass(frozen=True)
+    class Coffee(OptionTable):
+        minutes: float = same_as(Tea, "minutes", flag="--draw")
+
+    assert Coffee().minutes == 3.0
+    assert Coffee.options()["minutes"].doc == "how long it draws"
+    assert (Coffee.options()["minutes"].flag, Tea.options()["minutes"].flag) == ("--draw", "--minutes")
+    with pytest.raises(OptionError, match="minutes must be at least 0"):
+        Coffee(minutes=-1)
+
+
+def test_the_server_and_the_cluster_have_the_same_flags() -> None:
+    from anynpu.cli.app import app
+    from anynpu.serve import ServeOptions
+
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    flags = {
+        name: {flag for parameter in commands[name].params for flag in parameter.opts}
+        for name in ("serve", "cluster", "run", "bench")
+    }
+    table = {entry.flag.split("/")[0] for entry in ServeOptions.options().values() if entry.flag}
+    assert table <= flags["serve"]
+    assert table - flags["cluster"] == {"--isolate", "--isolate-memory", "--load-root", "--shared-memory", "--trace"}
+    assert {"--isolate", "--isolate-memory"} <= flags["run"] & flags["bench"]
+
+
+def test_the_options_of_a_session_are_one_table() -> None:
+    """The type of the dictionary and the keyword form have the names of the table."""
+    from anynpu.session import RknnProviderOptions, SessionOptions, make_provider_options
+
+    table = SessionOptions.options()
+    accepted = {name for option, entry in table.items() for name in (option, *entry.aliases)}
+    assert accepted == set(RknnProviderOptions.__annotations__)
+    assert list(inspect.signature(make_provider_options).parameters) == list(table)
+    for name in table:
+        assert f":param {name}: " in (make_provider_options.__doc__ or "")
+    with pytest.raises(TypeError, match="unexpected keyword argument 'shedule'"):
+        make_provider_options(shedule=[0])  # type: ignore[call-arg]

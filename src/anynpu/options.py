@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 
 from .errors import AnynpuError, OptionError
 
-__all__ = ["TABLE", "Option", "OptionTable", "documented", "keyword_form", "option"]
+__all__ = ["TABLE", "Option", "OptionTable", "documented", "keyword_form", "option", "same_as"]
 
 TableT = TypeVar("TableT", bound="OptionTable")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -34,7 +34,8 @@ class Option:
 
     :ivar doc: its meaning in one sentence, for docstrings, help texts and pages
     :ivar python: what holds besides for callers in Python
-    :ivar see: what the page says besides, with links
+    :ivar command: what holds besides on the command line
+    :ivar see: what pages say besides, with links
     :ivar choices: the values that there are; empty: any
     :ivar minimum: the smallest number; None: any
     :ivar flag: on the command line; None: there is none
@@ -43,10 +44,14 @@ class Option:
     :ivar flag_default: on the command line, where that is not the table's own
     :ivar read: makes the table's value from that of the command line
     :ivar facts: further arguments of ``typer.Option``
+    :ivar parse: makes the table's value from the name and what a user wrote in a dictionary
+    :ivar aliases: other names that a dictionary may use
+    :ivar written: the default as a user would write it, where that differs from the table's own
     """
 
     doc: str
     python: str = ""
+    command: str = ""
     see: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
@@ -56,6 +61,16 @@ class Option:
     flag_default: Any = TABLE
     read: Callable[[Any], Any] | None = None
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    parse: Callable[[str, Any], Any] | None = None
+    aliases: tuple[str, ...] = ()
+    written: Any = TABLE
+
+
+def same_as(table: type[OptionTable], name: str, **changes: Any) -> Any:
+    """A field that another table has as well, with the same default and meaning."""
+    (default,) = (field.default for field in dataclasses.fields(table) if field.name == name)  # type: ignore[arg-type]
+    entry = dataclasses.replace(table.options()[name], **changes)
+    return dataclasses.field(default=default, metadata={_METADATA: entry})
 
 
 def option(default: Any, doc: str, *, repr: bool = True, **facts: Any) -> Any:
@@ -84,6 +99,12 @@ class OptionTable:
         return {name: entry for name, entry in entries.items() if entry is not None}
 
     @classmethod
+    def written(cls) -> dict[str, Any]:
+        """The defaults as a user would write them, by name."""
+        fields = {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+        return {name: fields[name] if entry.written is TABLE else entry.written for name, entry in cls.options().items()}
+
+    @classmethod
     def given(cls: type[TableT], options: TableT | None, changes: Mapping[str, Any]) -> TableT:
         """*options*, or the defaults, with changes by keyword."""
         known = cls.options()
@@ -99,7 +120,8 @@ def _described(table: type[OptionTable], role: str) -> str:
     lines = []
     for name, entry in table.options().items():
         choices = f" ({', '.join(f'``{choice}``' for choice in entry.choices)})" if entry.choices else ""
-        text = f":{role} {name}: {entry.doc}{choices}{f'; {entry.python}' if entry.python else ''}"
+        doc = entry.doc.replace("`", "``")  # Markdown's code, as docstrings write it
+        text = f":{role} {name}: {doc}{choices}{f'; {entry.python}' if entry.python else ''}"
         lines.append(textwrap.fill(text, _WIDTH, initial_indent="    ", subsequent_indent="        ", break_on_hyphens=False))
     return "\n".join(lines)
 
@@ -110,15 +132,19 @@ def documented(table: type[TableT]) -> type[TableT]:
     return table
 
 
-def keyword_form(table: type[OptionTable]) -> Callable[[FunctionT], FunctionT]:
-    """Show the options of *table* in signature and docstring of a function that takes them as ``**changes``."""
+def keyword_form(table: type[OptionTable], types: Mapping[str, Any] | None = None) -> Callable[[FunctionT], FunctionT]:
+    """Show the options of *table* in signature and docstring of a function that takes them as ``**changes``.
+
+    :param types: what callers may pass, by option, where that is more than the table holds
+    """
 
     def decorate(function: FunctionT) -> FunctionT:
         signature = inspect.signature(function)
         own = [entry for entry in signature.parameters.values() if entry.kind is not inspect.Parameter.VAR_KEYWORD]
+        annotations = {**{field.name: field.type for field in dataclasses.fields(table)}, **(types or {})}  # type: ignore[arg-type]
         shown = [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=field.type)
-            for field in dataclasses.fields(table)  # type: ignore[arg-type]
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotations[name])
+            for name, default in table.written().items()
         ]
         function.__signature__ = signature.replace(parameters=[*own, *shown])  # type: ignore[attr-defined]
         text = inspect.cleandoc(function.__doc__ or "")

@@ -9,7 +9,20 @@ On the command line: ``anynpu serve yolo.rknn``.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from .options import ServeOptions
-from .server import Server
+
+if TYPE_CHECKING:
+    from .server import Server
 
 __all__ = ["ServeOptions", "Server"]
+
+
+def __getattr__(name: str) -> Any:
+    """The server is loaded at first use: its options are enough for help texts."""
+    if name == "Server":
+        from .server import Server
+
+        return Server
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

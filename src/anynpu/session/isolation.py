@@ -84,7 +84,7 @@ class IsolatedBackend:
     def start_worker(self) -> tuple[WorkerProcess, dict[str, Any]]:
         """A process that has opened the model, and what it says about it."""
         options = self._options
-        values = asdict(replace(options, isolate=False))
+        values = asdict(replace(options, isolate=False, given={}))  # what the caller wrote may be of any type
         worker = WorkerProcess(options.isolate_cpu_s)
         try:
             if isinstance(self._model, bytes):

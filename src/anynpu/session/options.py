@@ -1,23 +1,26 @@
-"""The options of a session: what a user may write, and what the session makes of it.
+"""The options of a session: one table, from which parsing, defaults, checks, docstrings, flags and pages come.
 
-:func:`make_provider_options` and :class:`RknnProviderOptions` have the names, defaults and aliases that EZ RKNN Async documents; the last
-six keys are additions. :func:`parse_options` turns whatever was passed as ``providers`` and ``provider_options`` into
-:class:`SessionOptions`, and refuses what it does not understand.
+:func:`make_provider_options` and :class:`RknnProviderOptions` have the names, defaults and aliases that EZ RKNN Async documents; what comes
+after ``custom_op_default_path`` is an addition. :func:`parse_options` turns whatever was passed as ``providers`` and
+``provider_options`` into :class:`SessionOptions`, and refuses what it does not understand.
 """
 
 from __future__ import annotations
 
 import difflib
-import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
-from typing import Any, Literal, TypedDict
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ..errors import OptionError
+from ..options import OptionTable, documented, keyword_form, option
 from ..vendors import registry
+from . import option_values as values
+from .option_values import TP_MASKS
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = [
     "LayoutLike",
@@ -53,12 +56,10 @@ _LAYOUTS = {
     "nhwc": "nhwc",
     "any": "any",
 }
-TP_MASKS = {"auto": 0, "all": 0xFFFF, "0": 1, "1": 2, "2": 4, "0,1": 3, "0,1,2": 7}
-_TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
 
 
 class RknnProviderOptions(TypedDict, total=False):
-    """What ``provider_options`` may hold."""
+    """What ``provider_options`` may hold, for type checkers; meanings and defaults: :class:`SessionOptions`."""
 
     layout: LayoutLike
     zero_copy_layout: ZeroCopyLayoutLike
@@ -66,62 +67,113 @@ class RknnProviderOptions(TypedDict, total=False):
     threads_per_core: int
     submit_timeout_ms: int
     sequential_callbacks: bool
-    schedule: ScheduleLike
-    tp_mode: TpModeLike
+    schedule: ScheduleLike | None
+    tp_mode: TpModeLike | None
     enable_pacing: bool
     disable_dup_context: bool
-    custom_op_paths: PathLikeStr | Sequence[PathLikeStr]
-    custom_op_path: PathLikeStr | Sequence[PathLikeStr]
+    custom_op_paths: PathLikeStr | Sequence[PathLikeStr] | None
+    custom_op_path: PathLikeStr | Sequence[PathLikeStr] | None
     custom_op_default_path: bool
     load_custom_ops_from_default_path: bool
-    output_type: OutputTypeLike
-    copy_inputs: bool
-    watchdog_ms: int
-    isolate: bool
-    isolate_memory_mb: int
-    isolate_cpu_s: int
+    output_type: OutputTypeLike | None
+    copy_inputs: bool | None
+    watchdog_ms: int | None
+    isolate: bool | None
+    isolate_memory_mb: int | None
+    isolate_cpu_s: int | None
 
 
+@documented
 @dataclass(frozen=True)
-class SessionOptions:
+class SessionOptions(OptionTable):
     """Options as the session uses them.
 
-    :ivar layout: ``nchw``, ``nchw_software``, ``nhwc`` or ``any``
-    :ivar schedule: core of each request in turn; None without one
-    :ivar tp_mask: core mask; None if ``tp_mode`` was not given
-    :ivar family: the family that ``providers`` asks for; empty if it does not
-    :ivar isolate: run the model in processes of their own, with limits: see :mod:`anynpu.session.isolation`
-    :ivar isolate_memory_mb: memory for the model in each of them, in MiB
-    :ivar isolate_cpu_s: processor time of one run there, and of opening the model, in seconds
-    :ivar given: what the caller wrote, as ``get_provider_options`` gives it back
-    :ivar custom_op_folder: where plugins are looked for by name; empty for nowhere
+    Besides: ``family`` and ``provider`` are what ``providers`` asks for, ``given`` is what the caller wrote, as ``get_provider_options``
+    gives it back.
     """
 
-    layout: str = "nchw"
-    zero_copy_layout: str = "nhwc"
-    max_queue_size: int = 3
-    threads_per_core: int = 1
-    submit_timeout_ms: int = 10000
-    sequential_callbacks: bool = True
-    schedule: tuple[int, ...] | None = None
-    tp_mode: str | None = None
-    enable_pacing: bool = False
-    disable_dup_context: bool = False
-    custom_op_paths: tuple[str, ...] = ()
-    custom_op_folder: str = ""
-    output_type: str | Mapping[str, str] = "float32"
-    copy_inputs: bool = True
-    watchdog_ms: int | None = None
-    isolate: bool = False
-    isolate_memory_mb: int = 2048
-    isolate_cpu_s: int = 60
+    layout: str = option(
+        "nchw",
+        "order of the axes of 4-D inputs: `nchw` (the same as `original`), `nchw_software` (the same as `original_software`: transposed "
+        "here instead of by the runtime), `nhwc`, or `any`: either, by the shape",
+        parse=values.choice(_LAYOUTS),
+        written="original",
+    )
+    zero_copy_layout: str = option(
+        "nhwc",
+        "order of the axes in memory that is bound: `nhwc` or `native`",
+        parse=values.choice({"nhwc": "nhwc", "native": "native"}),
+    )
+    max_queue_size: int = option(3, "requests that may wait for each core before submitting blocks", parse=values.positive)
+    threads_per_core: int = option(1, "contexts for each core", parse=values.positive)
+    submit_timeout_ms: int = option(10000, "how long submitting blocks before it fails", parse=values.positive)
+    sequential_callbacks: bool = option(True, "callbacks in the order of submission; else as requests finish", parse=values.flag)
+    schedule: tuple[int, ...] | None = option(
+        None, 'the core of each request in turn: `[0, 1, 2]`, `"0,1,2"` or `0`', parse=values.schedule
+    )
+    tp_mode: str | None = option(
+        None,
+        "cores that work on one request together: `auto` (default), `all`, `0`, `1`, `2`, `0,1` or `0,1,2`; not together with `schedule`",
+        parse=values.tp_mode,
+    )
+    enable_pacing: bool = option(False, "spread submissions to the rate that the device sustains", parse=values.flag)
+    disable_dup_context: bool = option(False, "`rknn_init` for each context instead of `rknn_dup_context`", parse=values.flag)
+    custom_op_paths: tuple[str, ...] = option(
+        (),
+        "plugins that export `get_rknn_custom_op`; they force `disable_dup_context`",
+        parse=values.paths,
+        aliases=("custom_op_path",),
+    )
+    custom_op_default_path: bool = option(
+        False,
+        f"also the plugins in `{DEFAULT_PLUGIN_FOLDER}`",
+        parse=values.flag,
+        aliases=("load_custom_ops_from_default_path",),
+    )
+    output_type: str | Mapping[str, str] = option(
+        "float32", "type of the outputs: `float32`, `model`, a type's name, or these by output name", parse=values.output_type
+    )
+    copy_inputs: bool = option(
+        True,
+        "asynchronous requests copy their inputs, so that the caller may change them; False saves the copy",
+        parse=values.flag,
+    )
+    watchdog_ms: int | None = option(
+        None, "how long a run may take before its context is given up; not given: for ever", parse=values.positive
+    )
+    isolate: bool = option(
+        False,
+        "run the model in processes of their own, with limits: for models that are not trusted",
+        see="[Isolation](security.md#isolation)",
+        parse=values.flag,
+        flag="--isolate",
+        kind=bool,
+    )
+    isolate_memory_mb: int = option(
+        2048,
+        "memory for the model in each of these processes, in MiB",
+        parse=values.positive,
+        minimum=1,
+        flag="--isolate-memory",
+        kind=int,
+        metavar="MIB",
+    )
+    isolate_cpu_s: int = option(
+        60, "processor time of one run there, and of opening the model, in seconds", parse=values.positive
+    )
     family: str = ""
     provider: str = ""
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def tp_mask(self) -> int | None:
+        """The mask of the cores; None if ``tp_mode`` was not given."""
         return None if self.tp_mode is None else TP_MASKS[self.tp_mode]
+
+    @property
+    def custom_op_folder(self) -> str:
+        """Where plugins are looked for by name; empty for nowhere."""
+        return DEFAULT_PLUGIN_FOLDER if self.custom_op_default_path else ""
 
     @property
     def custom_ops(self) -> bool:
@@ -129,47 +181,19 @@ class SessionOptions:
         return bool(self.custom_op_paths or self.custom_op_folder)
 
 
-def make_provider_options(
-    *,
-    layout: LayoutLike = "original",
-    zero_copy_layout: ZeroCopyLayoutLike = "nhwc",
-    max_queue_size: int = 3,
-    threads_per_core: int = 1,
-    submit_timeout_ms: int = 10000,
-    sequential_callbacks: bool = True,
-    schedule: ScheduleLike | None = None,
-    tp_mode: TpModeLike | None = None,
-    enable_pacing: bool = False,
-    disable_dup_context: bool = False,
-    custom_op_paths: PathLikeStr | Sequence[PathLikeStr] | None = None,
-    custom_op_default_path: bool = False,
-    output_type: OutputTypeLike | None = None,
-    copy_inputs: bool | None = None,
-    watchdog_ms: int | None = None,
-    isolate: bool | None = None,
-    isolate_memory_mb: int | None = None,
-    isolate_cpu_s: int | None = None,
-) -> RknnProviderOptions:
-    """The options of a session as a checked dictionary.
+_NAMES = {name: option for option, entry in SessionOptions.options().items() for name in (option, *entry.aliases)}
+"""The option that each accepted key means."""
 
-    :param layout: order of the axes of 4-D inputs: ``nchw`` (the same as ``original``), ``nchw_software``, ``nhwc`` or ``any``
-    :param zero_copy_layout: order of the axes in memory that is bound: ``nhwc`` or ``native``
-    :param max_queue_size: requests that may wait for each core before submitting blocks
-    :param threads_per_core: contexts for each core
-    :param submit_timeout_ms: how long submitting blocks before it fails
-    :param sequential_callbacks: callbacks in the order of submission; else as requests finish
-    :param schedule: the core of each request in turn, for example ``[0, 1, 2]``
-    :param tp_mode: several cores for one request: ``auto``, ``all``, ``0``, ``1``, ``2``, ``0,1`` or ``0,1,2``
-    :param enable_pacing: spread submissions to the rate that the device sustains
-    :param disable_dup_context: a context of its own for each thread, instead of duplicates of the first
-    :param custom_op_paths: plugins with custom operators
-    :param custom_op_default_path: look for plugins in the vendor's folder too
-    :param output_type: ``float32`` (default), ``model``, a type's name, or these by output name
-    :param copy_inputs: whether asynchronous requests copy their inputs, so that the caller may change them (default: yes)
-    :param watchdog_ms: how long a run may take before its context is given up (default: for ever)
-    :param isolate: run the model in processes of their own, with limits, because it is not trusted (default: no)
-    :param isolate_memory_mb: memory for the model in each of them, in MiB (default: 2048)
-    :param isolate_cpu_s: processor time of one run there, in seconds (default: 60)
+_ALWAYS_GIVEN = (
+    *("layout", "zero_copy_layout", "max_queue_size", "threads_per_core", "submit_timeout_ms", "sequential_callbacks"),
+    *("enable_pacing", "disable_dup_context", "custom_op_default_path"),
+)
+"""What a dictionary of EZ RKNN Async has even if nobody asked for it; an option of ours is there if it was given."""
+
+
+@keyword_form(SessionOptions, RknnProviderOptions.__annotations__)
+def make_provider_options(**given: Unpack[RknnProviderOptions]) -> RknnProviderOptions:
+    """The options of a session as a checked dictionary.
 
     >>> make_provider_options(schedule=[0, 1, 2])["schedule"]
     [0, 1, 2]
@@ -179,29 +203,12 @@ def make_provider_options(
     anynpu.errors.OptionError: tp_mode conflicts with schedule; set only one
       hint: schedule gives each request one core, tp_mode gives each request several
     """
-    options: dict[str, Any] = {
-        "layout": layout,
-        "zero_copy_layout": zero_copy_layout,
-        "max_queue_size": max_queue_size,
-        "threads_per_core": threads_per_core,
-        "submit_timeout_ms": submit_timeout_ms,
-        "sequential_callbacks": sequential_callbacks,
-        "enable_pacing": enable_pacing,
-        "disable_dup_context": disable_dup_context,
-        "custom_op_default_path": custom_op_default_path,
-    }
-    optional = {
-        "schedule": schedule,
-        "tp_mode": tp_mode,
-        "custom_op_paths": custom_op_paths,
-        "output_type": output_type,
-        "copy_inputs": copy_inputs,
-        "watchdog_ms": watchdog_ms,
-        "isolate": isolate,
-        "isolate_memory_mb": isolate_memory_mb,
-        "isolate_cpu_s": isolate_cpu_s,
-    }
-    options.update({key: value for key, value in optional.items() if value is not None})
+    for name in given:
+        if name not in _NAMES:
+            raise TypeError(f"make_provider_options() got an unexpected keyword argument {name!r}")
+    written = SessionOptions.written()
+    options: dict[str, Any] = {name: written[name] for name in _ALWAYS_GIVEN}
+    options.update({name: value for name, value in given.items() if value is not None or name in options})
     _parse(options)
     return options  # type: ignore[return-value]
 
@@ -284,158 +291,26 @@ def _given(provider_options: object) -> Mapping[str, Any]:
 
 
 def _parse(given: Mapping[str, Any]) -> SessionOptions:
-    known = _PARSERS
     for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, n=1)
+        if key not in _NAMES:
+            near = difflib.get_close_matches(str(key), _NAMES, n=1)
             guess = f"did you mean {near[0]!r}? " if near else ""
-            raise OptionError(f"Unknown provider_options key: {key!r}", hint=f"{guess}Accepted keys: {', '.join(sorted(known))}")
+            raise OptionError(f"Unknown provider_options key: {key!r}", hint=f"{guess}Accepted keys: {', '.join(sorted(_NAMES))}")
     if given.get("schedule") is not None and given.get("tp_mode") is not None:
         raise OptionError(
             "tp_mode conflicts with schedule; set only one",
             hint="schedule gives each request one core, tp_mode gives each request several",
         )
-    values: dict[str, Any] = {}
+    entries = SessionOptions.options()
+    parsed: dict[str, Any] = {}
     for key, value in given.items():
         if value is None:
             continue
-        field, parser = known[key]
-        parsed = parser(key, value)
-        if field == "custom_op_paths":
-            values[field] = values.get(field, ()) + parsed
-        elif field == "custom_op_folder":
-            values[field] = values.get(field, "") or parsed
-        else:
-            values[field] = parsed
-    return SessionOptions(**values)
-
-
-def _choice(choices: Mapping[str, str]) -> Callable[[str, Any], str]:
-    def parse(key: str, value: Any) -> str:
-        name = value.strip().lower() if isinstance(value, str) else value
-        if name not in choices:
-            raise OptionError(f"Unknown {key}: {value!r}", hint=f"use one of: {', '.join(choices)}")
-        return choices[name]
-
-    return parse
-
-
-def _tp_mode(key: str, value: Any) -> str:
-    name = value.replace(" ", "").lower() if isinstance(value, str) else value
-    if not isinstance(name, str) or name not in TP_MASKS:
-        raise OptionError(f"Unknown {key}: {value!r}", hint=f"use one of: {', '.join(map(repr, TP_MASKS))}")
-    return name
-
-
-def _positive(key: str, value: Any) -> int:
-    number = _integer(key, value)
-    if number <= 0:
-        raise OptionError(f"{key} must be greater than 0, got {number}", hint="leave it out for the default")
-    return number
-
-
-def _integer(key: str, value: Any) -> int:
-    try:
-        if isinstance(value, bool) or not isinstance(value, int | str | np.integer):
-            raise ValueError
-        return int(value)
-    except ValueError:
-        raise OptionError(f"{key} must be a whole number, got {value!r}", hint="pass an int, or a string with one") from None
-
-
-def _flag(key: str, value: Any) -> bool:
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    text = str(value).strip().lower() if isinstance(value, int | str) else ""
-    if text in _TRUE or text in _FALSE:
-        return text in _TRUE
-    raise OptionError(f"{key} must be true or false, got {value!r}", hint=f"use one of: {', '.join((*_TRUE, *_FALSE))}")
-
-
-def _schedule(key: str, value: Any) -> tuple[int, ...]:
-    parts: list[Any]
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("[") and text.endswith("]"):
-            text = text[1:-1]
-        parts = [part.strip() for part in text.split(",")] if text.strip() else []
-    elif isinstance(value, Sequence | np.ndarray):
-        parts = list(value)
-    else:
-        parts = [value]
-    if not parts:
-        raise OptionError("the schedule is empty", hint="name at least one core, for example [0, 1, 2]")
-    cores = tuple(_integer(key, part) for part in parts)
-    if min(cores) < 0:
-        raise OptionError(f"{key} has core {min(cores)}: cores count from 0", hint="for example [0, 1, 2]")
-    return cores
-
-
-def _paths(key: str, value: Any) -> tuple[str, ...]:
-    entries = [value] if isinstance(value, str | PathLike) else value
-    if not isinstance(entries, Sequence) or not all(isinstance(entry, str | PathLike) for entry in entries):
-        raise OptionError(f"{key} must be a path or a sequence of paths, got {value!r}", hint="pass the plugins' file names")
-    return tuple(os.fspath(entry) for entry in entries)
-
-
-def _plugin_folder(key: str, value: Any) -> str:
-    return DEFAULT_PLUGIN_FOLDER if _flag(key, value) else ""
-
-
-def _output_type(key: str, value: Any) -> str | dict[str, str]:
-    if isinstance(value, Mapping):
-        return {str(name): _type_name(key, kind) for name, kind in value.items()}
-    return _type_name(key, value)
-
-
-def _type_name(key: str, value: Any) -> str:
-    if value == "model":
-        return "model"
-    try:
-        name = str(np.dtype(value).name)
-    except TypeError:
-        name = ""
-    if name not in _OUTPUT_TYPES:
-        raise OptionError(
-            f"unknown {key}: {value!r}", hint=f"use one of: model, {', '.join(_OUTPUT_TYPES)}, or these by output name"
-        )
-    return name
-
-
-_OUTPUT_TYPES = (
-    "float32",
-    "float16",
-    "float64",
-    "int8",
-    "uint8",
-    "int16",
-    "uint16",
-    "int32",
-    "uint32",
-    "int64",
-    "uint64",
-    "bool",
-)
-
-_PARSERS: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
-    "layout": ("layout", _choice(_LAYOUTS)),
-    "zero_copy_layout": ("zero_copy_layout", _choice({"nhwc": "nhwc", "native": "native"})),
-    "max_queue_size": ("max_queue_size", _positive),
-    "threads_per_core": ("threads_per_core", _positive),
-    "submit_timeout_ms": ("submit_timeout_ms", _positive),
-    "sequential_callbacks": ("sequential_callbacks", _flag),
-    "schedule": ("schedule", _schedule),
-    "tp_mode": ("tp_mode", _tp_mode),
-    "enable_pacing": ("enable_pacing", _flag),
-    "disable_dup_context": ("disable_dup_context", _flag),
-    "custom_op_paths": ("custom_op_paths", _paths),
-    "custom_op_path": ("custom_op_paths", _paths),
-    "custom_op_default_path": ("custom_op_folder", _plugin_folder),
-    "load_custom_ops_from_default_path": ("custom_op_folder", _plugin_folder),
-    "output_type": ("output_type", _output_type),
-    "copy_inputs": ("copy_inputs", _flag),
-    "watchdog_ms": ("watchdog_ms", _positive),
-    "isolate": ("isolate", _flag),
-    "isolate_memory_mb": ("isolate_memory_mb", _positive),
-    "isolate_cpu_s": ("isolate_cpu_s", _positive),
-}
+        name = _NAMES[key]
+        parse = entries[name].parse
+        assert parse is not None
+        read = parse(key, value)
+        if name in parsed:  # under both of its names: paths add up, and one yes is enough
+            read = parsed[name] + read if isinstance(read, tuple) else parsed[name] or read
+        parsed[name] = read
+    return SessionOptions(**parsed)

@@ -15,10 +15,11 @@ import typer
 
 from ... import chips, modelfile
 from ...errors import AnynpuError
-from ...session import InferenceSession, make_provider_options
+from ...session import InferenceSession, SessionOptions, make_provider_options
 from ...timing import Prediction, fps, predict
 from ..helpers.console import plain_table, print_json, results
-from ..helpers.options import IsolateMemoryOption, IsolateOption, JsonOption
+from ..helpers.flags import with_flags
+from ..helpers.options import JsonOption
 
 __all__ = ["command"]
 
@@ -46,7 +47,9 @@ class Measurement:
     copy: float
 
 
+@with_flags(SessionOptions)
 def command(
+    given: dict[str, Any],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A compiled model.", exists=True, dir_okay=False, readable=True)],
     asynchronous: Annotated[
         bool, typer.Option("--async", help="Only the asynchronous run, with several requests on their way.")
@@ -64,8 +67,6 @@ def command(
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="Write the last requests as a trace.", dir_okay=False)
     ] = None,
-    isolate: IsolateOption = False,
-    isolate_memory: IsolateMemoryOption = 2048,
     as_json: JsonOption = False,
 ) -> None:
     """Measure latency and throughput, one request after the other and on all cores.
@@ -79,17 +80,16 @@ def command(
       ANYNPU_REALTIME=1 anynpu bench yolo.rknn       (at the speed of the chip)
     """
     schedule = _schedule(cores)
-    limits = {"isolate": True, "isolate_memory_mb": isolate_memory} if isolate else {}
     both = sync == asynchronous
     measured: list[Measurement] = []
     description = ""
     if both or sync:
-        with _session(model, device, schedule[:1] if schedule else None, limits) as session:
+        with _session(model, device, schedule[:1] if schedule else None, given) as session:
             description = session.device
             measured.append(_sync(session, seconds, warmup))
             _write_trace(session, trace if sync and not both else None)
     if both or asynchronous:
-        with _session(model, device, schedule, limits) as session:
+        with _session(model, device, schedule, given) as session:
             description = session.device
             measured.append(_async(session, seconds, warmup, depth, schedule))
             _write_trace(session, trace)
@@ -110,8 +110,8 @@ def _schedule(cores: str | None) -> list[int] | None:
     return numbers
 
 
-def _session(model: Path, device: str | None, schedule: list[int] | None, limits: dict[str, Any]) -> InferenceSession:
-    options = make_provider_options(schedule=schedule, max_queue_size=1000, sequential_callbacks=False, **limits)
+def _session(model: Path, device: str | None, schedule: list[int] | None, given: dict[str, Any]) -> InferenceSession:
+    options = make_provider_options(schedule=schedule, max_queue_size=1000, sequential_callbacks=False, **given)
     return InferenceSession(model, provider_options=options, device=device)
 
 

@@ -16,10 +16,11 @@ import anynpu
 from ...arrayfile import open_array
 from ...errors import ImageError, ShapeError
 from ...program import Model
-from ...session import InferenceSession, make_provider_options
+from ...session import InferenceSession, SessionOptions
 from ...tensor import DType, TensorSpec
 from ..helpers.console import plain_table, results
-from ..helpers.options import IsolateMemoryOption, IsolateOption, SeedOption, optional_chip, parse_named_files
+from ..helpers.flags import with_flags
+from ..helpers.options import SeedOption, optional_chip, parse_named_files
 from ..helpers.summary import shape_text
 
 __all__ = ["command"]
@@ -29,7 +30,9 @@ Array = npt.NDArray[Any]
 _TOP_VALUES = 5
 
 
+@with_flags(SessionOptions)
 def command(
+    given: dict[str, Any],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A compiled model.", exists=True, dir_okay=False, readable=True)],
     inputs: Annotated[
         list[str] | None,
@@ -46,8 +49,6 @@ def command(
     ] = None,
     shape_set: Annotated[int, typer.Option(min=0, help="Which of the model's shape sets to run.")] = 0,
     seed: SeedOption = 0,
-    isolate: IsolateOption = False,
-    isolate_memory: IsolateMemoryOption = 2048,
 ) -> None:
     """Run a compiled model on the software NPU.
 
@@ -64,9 +65,8 @@ def command(
     program = compiled.programs[shape_set]
     files = parse_named_files(inputs, program.inputs)
     arrays = _arrays(compiled, program.input_specs, files, seed)
-    if isolate:
-        options = make_provider_options(isolate=True, isolate_memory_mb=isolate_memory)
-        with InferenceSession(model, provider_options=options, device=f"sim:{target or compiled.chip}") as session:
+    if given["isolate"]:
+        with InferenceSession(model, provider_options=given, device=f"sim:{target or compiled.chip}") as session:
             values = session.run(None, arrays)
     else:
         with (

@@ -68,16 +68,16 @@ def _annotation(name: str, entry: Option, check: Callable[[Any], Any] | None) ->
         members = {choice.upper(): choice for choice in entry.choices}
         choices = enum.Enum(name, members, type=str)  # type: ignore[misc]
         kind = choices | None
-    facts: dict[str, Any] = {"help": _sentence(entry), "callback": check, **entry.facts}
+    facts: dict[str, Any] = {"help": _sentence(entry), "callback": check}
     if entry.metavar:
         facts["metavar"] = entry.metavar
     if entry.minimum is not None:
         facts["min"] = entry.minimum
-    return Annotated[kind, typer.Option(entry.flag, **facts)]
+    return Annotated[kind, typer.Option(entry.flag, **{**facts, **entry.facts})]
 
 
 def _sentence(entry: Option) -> str:
-    text = entry.doc[0].upper() + entry.doc[1:]
+    text = "; ".join(filter(None, (entry.doc[0].upper() + entry.doc[1:], entry.command)))
     return f"{text}. Repeat for more." if entry.kind == list[str] | None else f"{text}."
 
 

@@ -18,8 +18,6 @@ __all__ = [
     "BatchOption",
     "BoardOption",
     "ChannelOrder",
-    "IsolateMemoryOption",
-    "IsolateOption",
     "JsonOption",
     "LayersOption",
     "MeanOption",
@@ -88,12 +86,6 @@ def chip_or_all(value: str) -> str:
     return ALL_CHIPS if value.lower() == ALL_CHIPS else chip_name(value)
 
 
-IsolateOption = Annotated[
-    bool, typer.Option("--isolate", help="Run the model in processes of their own, with limits: for models that are not trusted.")
-]
-IsolateMemoryOption = Annotated[
-    int, typer.Option("--isolate-memory", min=1, metavar="MIB", help="Memory for the model in each of these processes.")
-]
 OnnxArgument = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.", exists=True, dir_okay=False, readable=True)
 ]
