@@ -43,7 +43,7 @@ def brew(water: str, options: Tea | None = None, **changes: Any) -> Tea:
     'green'
     """
     del water
-    return Tea.given(options, changes)
+    return Tea.merged(options, changes)
 
 
 def test_a_function_takes_an_object_keywords_or_both() -> None:

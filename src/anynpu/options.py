@@ -105,7 +105,7 @@ class OptionTable:
         return {name: fields[name] if entry.written is TABLE else entry.written for name, entry in cls.options().items()}
 
     @classmethod
-    def given(cls: type[TableT], options: TableT | None, changes: Mapping[str, Any]) -> TableT:
+    def merged(cls: type[TableT], options: TableT | None, changes: Mapping[str, Any]) -> TableT:
         """*options*, or the defaults, with changes by keyword."""
         known = cls.options()
         for name in changes:

@@ -42,6 +42,12 @@ def picture(seed: int = 1) -> np.ndarray[Any, Any]:
     return np.random.default_rng(seed).integers(0, 256, (1, 3, 32, 32)).astype(np.float32)
 
 
+def test_values_of_any_type_that_an_option_takes_reach_the_process(model: Path) -> None:
+    """What is sent is what the options mean, not what the caller wrote."""
+    with isolated(model, watchdog_ms=np.int64(60000), output_type={"features": np.float16}) as session:  # type: ignore[arg-type, dict-item]
+        assert session.get_provider_options()[session.get_providers()[0]]["watchdog_ms"] == 60000
+
+
 def workers() -> list[int]:
     """The processes that this one has started for isolated models."""
     found = []

@@ -57,7 +57,7 @@ def compile(
     >>> model = anynpu.compile("det.onnx", target="rk3588", dataset="pages/", std=(255, 255, 255))    # doctest: +SKIP
     >>> model.save("det.rknn")                                                                       # doctest: +SKIP
     """
-    options = CompileOptions.given(options, changes)
+    options = CompileOptions.merged(options, changes)
     chip = chips.get(target)
     kind = _format(options, chip)
     _tell(progress, "importing", 0, 1)

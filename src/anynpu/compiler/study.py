@@ -35,7 +35,7 @@ class Study:
 
 def open_study(model: Any, target: str = "rk3588", *, progress: Progress | None = None, **changes: Any) -> Study:
     """Import a model and run the data set through it; options as in :func:`anynpu.compile`, with one set of shapes."""
-    options = CompileOptions.given(None, changes)
+    options = CompileOptions.merged(None, changes)
     if options.dataset is None:
         raise CompileError("calibration data is needed", hint="pass a folder of typical images (dataset=..., --dataset FOLDER)")
     chip = chips.get(target)
