@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -174,13 +176,51 @@ def test_codes_of_what_fails(rknn: RKNN, work: Path, capsys: pytest.CaptureFixtu
 def test_a_framework_that_is_missing_is_named(
     rknn: RKNN, work: Path, call: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    import sys
-
     for module in ("torch", "tf2onnx", "tf2onnx.convert"):
         monkeypatch.setitem(sys.modules, module, None)
     (work / "model.bin").write_bytes(b"")
     assert (rknn.load_pytorch("model.bin", [[1, 3, 8, 8]]) if call == "load_pytorch" else rknn.load_tflite("model.bin")) == -1
     assert f"{call} needs the package" in capsys.readouterr().err
+
+
+def test_tflite_through_its_converter(rknn: RKNN, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The converter is asked for pictures as N, C, H, W, unless the model has them so."""
+    asked: list[Any] = []
+
+    def from_tflite(path: str, opset: int, inputs_as_nchw: Any = None) -> tuple[onnx.ModelProto, None]:
+        asked.append(inputs_as_nchw)
+        return network().proto(), None
+
+    monkeypatch.setitem(sys.modules, "tf2onnx", types.ModuleType("tf2onnx"))
+    converter = types.ModuleType("tf2onnx.convert")
+    converter.from_tflite = from_tflite  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "tf2onnx.convert", converter)
+    (work / "net.tflite").write_bytes(b"")
+    rknn.config(**SCALED)
+    assert rknn.load_tflite("net.tflite") == 0
+    assert asked == [None, ["image"]]
+    assert rknn.build(do_quantization=False) == 0
+    assert rknn.load_tflite("net.tflite", input_is_nchw=True) == 0
+    assert asked == [None, ["image"], None]
+    assert rknn.load_tflite("missing.tflite") == -1
+
+
+def test_pytorch_through_its_exporter(rknn: RKNN, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def export(module: Any, examples: Any, file: Any, **options: Any) -> None:
+        assert examples == ((1, 3, SIDE, SIDE),)
+        file.write(network().proto().SerializeToString())
+
+    module = types.SimpleNamespace(eval=lambda: None)
+    torch = types.ModuleType("torch")
+    torch.jit = types.SimpleNamespace(load=lambda path, map_location: module)  # type: ignore[attr-defined]
+    torch.onnx = types.SimpleNamespace(export=export)  # type: ignore[attr-defined]
+    torch.zeros = lambda *shape: shape  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    (work / "net.pt").write_bytes(b"")
+    rknn.config(**SCALED)
+    assert rknn.load_pytorch("net.pt", input_size_list=[[1, 3, SIDE, SIDE]]) == 0
+    assert rknn.build(do_quantization=False) == 0
+    assert rknn.load_pytorch("missing.pt", input_size_list=[[1, 3, SIDE, SIDE]]) == -1
 
 
 def test_a_part_of_a_model(rknn: RKNN, work: Path) -> None:

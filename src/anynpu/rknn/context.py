@@ -128,6 +128,7 @@ class Context(Closeable):
         self._handle = handle
         self._operators: list[Registration] = []
         self._infos: dict[tuple[int, int], TensorInfo] = {}
+        self._numbers: tuple[int, int] | None = None
         self._has_shapes = False
         self._bound: dict[str, TensorMemory] = {}
         self._kept: list[object] = []
@@ -487,9 +488,12 @@ class Context(Closeable):
         check(self.library, "rknn_query", code)
 
     def _counts(self) -> tuple[int, int]:
-        answer = ffi.new("rknn_input_output_num *")
-        self._query(rknn_query_cmd.RKNN_QUERY_IN_OUT_NUM, answer)
-        return answer.n_input, answer.n_output
+        """How many inputs and outputs there are, which is asked once."""
+        if self._numbers is None or self.closed:
+            answer = ffi.new("rknn_input_output_num *")
+            self._query(rknn_query_cmd.RKNN_QUERY_IN_OUT_NUM, answer)
+            self._numbers = answer.n_input, answer.n_output
+        return self._numbers
 
     def _all(self, command: rknn_query_cmd, side: int) -> tuple[TensorInfo, ...]:
         command = self._now(command)

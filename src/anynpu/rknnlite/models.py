@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import chips, modelfile
-from ..errors import AnynpuError, ModelError, ModelFormatError
+from ..errors import AnynpuError, ModelError, ModelFormatError, VendorModelError
 from ..modelfile import CompiledModel, FileKind
 from ..modelfile.vendorfile import VendorModelInfo
 from ..modelfile.vendorfile import read as read_vendor_file
@@ -78,12 +78,13 @@ def open_model(path: Path, device: str | None, say: Say) -> Path | CompiledModel
         )
     if choose_device(device).kind != SOFTWARE and not under_exec():
         return path
-    twin = path.with_suffix(_TWIN)
     with _twins:
-        if twin.is_file():
-            return path
-        source = find_onnx(path)
-        return path if source is None else _compile_twin(path, source, twin, say)
+        try:
+            modelfile.read_or_twin(path)
+        except VendorModelError:
+            source = find_onnx(path)
+            return path if source is None else _compile_twin(path, source, path.with_suffix(_TWIN), say)
+        return path
 
 
 def find_onnx(path: Path) -> Path | None:
