@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -163,6 +164,23 @@ def test_no_rooms_import_each_other_in_a_circle() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     assert tool.cycle(tool.module_graph(PACKAGE)) == []
+
+
+MAX_LINES = 600
+"""Of one file: beyond that it has more than one subject."""
+
+
+def test_no_file_is_too_long() -> None:
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in tool.files_of(PACKAGE)}
+    assert {str(path.relative_to(PACKAGE)): lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
+
+
+def test_the_passes_of_the_compiler_are_modules() -> None:
+    """Each row of the table in docs/compiler.md names a module that exists."""
+    page = (ROOT / "docs" / "compiler.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| \w+ \| `(\w+)` \| ", page.partition("## What happens")[2].partition("##")[0], re.MULTILINE)
+    assert rows == ["importer", "simplify", "fuse", "calibrate", "quantize", "place", "lower"]
+    assert [name for name in rows if not (PACKAGE / "compiler" / f"{name}.py").is_file()] == []
 
 
 @pytest.mark.parametrize(

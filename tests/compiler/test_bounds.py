@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
 from anynpu.compiler import bounds
-from anynpu.compiler.importer import read_onnx
+from anynpu.compiler.onnx_model import read_onnx
 from anynpu.errors import CompileError
 
 node = helper.make_node

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from anynpu.compiler.graph import to_onnx
-from anynpu.compiler.importer import import_onnx, load_onnx
+from anynpu.compiler.importer import import_onnx
+from anynpu.compiler.onnx_model import load_onnx
 from anynpu.compiler.simplify import simplify
 from anynpu.program import Float
 

@@ -18,18 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..program import Curve
+from ..types import Array
 from .fixed_point import Ints, multiplier_and_shift
 from .rounding import saturate, shift_right
 
 __all__ = ["CURVES", "ENTRIES", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
 
-Array = npt.NDArray[Any]
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 ENTRIES = 513

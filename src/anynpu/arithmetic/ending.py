@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..program import Epilogue, Finish, FixedPoint, limits_of
+from ..types import Array
 from .curves import evaluate
 from .fixed_point import CHANNEL_BITS, leaky_output, output, scaled_accumulator
 from .float_rule import apply_float_rule, apply_table
@@ -15,7 +15,6 @@ from .rounding import saturate, shift_right
 
 __all__ = ["apply_epilogue", "apply_fixed_point"]
 
-Array = npt.NDArray[Any]
 
 _ONE = np.array([1 << CHANNEL_BITS])
 

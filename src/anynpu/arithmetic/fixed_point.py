@@ -17,11 +17,11 @@ chip which part is proven. One rounding instead of two, half up, or truncation i
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ..types import Array
 from .rounding import saturate, shift_right
 
 __all__ = [
@@ -36,7 +36,6 @@ __all__ = [
     "scaled_accumulator",
 ]
 
-Array = npt.NDArray[Any]
 Ints = npt.NDArray[np.int64]
 
 CHANNEL_BITS = 14

@@ -14,12 +14,12 @@ import numpy.typing as npt
 
 from ..program import RESIZE_BITS, Epilogue, limits_of
 from ..tensor import DType, Quantization
+from ..types import Array
 from .rounding import shift_right
 from .scales import code_values
 
 __all__ = ["apply_float_rule", "apply_table", "finish", "function_table", "requantize_table", "resize_shift"]
 
-Array = npt.NDArray[Any]
 Floats = npt.NDArray[np.floating[Any]]
 
 

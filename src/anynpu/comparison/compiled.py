@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import convert
 from ..errors import ModelError, ParameterError
@@ -24,11 +22,11 @@ from ..npu.inputs import interpret
 from ..npu.resident import shape_set as find_shape_set
 from ..program import Custom, Dense, Float, FloatOp, Layer, MemoryPlan, Model, Program
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 from .subject import InputSpec, Outcome, Sample, Subject, Unit
 
 __all__ = ["CompiledSubject"]
 
-Array = npt.NDArray[Any]
 
 _ALIGNMENT = 64
 _SLACK = 64

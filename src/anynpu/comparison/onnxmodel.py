@@ -11,7 +11,8 @@ import numpy as np
 from ..compiler.calibrate import float_session
 from ..compiler.compile_options import CompileOptions
 from ..compiler.graph import Graph, Node
-from ..compiler.importer import Shapes, import_onnx, load_onnx
+from ..compiler.importer import Shapes, import_onnx
+from ..compiler.onnx_model import load_onnx
 from ..compiler.options import preprocessing
 from ..errors import InputError, ParameterError
 from ..program import Preprocess

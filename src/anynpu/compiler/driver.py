@@ -24,17 +24,19 @@ from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import Dataset, InputInfo, open_dataset
 from .formats import Format, format_of, without_zero_points
 from .forms import forms_of
+from .fuse import build_steps
 from .graph import Graph
 from .groups import grouping_candidates
-from .importer import Shapes, import_onnx, load_onnx
+from .importer import Shapes, import_onnx
 from .lint import lint_steps, summary
 from .lower import lower
+from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
 from .search import run_recipe
 from .simplify import reverse_channels, simplify
-from .steps import Step, build_steps
+from .steps import Step
 from .toolkit import VENDOR, given_quantization, toolkit_quantization
 from .workbench import Trial, Workbench, accuracy_text
 

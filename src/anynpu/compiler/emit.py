@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arithmetic import WeightScales, function_table, quantize_bias, quantize_weights, requantize_table
 from ..errors import CompileError
@@ -26,6 +24,7 @@ from ..program import (
     Table,
 )
 from ..tensor import Affine, DType, Quantization
+from ..types import Array
 from .forms import resize_modes
 from .graph import Graph
 from .groups import is_depthwise
@@ -36,7 +35,6 @@ from .windows import resize_indices, resize_scales, window_of
 
 __all__ = ["Emitter", "OutlineEmitter", "by_group"]
 
-Array = npt.NDArray[Any]
 
 _MAX_BIAS = 2.0**30
 _MAX_WEIGHT = 1e20

@@ -21,8 +21,9 @@ from ..arithmetic.fixed_point import (
 )
 from ..program import Binary, FixedPoint, Pool
 from ..tensor import Affine, Quantization
+from ..types import Array
 from .curves import shape_of
-from .emit import Array, Emitter, by_group
+from .emit import Emitter, by_group
 from .steps import Activation, Step
 from .windows import window_of
 

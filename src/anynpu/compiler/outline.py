@@ -20,8 +20,9 @@ from ..tensor import Quantization
 from .calibrate import UnknownRanges
 from .driver import plan_steps
 from .formats import Format, format_of
-from .importer import Shapes, check_onnx, constant_array, import_onnx, read_onnx
+from .importer import Shapes, constant_array, import_onnx
 from .lower import lower
+from .onnx_model import check_onnx, read_onnx
 from .options import shape_sets
 from .quantize import assign_quantization
 from .simplify import simplify

@@ -12,8 +12,8 @@ from .custom import custom_table
 from .dataset import Dataset
 from .driver import Progress, calibrated, plan_steps, prepare
 from .formats import format_of
-from .importer import load_onnx
 from .lint import Finding, lint_steps
+from .onnx_model import load_onnx
 from .options import shape_sets
 from .steps import Step
 from .workbench import Workbench

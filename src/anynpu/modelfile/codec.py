@@ -18,13 +18,12 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from ..tensor import TensorSpec
+from ..types import Array
 
 __all__ = ["Loader", "Mismatch", "Store", "from_json", "map_arrays", "to_json"]
 
-Array = npt.NDArray[Any]
 T = TypeVar("T")
 
 MAX_TEXT_LENGTH = 1 << 20

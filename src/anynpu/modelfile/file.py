@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import chips
 from ..errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from ..program import Model
+from ..types import Array
 from ..vendors import registry
 from .codec import Mismatch, from_json, map_arrays, to_json
 from .container import ALIGNMENT, HEADER, VERSION, WEIGHTS, Buffer, Section, pack, unpack
@@ -56,7 +56,6 @@ __all__ = [
     "write",
 ]
 
-Array = npt.NDArray[Any]
 
 _ModelT = TypeVar("_ModelT", bound=Model)
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..program import (
     RESIZE_BITS,
@@ -36,10 +35,10 @@ from ..program import (
     limits_of,
 )
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 
 __all__ = ["MAX_DIMENSIONS", "Operands", "Refusal", "Seen", "check_operator", "require"]
 
-Array = npt.NDArray[Any]
 
 MAX_DIMENSIONS = 8
 MAX_STEP = 1 << 20

@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNa
 from ..lifetime import Closeable
 from ..program import Custom, Float, Layer, Program
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 from .control import RunControl
 from .cores import CoreMask, Lease, host_threads
 from .custom import CustomCall, CustomFunction, CustomTensor, custom_step, require_registered
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "Inputs"]
 
-Array = npt.NDArray[Any]
 Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array | None
 """Inputs by name, or in the order of the model; a bare array for a model with one input; None to run on what the buffers hold."""
 

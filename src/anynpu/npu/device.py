@@ -16,15 +16,14 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
-
-import numpy.typing as npt
+from typing import TYPE_CHECKING
 
 from .. import chips, modelfile
 from ..errors import DeviceClosed, DeviceError, ModelError
 from ..program import Model, Program
 from ..tensor import Layout
 from ..timing import Prediction, predict
+from ..types import Array
 from .context import Context, Inputs
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
@@ -41,8 +40,6 @@ if TYPE_CHECKING:
     from .status import StatusFile
 
 __all__ = ["Device"]
-
-Array = npt.NDArray[Any]
 
 
 class Device:

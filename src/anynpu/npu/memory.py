@@ -27,7 +27,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +34,7 @@ import numpy.typing as npt
 from ..errors import DeviceClosed, DeviceMemoryError
 from ..lifetime import Closeable
 from ..tensor import TensorSpec
+from ..types import Array
 
 __all__ = ["Buffer", "MemoryPool", "MemoryUsage", "Purpose"]
 
@@ -42,7 +42,6 @@ ROOM_AFTER = 64
 """Bytes that are mapped after a buffer of ours without being part of it: kernels read whole vectors, and need no copy of a tensor that
 ends with its page (a picture of 640x640 does)."""
 
-Array = npt.NDArray[Any]
 
 _PAGE = 4096
 _physical_lock = threading.Lock()

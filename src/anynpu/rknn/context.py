@@ -20,6 +20,7 @@ from .._rknn import ffi
 from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, TensorTypeError
 from ..lifetime import Closeable, at_end
 from ..program import Model
+from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .attributes import DTYPE_OF
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
@@ -30,7 +31,6 @@ from .tensormemory import TensorMemory
 
 __all__ = ["Context"]
 
-Array = npt.NDArray[Any]
 Layout = Literal["nchw", "nhwc"]
 
 _TYPES = {DTYPE_OF[kind].value: kind for kind in DTYPE_OF if DTYPE_OF[kind].bits >= 8}

@@ -25,6 +25,7 @@ from ..convert import nchw_to_nhwc
 from ..errors import AnynpuError, CallFailed, DeviceTimeout, JobCancelled, SessionError, UnsupportedCall
 from ..session import Bound, Feed, Marks, Memory
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
+from ..types import Array
 from .attributes import DTYPE_OF
 from .constants import Code, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BoundContext", "RknnLane", "RknnMemory", "LAYOUTS", "optional", "quantization", "set_mask"]
 
-Array = npt.NDArray[Any]
 _Answer = TypeVar("_Answer")
 
 _KIND_OF = {dtype: kind for kind, dtype in DTYPE_OF.items()}

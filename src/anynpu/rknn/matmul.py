@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from ..convert import bfloat16_to_float32, pack_int4
 from ..errors import DeviceClosed, ShapeError, TensorTypeError
 from ..lifetime import Closeable, at_end
 from ..tensor import DType
+from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
 from .library import Library, check, open_library
@@ -31,7 +32,6 @@ from .tensormemory import TensorMemory
 
 __all__ = ["Matmul"]
 
-Array = npt.NDArray[Any]
 Name = Literal["A", "B", "C"]
 
 _SHORT = {"int8": 2, "float16": 1, "int4": 10}

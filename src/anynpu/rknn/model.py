@@ -21,6 +21,7 @@ from ..convert import dequantize_affine, dequantize_dfp
 from ..errors import DeviceClosed, ShapeError, TensorNameError, TensorTypeError
 from ..lifetime import Closeable
 from ..program import Model
+from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
@@ -29,8 +30,6 @@ from .library import Library
 from .tensormemory import TensorMemory
 
 __all__ = ["RknnModel"]
-
-Array = npt.NDArray[Any]
 
 
 class RknnModel(Closeable):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .._optional import onnx
-from ..compiler.importer import load_onnx
+from ..compiler.onnx_model import load_onnx
 from ..errors import CompileError, MissingDependencyError, ModelError, ParameterError
 
 __all__ = ["Source", "from_onnx", "from_pytorch", "from_tflite"]

@@ -8,16 +8,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..types import Array
 from .traces import RequestTrace, join_requests, traced_requests
 
 __all__ = ["Batcher"]
 
-Array = npt.NDArray[Any]
 Run = Callable[[list[Array], int, "float | None"], Awaitable[list[Array]]]
 
 

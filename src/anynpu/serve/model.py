@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DeviceTimeout, FeedNameError, JobCancelled, RequestError
 from ..protocol.messages import ModelDetails, datatype_of
 from ..session import InferenceSession, RunTimes, make_provider_options
 from ..session.nodes import output_types
 from ..tensor import TensorSpec
+from ..types import Array
 from .admission import Admission, Announcement
 from .batching import Batcher
 from .options import ServeOptions
@@ -42,7 +42,6 @@ __all__ = [
     "open_session",
 ]
 
-Array = npt.NDArray[Any]
 
 LAST_PRIORITY = 2**31
 """Of requests that name none: the protocol's priorities begin with 1, the most urgent."""

@@ -24,10 +24,10 @@ import numpy.typing as npt
 
 from ..errors import AccessDeniedError, RequestError
 from ..protocol.messages import array_from_bytes, bytes_of
+from ..types import Array
 
 __all__ = ["Region", "Regions", "SharedPlace", "SharedTensor", "read_place"]
 
-Array = npt.NDArray[Any]
 
 FOLDER = Path("/dev/shm")
 """Where Linux shows its shared memory objects as files."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import RequestError
 from ..protocol.messages import DATATYPES, array_from_bytes, bytes_of, datatype_of, element_size
+from ..types import Array
 from .model import InferAnswer, InferRequest
 from .regions import SharedPlace, SharedTensor, read_place
 
@@ -28,7 +28,6 @@ __all__ = [
     "read_parameters",
 ]
 
-Array = npt.NDArray[Any]
 
 HEADER_LENGTH = "inference-header-content-length"
 """The header that says where the JSON ends and the bytes of the tensors begin."""

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _optional
 from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError
@@ -30,6 +29,7 @@ from ..protocol.messages import (
     messages,
 )
 from ..protocol.raw_contents import field_of, join_contents, split_contents
+from ..types import Array
 from .body import MAX_HEAD
 from .configuration import configuration_message
 from .faces import Model
@@ -47,7 +47,6 @@ __all__ = ["rpc_server"]
 
 log = logging.getLogger("anynpu.serve")
 
-Array = npt.NDArray[Any]
 Call = Callable[[bytes | memoryview, Any], Awaitable[Any]]
 Status = tuple[Any, str, tuple[tuple[str, str], ...]]
 

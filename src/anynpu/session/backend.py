@@ -24,14 +24,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..tensor import TensorSpec
+from ..types import Array
 
 if TYPE_CHECKING:
     from .feeds import Feed
     from .options import SessionOptions
 
 __all__ = ["Backend", "Bound", "DeviceFactory", "Lane", "Marks", "Memory"]
-
-Array = npt.NDArray[Any]
 
 
 class Memory(Protocol):

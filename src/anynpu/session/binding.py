@@ -13,14 +13,14 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import convert
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError, SessionError
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 from .backend import Bound, Lane, Memory
 from .ortvalue import (
     VALUES,
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from .session import InferenceSession
 
 __all__ = ["IOBinding"]
-
-Array = npt.NDArray[Any]
 
 
 class IOBinding:

@@ -20,14 +20,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
 from ..tensor import DType, TensorSpec
+from ..types import Array
 
 __all__ = ["Feed", "FeedReader", "channels_last", "split_batch"]
 
-Array = npt.NDArray[Any]
 Shape = tuple[int, ...]
 
 _VALUE_TYPES = ("float32", "float16", "uint8")

@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import DeviceError
+from ..types import Array
 
 __all__ = ["Place", "SharedArrays", "receive", "send"]
 
-Array = npt.NDArray[Any]
 Place = tuple[int, str, list[int]]
 """Offset, type and shape of an array."""
 

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._optional import onnxruntime
 from ..errors import AnynpuError, DeviceMemoryError, MissingDependencyError
@@ -35,7 +34,6 @@ from .options import SessionOptions
 
 __all__ = ["main"]
 
-Array = npt.NDArray[Any]
 
 _NO_NEW_PRIVILEGES = 38
 _LOOK_EVERY_MS = 1000

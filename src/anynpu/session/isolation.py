@@ -25,12 +25,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import errors
 from ..errors import AnynpuError, DeviceError, DeviceTimeout, JobCancelled, OptionError
 from ..npu.memory import Buffer
 from ..protocol.messages import ModelDetails
+from ..types import Array
 from .frames import SharedArrays, receive, send
 from .remote import HostMemory, run_bound_by_copies
 
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["IsolatedBackend", "open_backend"]
 
-Array = npt.NDArray[Any]
 
 _GRACE = 0.5
 """Seconds after its time in which a run may still stop by itself, which spares its process."""

@@ -18,6 +18,7 @@ from .. import convert
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
 from ..npu.memory import Buffer
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 from ..vendors import registry
 from .backend import Memory
 from .feeds import channels_last
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OrtValue"]
 
-Array = npt.NDArray[Any]
 
 VALUES = (DType.FLOAT32, DType.FLOAT16, DType.UINT8)
 FORMATS = {Layout.NCHW: 0, Layout.NHWC: 1, Layout.NC1HWC2: 2, Layout.PLAIN: 3}

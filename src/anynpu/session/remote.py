@@ -53,6 +53,7 @@ from ..protocol.messages import (
 )
 from ..protocol.raw_contents import join_contents, split_contents
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 
 if TYPE_CHECKING:
     from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory
@@ -61,7 +62,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HostMemory", "RemoteBackend", "open_backend", "parse_address", "run_bound_by_copies"]
 
-Array = npt.NDArray[Any]
 Headers = tuple[tuple[str, str], ...]
 
 KEY_VARIABLE = "ANYNPU_API_KEY"

@@ -14,9 +14,9 @@ from concurrent.futures import wait as wait_for_futures
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import JobCancelled
+from ..types import Array
 
 if TYPE_CHECKING:
     from _thread import LockType
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["BLOCKED", "CALLER", "DONE", "Job", "NEW", "NOBODY", "QUEUED", "RUNNING", "Request", "Results", "WORKER", "complete"]
 
-Array = npt.NDArray[Any]
 Results = list[Array]
 Callback = Callable[[Any, Any, str], object]
 

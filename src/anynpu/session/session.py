@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import CallbackError, OptionError, SessionError, SessionModelError, SubmitTimeout
 from ..protocol.trace_context import trace_headers
@@ -38,7 +37,6 @@ __all__ = ["InferenceSession"]
 
 log = logging.getLogger("anynpu.session")
 
-Array = npt.NDArray[Any]
 OVERFLOWS = ("wait", "fail", "drop_oldest")
 
 AFTER_ERROR_SECONDS = 30.0

@@ -21,7 +21,6 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +29,7 @@ from ..convert import convert
 from ..errors import DeviceClosed, ParameterError, ShapeError
 from ..lifetime import Closeable
 from ..tensor import DType, TensorSpec
+from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .info import TensorInfo
@@ -49,7 +49,6 @@ __all__ = [
     "awnn_uninit",
 ]
 
-Array = npt.NDArray[Any]
 Bytes = bytes | bytearray | memoryview | Array
 
 _lock = threading.Lock()

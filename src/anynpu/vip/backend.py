@@ -41,6 +41,7 @@ from ..npu import Buffer as HostBuffer
 from ..program import Model, Preprocess
 from ..session import Bound, Feed, Marks, Memory, SessionOptions
 from ..tensor import DType, Layout, TensorSpec
+from ..types import Array
 from ..vendors.devices import board_chip
 from ..vendors.lending import Lender, session_errors
 from .buffer import ALIGNMENT, Buffer, create_params
@@ -58,7 +59,6 @@ from .table import VENDOR
 
 __all__ = ["VipBackend", "open_backend"]
 
-Array = npt.NDArray[Any]
 
 _FLUSH = int(vip_buffer_operation_type_e.VIP_BUFFER_OPER_TYPE_FLUSH)
 _INVALIDATE = int(vip_buffer_operation_type_e.VIP_BUFFER_OPER_TYPE_INVALIDATE)

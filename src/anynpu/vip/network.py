@@ -20,6 +20,7 @@ from .._vip import ffi
 from ..errors import DeviceClosed, ParameterError, TensorNameError
 from ..lifetime import Closeable, at_end
 from ..program import Model
+from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .constants import (
@@ -34,7 +35,6 @@ from .preflight import check_target
 
 __all__ = ["Network", "query_hardware"]
 
-Array = npt.NDArray[Any]
 Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array
 
 

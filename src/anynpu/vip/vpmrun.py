@@ -15,13 +15,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .._vip import ffi
 from ..errors import AnynpuError, JobCancelled, ParameterError
+from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .awnn import to_float
 from .constants import vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
@@ -37,7 +36,6 @@ _BYTES, _TEXT = (".dat", ".bin"), (".tensor", ".txt")
 _TOP = 5
 
 Write = Callable[[str], None]
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import typer
 
 from ... import chips, modelfile
 from ...errors import AnynpuError
 from ...session import InferenceSession, SessionOptions, make_provider_options
 from ...timing import Prediction, fps, predict
+from ...types import Array
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption
 
 __all__ = ["command"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

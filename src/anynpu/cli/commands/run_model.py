@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import typer
 
 import anynpu
@@ -18,6 +17,7 @@ from ...errors import ImageError, ShapeError
 from ...program import Model
 from ...session import InferenceSession, SessionOptions
 from ...tensor import DType, TensorSpec
+from ...types import Array
 from ..helpers.console import plain_table, results
 from ..helpers.flags import with_flags
 from ..helpers.options import SeedOption, optional_chip, parse_named_files
@@ -25,7 +25,6 @@ from ..helpers.summary import shape_text
 
 __all__ = ["command"]
 
-Array = npt.NDArray[Any]
 
 _TOP_VALUES = 5
 

@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import numpy.typing as npt
 
 from ... import modelfile
 from ...comparison import CompiledSubject, OnnxSubject, OutputsSubject, Subject
@@ -16,11 +13,10 @@ from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, Shape
 from ...modelfile import FileKind, identify
 from ...program import Model, Preprocess
 from ...session import InferenceSession
+from ...types import Array
 from ...vendors.devices import choose_device
 
 __all__ = ["SideOptions", "open_sides"]
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)

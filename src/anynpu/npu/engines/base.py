@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
-
-import numpy.typing as npt
+from typing import NamedTuple, Protocol
 
 from ...errors import DeviceError, ModelFormatError
 from ...modelfile.float_rules import check_float
 from ...modelfile.operator_rules import Refusal
 from ...program import Custom, Float, FloatStretch, Layer, Program
+from ...types import Array
 from ..control import RunControl
 from . import reference
 from .float_onnxruntime import OnnxStretch
@@ -37,7 +36,6 @@ __all__ = [
     "no_custom_steps",
 ]
 
-Array = npt.NDArray[Any]
 Step = Callable[[RunControl], None]
 """Executes one layer on arrays that it already knows."""
 

@@ -16,10 +16,10 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._native import ffi, lib
 from ...program import Custom, Float, Program
+from ...types import Array
 from ..control import RunControl
 from . import native_arrays, reference
 from .base import BoundProgram, CustomSteps, Executable, LayerTime, Step, StretchRunner, checked_stretches, no_custom_steps
@@ -32,8 +32,6 @@ from .native_operators import lower
 from .native_workers import WorkerThreads
 
 __all__ = ["NativeEngine"]
-
-Array = npt.NDArray[Any]
 
 
 class NativeEngine:

@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from ..._native import ffi, lib
 from ...program import Curve, Epilogue, Finish, FixedPoint, limits_of
+from ...types import Array
 
 __all__ = ["Keeper", "aligned_bytes"]
 
-Array = npt.NDArray[Any]
 
 ALIGNMENT = 64
 

@@ -12,16 +12,15 @@ from collections.abc import Mapping, Set
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ...errors import ShapeError
 from ...program import Program
 from ...tensor import TensorSpec
+from ...types import Array
 from .native_arrays import aligned_bytes
 
 __all__ = ["SLACK", "check_array", "has_room", "with_room"]
 
-Array = npt.NDArray[Any]
 
 SLACK = 64
 

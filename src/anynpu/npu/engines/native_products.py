@@ -8,16 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..._native import lib
 from ...program import Conv, ConvTranspose, Dense, Finish, FixedPoint, Layer, MatMul
+from ...types import Array
 from .native_lowering import Lowering, NativeLayer, codes_of, image_shape
 from .reference_common import largest_difference, zero_points
 
 __all__ = ["lower_conv", "lower_dense", "lower_matmul"]
 
-Array = npt.NDArray[Any]
 
 _SUM_LIMIT = 1 << 31
 _WEIGHTS_AT_ONCE = 1 << 20

@@ -28,7 +28,7 @@ from ...program import (
     Transpose,
 )
 from ...tensor import TensorSpec
-from .reference_common import Array
+from ...types import Array
 from .reference_elementwise import binary, concat, table
 from .reference_layout import convert, pad, slices, transpose
 from .reference_products import convolve, dense, matmul

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...tensor import TensorSpec
-
-Array = npt.NDArray[Any]
+from ...types import Array
 
 BLOCK_BYTES = 16 << 20
 """Temporary arrays of an operator together stay near this size, whatever the size of its tensors."""

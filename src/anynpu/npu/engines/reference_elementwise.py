@@ -11,7 +11,8 @@ from ...arithmetic import apply_epilogue, apply_table, finish
 from ...arithmetic.rounding import shift_right
 from ...program import Binary, Concat, Epilogue, FixedPoint, Table
 from ...tensor import TensorSpec
-from .reference_common import Array, blocks, zero_points
+from ...types import Array
+from .reference_common import blocks, zero_points
 
 _COMBINE = {"add": np.add, "sub": np.subtract, "max": np.maximum, "min": np.minimum}
 

@@ -11,7 +11,8 @@ from ...convert import bfloat16_to_float32, float32_to_bfloat16
 from ...errors import DeviceError
 from ...program import Pad, Slice, Transpose
 from ...tensor import DType, Layout, Quantization, TensorSpec
-from .reference_common import Array, blocks
+from ...types import Array
+from .reference_common import blocks
 
 _CONVERTIBLE = frozenset(DType) - {DType.INT4, DType.UINT4}
 

@@ -13,8 +13,9 @@ import numpy as np
 from ...arithmetic import apply_epilogue
 from ...program import Conv, ConvTranspose, Dense, Finish, MatMul
 from ...tensor import TensorSpec
+from ...types import Array
 from . import reference_common as common
-from .reference_common import Array, image, largest_difference, overlap, spans, sum_type, zero_points
+from .reference_common import image, largest_difference, overlap, spans, sum_type, zero_points
 
 
 def convolve(op: Conv | ConvTranspose, inputs: Sequence[Array], specs: Sequence[TensorSpec], output: Array) -> None:

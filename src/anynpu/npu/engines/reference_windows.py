@@ -12,8 +12,9 @@ from ...arithmetic import apply_epilogue, finish, resize_shift
 from ...errors import DeviceError
 from ...program import RESIZE_BITS, FixedPoint, Pool, Resize, limits_of
 from ...tensor import TensorSpec
+from ...types import Array
 from . import reference_common as common
-from .reference_common import Array, image, overlap, spans, zero_points
+from .reference_common import image, overlap, spans, zero_points
 
 
 def pool(op: Pool, source: Array, spec: TensorSpec, output: Array) -> None:

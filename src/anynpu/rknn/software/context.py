@@ -24,30 +24,18 @@ from ...timing import Prediction
 from ..constants import Code, Flag
 from .frames import Frames
 from .memory import TensorMemory
-from .ports import InputPort, OutputPort, attr_key
+from .ports import InputPort, OutputPort, Ports, attr_key, cut_name
 from .refusal import Refusal
 from .sram import Sram, SramShare
 
 if TYPE_CHECKING:
     from .customops import CustomOperators
 
-__all__ = ["ModelContext", "Ports"]
+__all__ = ["ModelContext"]
 
 _ALL_OUTSIDE = Flag.RKNN_FLAG_MEM_ALLOC_OUTSIDE
 _INTERNAL_OUTSIDE = _ALL_OUTSIDE | Flag.RKNN_FLAG_INTERNAL_ALLOC_OUTSIDE
 _PRIORITIES = Flag.RKNN_FLAG_PRIOR_MEDIUM | Flag.RKNN_FLAG_PRIOR_LOW
-
-
-class Ports:
-    """The inputs and outputs of one set of shapes."""
-
-    def __init__(self, device: Device, model: Model, index: int) -> None:
-        program = model.programs[index]
-        chip = device.chip
-        self.inputs = [
-            InputPort(spec, chip, position, model.preprocess.get(spec.name)) for position, spec in enumerate(program.input_specs)
-        ]
-        self.outputs = [OutputPort(spec, chip, position) for position, spec in enumerate(program.output_specs)]
 
 
 Move = tuple[Conversion, int, int]
@@ -598,8 +586,3 @@ def _direct(port: InputPort | OutputPort) -> Buffer | None:
     if binding is None or binding.conversion is not None or binding.memory.buffer.closed:
         return None
     return binding.memory.buffer
-
-
-def cut_name(name: str) -> str:
-    """A name as the interface can show it."""
-    return name.encode()[:255].decode("utf-8", "ignore")

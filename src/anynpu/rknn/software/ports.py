@@ -13,14 +13,15 @@ from ..._rknn import ffi
 from ...chips import Chip
 from ...convert import Conversion
 from ...errors import AnynpuError
-from ...program import Preprocess
+from ...npu import Device
+from ...program import Model, Preprocess
 from ...tensor import DType, Layout, TensorSpec
 from ..attributes import DTYPE_OF, TensorAttr, View, input_attr, memory_spec, output_attr
 from ..constants import Code, rknn_tensor_format, rknn_tensor_type
 from .memory import TensorMemory
 from .refusal import Refusal
 
-__all__ = ["Binding", "InputPort", "OutputPort", "Transfer", "attr_key"]
+__all__ = ["Binding", "InputPort", "OutputPort", "Ports", "Transfer", "attr_key", "cut_name"]
 
 _CODES_ALWAYS = frozenset({DType.INT8, DType.INT16})
 """Data of these types for a tensor of the same quantised type are codes. uint8 never is: it is what pictures are made of."""
@@ -216,3 +217,20 @@ class OutputPort(_Port):
 def attr_key(attr: Any) -> bytes:
     """The bytes of a ``rknn_tensor_attr``."""
     return bytes(ffi.buffer(attr, ffi.sizeof("rknn_tensor_attr")))
+
+
+class Ports:
+    """The inputs and outputs of one set of shapes."""
+
+    def __init__(self, device: Device, model: Model, index: int) -> None:
+        program = model.programs[index]
+        chip = device.chip
+        self.inputs = [
+            InputPort(spec, chip, position, model.preprocess.get(spec.name)) for position, spec in enumerate(program.input_specs)
+        ]
+        self.outputs = [OutputPort(spec, chip, position) for position, spec in enumerate(program.output_specs)]
+
+
+def cut_name(name: str) -> str:
+    """A name as the interface can show it."""
+    return name.encode()[:255].decode("utf-8", "ignore")

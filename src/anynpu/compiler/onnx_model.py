@@ -1,0 +1,170 @@
+"""ONNX models as they come: from a file, bytes or a ModelProto, checked, with one clear error for what is wrong."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from .._optional import onnx
+from ..errors import CompileError, UnsupportedOperatorError
+from ..vendors import registry
+from .bounds import check_bounds
+from .custom import DOMAIN as CUSTOM_DOMAIN
+from .custom import CustomOperators, mark_custom
+from .stripped import is_stripped
+
+__all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
+
+_SHAPE_FROM_DATA = {"NonZero", "NonMaxSuppression", "Compress", "Unique", "StringNormalizer", "TfIdfVectorizer"}
+_SUBGRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
+
+
+def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
+    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is).
+
+    :param custom_ops: operators that are custom ones, besides those of domains that are not known
+    """
+    proto = read_onnx(model)
+    stripped = next((tensor.name for tensor in proto.graph.initializer if is_stripped(tensor)), None)
+    if stripped is not None:
+        raise CompileError(
+            "the model's weights were stripped: a constant has a shape but no values",
+            tensor=stripped,
+            hint="take the complete model; 'anynpu predict' needs shapes only",
+        )
+    check_onnx(proto, custom_ops)
+    return proto
+
+
+def read_onnx(model: Any, *, external: bool = True) -> Any:
+    """A ModelProto that was not checked yet; with *external*, weights that lie in other files are read."""
+    package = onnx()
+    if isinstance(model, package.ModelProto):
+        proto = package.ModelProto()
+        proto.CopyFrom(model)
+    elif isinstance(model, (bytes, bytearray, memoryview)):
+        proto = _parse(bytes(model), "the model given as bytes")
+    elif isinstance(model, (str, Path)):
+        proto = _load_file(Path(model), external=external)
+    else:
+        raise CompileError(
+            f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
+        )
+    check_bounds(proto, complete=external)
+    return proto
+
+
+def _load_file(path: Path, *, external: bool) -> Any:
+    if path.is_dir():
+        raise CompileError(f"{path} is a folder, not an ONNX model", hint="pass the path of the .onnx file")
+    if not path.exists():
+        raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
+    proto = _parse(path.read_bytes(), str(path))
+    check_bounds(proto, complete=False)
+    if not external:
+        return proto
+    try:
+        onnx().external_data_helper.load_external_data_for_model(proto, str(path.parent))
+    except (OSError, ValueError, onnx().checker.ValidationError) as error:
+        raise CompileError(
+            f"the weights of {path} that lie in other files cannot be read: {first_line(error)}",
+            hint="keep the .onnx file and its data files in one folder",
+        ) from error
+    return proto
+
+
+def _parse(data: bytes, what: str) -> Any:
+    from google.protobuf.message import DecodeError
+
+    if registry.of_file(data[:16]) is not None:
+        raise CompileError(
+            f"{what} is already compiled", hint="compile takes the .onnx file; look at this one with 'anynpu inspect'"
+        )
+    proto = onnx().ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError) as error:
+        raise CompileError(f"{what} is not an ONNX model, or is damaged", hint="export the model to ONNX again") from error
+    if not proto.graph.node and not proto.graph.output:
+        raise CompileError(f"{what} holds no graph", hint="export the model to ONNX again")
+    return proto
+
+
+def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
+    """Raise a CompileError for what is wrong with a model; initialisers that are also inputs become constants."""
+    checker = onnx().checker
+    _check_text(proto.graph)
+    mark_custom(proto, custom_ops)
+    names = [initializer.name for initializer in proto.graph.initializer]
+    if proto.ir_version >= 4:
+        # Initialisers that are also inputs are overridable; here they are constants, or nothing could be folded.
+        constants = set(names)
+        kept = [value for value in proto.graph.input if value.name not in constants]
+        del proto.graph.input[:]
+        proto.graph.input.extend(kept)
+    incomplete = [value for value in proto.graph.output if _lacks_shape(value)]
+    for value in incomplete:  # some exporters leave it out; the checker wants one, the compiler does not
+        value.type.tensor_type.elem_type = onnx().TensorProto.FLOAT
+        value.type.tensor_type.shape.SetInParent()
+    try:
+        checker.check_model(proto)
+    except Exception as error:  # the checker raises ValidationError, but also RuntimeError and TypeError from its C++ side
+        text = first_line(error)
+        unknown = re.search(r"No Op registered for (\S+)", text)
+        hint = "export the model to ONNX again"
+        if unknown:
+            hint = f"if it is an operator of your own: custom_ops=['{unknown[1]}'], or --custom-op {unknown[1]}"
+        raise CompileError(f"the ONNX model is not valid: {text}", hint=hint) from error
+    for value in incomplete:
+        value.ClearField("type")
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    version = versions.get("", versions.get("ai.onnx", 0))
+    if version < 7:
+        raise CompileError(
+            f"the model uses ONNX opset {version}; 7 is the oldest that is understood",
+            hint="export it again with opset 11 or later",
+        )
+    for node in proto.graph.node:
+        if node.domain == CUSTOM_DOMAIN:
+            continue
+        if node.op_type in _SHAPE_FROM_DATA:
+            raise UnsupportedOperatorError(
+                "the shape of its result depends on the data, which no NPU of the catalogue can run",
+                node=node.name or node.output[0],
+                operator=node.op_type,
+                hint="cut the model before this node and do the rest in your program",
+            )
+        if node.op_type in _SUBGRAPHS:
+            raise UnsupportedOperatorError(
+                "control flow cannot become a layer program",
+                node=node.name or (node.output[0] if node.output else ""),
+                operator=node.op_type,
+                hint="export the model with fixed control flow (unrolled, scripted without If and Loop)",
+            )
+
+
+def _check_text(graph: Any) -> None:
+    # protobuf hands out bytes for a text that is not UTF-8
+    texts = [text for node in graph.node for text in (node.name, node.op_type, node.domain, *node.input, *node.output)]
+    texts += [entry.name for node in graph.node for entry in node.attribute]
+    texts += [value.name for values in (graph.input, graph.output, graph.initializer) for value in values]
+    for text in texts:
+        if isinstance(text, bytes):
+            raise CompileError(f"a name of the model is not text: {text[:80]!r}", hint="export the model to ONNX again")
+
+
+def _lacks_shape(value: Any) -> bool:
+    return value.type.WhichOneof("value") in (None, "tensor_type") and not value.type.tensor_type.HasField("shape")
+
+
+def input_names(proto: Any) -> list[str]:
+    """The inputs that a caller supplies."""
+    constants = {initializer.name for initializer in proto.graph.initializer}
+    return [value.name for value in proto.graph.input if value.name not in constants]
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an error says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:400] if lines else type(error).__name__
