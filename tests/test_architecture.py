@@ -36,7 +36,7 @@ tool = load_tool()
 module_name = tool.module_name
 room_of = tool.room_of
 
-BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable", "options"}
+BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable", "options", "names"}
 """What every room may import: errors, tensors, C kernels, packages that are loaded at first use, files and text of strangers."""
 
 DATA = BASE | {"program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
@@ -51,6 +51,7 @@ ARROWS: dict[str, set[str]] = {
     "lifetime": set(),
     "arrayfile": set(),
     "printable": set(),
+    "names": set(),
     "options": {"errors"},
     "errors": set(),
     "tensor": set(),

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
 
 import anynpu
+
+PACKAGE = Path(__file__).parents[1] / "src" / "anynpu"
 
 
 def test_every_public_name_resolves_whatever_was_imported_before() -> None:
@@ -25,3 +32,42 @@ def test_the_list_is_sorted_and_an_unknown_name_is_an_attribute_error() -> None:
     assert sorted(anynpu.__all__) == anynpu.__all__
     assert set(anynpu.__all__) <= set(dir(anynpu))
     assert not hasattr(anynpu, "no_such_name")
+
+
+@pytest.mark.parametrize(
+    ("package", "old", "new"),
+    [
+        ("anynpu.rknn", "Library", "RknnLibrary"),
+        ("anynpu.vip", "Library", "VipLibrary"),
+        ("anynpu.vip", "Profile", "NetworkProfile"),
+        ("anynpu.npu", "Job", "DeviceJob"),
+    ],
+)
+def test_an_old_name_works_with_a_warning(package: str, old: str, new: str) -> None:
+    module = importlib.import_module(package)
+    with pytest.warns(DeprecationWarning, match=f"{package}.{old} is now {package}.{new}") as caught:
+        value = getattr(module, old)
+    assert value is getattr(module, new)
+    assert caught[0].filename == __file__
+    assert old not in module.__all__
+    assert not hasattr(module, "no_such_name")
+
+
+WORDS = ("Job", "Library", "Profile", "Refusal", "Step", "Task", "Workers")
+"""Words that meant several things."""
+
+
+def test_one_class_for_one_word() -> None:
+    classes = re.findall(
+        r"^class (\w+)", "\n".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")), re.MULTILINE
+    )
+    assert {word: classes.count(word) for word in WORDS if classes.count(word) > 1} == {}
+
+
+def test_the_glossary_has_the_classes_that_it_names() -> None:
+    """Each row of docs/glossary.md that names a class names one that exists, in the module that it says."""
+    page = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"`(anynpu(?:\.\w+)+)\.(\w+)`", page)
+    assert len(rows) > 10
+    for module, name in rows:
+        assert hasattr(importlib.import_module(module), name), (module, name)

@@ -14,7 +14,7 @@ from anynpu import chips, modelfile
 from anynpu._rknn import ffi
 from anynpu.program import Model
 from anynpu.rknn.constants import rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
-from anynpu.rknn.interface import Library
+from anynpu.rknn.interface import RknnLibrary
 
 Array = npt.NDArray[Any]
 
@@ -90,7 +90,7 @@ def pixels(batch: int = 1, seed: int = 0) -> Array:
     return np.random.default_rng(seed).integers(0, 256, (batch, HEIGHT, WIDTH, 3), np.uint8)
 
 
-def init(library: Library, model: Model | bytes, flags: int = 0, extend: Any = NULL) -> tuple[int, int]:
+def init(library: RknnLibrary, model: Model | bytes, flags: int = 0, extend: Any = NULL) -> tuple[int, int]:
     """``rknn_init`` from bytes; gives the code and the handle."""
     data = model if isinstance(model, bytes) else file_bytes(model)
     handle = ffi.new("rknn_context *")
@@ -98,7 +98,7 @@ def init(library: Library, model: Model | bytes, flags: int = 0, extend: Any = N
     return code, handle[0]
 
 
-def opened(library: Library, model: Model | bytes, flags: int = 0, extend: Any = NULL) -> int:
+def opened(library: RknnLibrary, model: Model | bytes, flags: int = 0, extend: Any = NULL) -> int:
     """The handle of a context that could be made."""
     code, handle = init(library, model, flags, extend)
     assert code == 0, library.last_error()
@@ -106,7 +106,7 @@ def opened(library: Library, model: Model | bytes, flags: int = 0, extend: Any =
     return handle
 
 
-def attr(library: Library, handle: int, command: rknn_query_cmd, index: int = 0) -> Any:
+def attr(library: RknnLibrary, handle: int, command: rknn_query_cmd, index: int = 0) -> Any:
     """The answer to a query for attributes."""
     answer = ffi.new("rknn_tensor_attr *")
     answer.index = index
@@ -123,14 +123,14 @@ def input_struct(array: Array, *, index: int = 0, kind: int | None = None, fmt: 
     return one
 
 
-def set_picture(library: Library, handle: int, array: Array, **fields: Any) -> int:
+def set_picture(library: RknnLibrary, handle: int, array: Array, **fields: Any) -> int:
     """``rknn_inputs_set`` for a model with one input."""
     contiguous = np.ascontiguousarray(array)
     code: int = library.rknn_inputs_set(handle, 1, input_struct(contiguous, **fields))
     return code
 
 
-def get_outputs(library: Library, handle: int, count: int, *, want_float: bool = True) -> list[bytes]:
+def get_outputs(library: RknnLibrary, handle: int, count: int, *, want_float: bool = True) -> list[bytes]:
     """``rknn_outputs_get`` with memory of the library, and ``rknn_outputs_release``."""
     outputs = ffi.new("rknn_output[]", count)
     for index in range(count):

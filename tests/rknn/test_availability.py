@@ -15,7 +15,7 @@ import pytest
 from anynpu import chips
 from anynpu._rknn import ffi
 from anynpu.program import Model
-from anynpu.rknn import Flag, Library, SoftwareLibrary, rknn_query_cmd
+from anynpu.rknn import Flag, RknnLibrary, SoftwareLibrary, rknn_query_cmd
 from anynpu.rknn.interface import functions
 
 from .conftest import Open
@@ -103,7 +103,7 @@ def rows(table: str) -> dict[str, list[bool]]:
 class Board:
     """A library with a context of every kind that calls need, on one chip."""
 
-    def __init__(self, library: Library, chip: str) -> None:
+    def __init__(self, library: RknnLibrary, chip: str) -> None:
         self.library = library
         self.chip = chip
         self.model = picture_model(chip)
@@ -238,13 +238,13 @@ def test_calls_of_a_library_that_follows_its_models(chip: str, name: str, open_s
     assert outcome(open_software(), chip, name) == ((True, 0) if available else (False, -13))
 
 
-def query(library: Library, handle: int, command: int) -> tuple[int, Any]:
+def query(library: RknnLibrary, handle: int, command: int) -> tuple[int, Any]:
     """Ask with an answer of enough room for all of them."""
     room = ffi.new("rknn_input_range *")
     return int(library.rknn_query(handle, command, room, ffi.sizeof("rknn_input_range"))), room
 
 
-def ready(library: Library, model: Model) -> int:
+def ready(library: RknnLibrary, model: Model) -> int:
     """A context with its shapes set that has run."""
     handle = opened(library, model, Flag.RKNN_FLAG_COLLECT_PERF_MASK)
     if len(model.programs) > 1:

@@ -11,7 +11,7 @@ import pytest
 from anynpu import chips
 from anynpu._rknn import ffi
 from anynpu.program import Model
-from anynpu.rknn import Code, Flag, Library, SoftwareLibrary, rknn_core_mask, rknn_query_cmd
+from anynpu.rknn import Code, Flag, RknnLibrary, SoftwareLibrary, rknn_core_mask, rknn_query_cmd
 
 from .conftest import Open
 from .support import (
@@ -40,7 +40,7 @@ Q = rknn_query_cmd
 FLAGS = [flag for flag in Flag if flag & 0xFFFF and flag not in (Flag.RKNN_FLAG_SHARE_WEIGHT_MEM, Flag.RKNN_FLAG_SHARE_SRAM)]
 
 
-def reason(library: Library) -> str:
+def reason(library: RknnLibrary) -> str:
     failure = library.last_error()
     return "" if failure is None else failure.text
 
@@ -49,14 +49,14 @@ def path_pointer(path: Path) -> Any:
     return ffi.new("char[]", str(path).encode())
 
 
-def result(library: Library, handle: int) -> list[bytes]:
+def result(library: RknnLibrary, handle: int) -> list[bytes]:
     """The outputs of the standard picture."""
     assert set_picture(library, handle, pixels()) == 0, reason(library)
     assert library.rknn_run(handle, NULL) == 0, reason(library)
     return get_outputs(library, handle, 2, want_float=False)
 
 
-def mem_size(library: Library, handle: int) -> Any:
+def mem_size(library: RknnLibrary, handle: int) -> Any:
     answer = ffi.new("rknn_mem_size *")
     assert library.rknn_query(handle, Q.RKNN_QUERY_MEM_SIZE, answer, ffi.sizeof("rknn_mem_size")) == 0
     return answer
@@ -244,7 +244,7 @@ def test_other_internal_memory_keeps_what_is_bound(library: SoftwareLibrary) -> 
 # sharing
 
 
-def small_result(library: Library, handle: int, side: int) -> bytes:
+def small_result(library: RknnLibrary, handle: int, side: int) -> bytes:
     picture = np.random.default_rng(1).normal(size=(1, side, side, 3)).astype(np.float32)
     assert set_picture(library, handle, picture) == 0, reason(library)
     assert library.rknn_run(handle, NULL) == 0, reason(library)
@@ -450,7 +450,7 @@ def test_numbers_of_cores_that_are_not_possible(library: SoftwareLibrary, count:
 # rknn_set_input_shapes
 
 
-def shape_structs(library: Library, handle: int, *shapes: tuple[int, ...], fmt: int | None = None) -> Any:
+def shape_structs(library: RknnLibrary, handle: int, *shapes: tuple[int, ...], fmt: int | None = None) -> Any:
     structs = ffi.new("rknn_tensor_attr[]", len(shapes))
     for index, shape in enumerate(shapes):
         structs[index] = attr(library, handle, Q.RKNN_QUERY_INPUT_ATTR, index)[0]
@@ -465,7 +465,7 @@ def shape_structs(library: Library, handle: int, *shapes: tuple[int, ...], fmt: 
 SMALL, LARGE = ((1, 8, 8, 3), (1, 4)), ((1, 12, 16, 3), (1, 6))
 
 
-def dynamic_result(library: Library, handle: int, sizes: tuple[tuple[int, ...], ...]) -> list[bytes]:
+def dynamic_result(library: RknnLibrary, handle: int, sizes: tuple[tuple[int, ...], ...]) -> list[bytes]:
     random = np.random.default_rng(4)
     arrays = [random.uniform(-1, 1, size).astype(np.float32) for size in sizes]
     inputs = ffi.new("rknn_input[2]")

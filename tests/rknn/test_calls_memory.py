@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from anynpu._rknn import ffi
-from anynpu.rknn import Code, Flag, Library, SoftwareLibrary, rknn_mem_alloc_flags, rknn_query_cmd
+from anynpu.rknn import Code, Flag, RknnLibrary, SoftwareLibrary, rknn_mem_alloc_flags, rknn_query_cmd
 
 from .conftest import Open
 from .support import FP32, NC1HWC2, NULL, attr, features_model, memory_array, opened, picture_model
@@ -35,7 +35,7 @@ def shared() -> Iterator[tuple[int, mmap.mmap]]:
     os.close(fd)
 
 
-def why(library: Library) -> int:
+def why(library: RknnLibrary) -> int:
     failure = library.last_error()
     assert failure is not None
     return failure.code

@@ -13,7 +13,7 @@ from npu.builders import GatedEngine, Thread, dense_chain
 from anynpu import Device
 from anynpu._rknn import ffi
 from anynpu.program import Model
-from anynpu.rknn import Code, Library, SoftwareLibrary, rknn_query_cmd, rknn_tensor_type
+from anynpu.rknn import Code, RknnLibrary, SoftwareLibrary, rknn_query_cmd, rknn_tensor_type
 
 from .conftest import Open
 from .support import (
@@ -43,7 +43,7 @@ from .support import (
 Q = rknn_query_cmd
 
 
-def failure(library: Library) -> tuple[int, str]:
+def failure(library: RknnLibrary) -> tuple[int, str]:
     """Code and text of the last failure."""
     last = library.last_error()
     assert last is not None
@@ -392,7 +392,7 @@ def test_destroying_a_context_ends_its_frames(gated: Gated) -> None:
 # rknn_outputs_get, rknn_outputs_release
 
 
-def ran(library: Library, model: Model) -> int:
+def ran(library: RknnLibrary, model: Model) -> int:
     handle = opened(library, model)
     assert set_picture(library, handle, pixels()) == 0
     assert library.rknn_run(handle, NULL) == 0

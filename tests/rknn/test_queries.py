@@ -12,7 +12,7 @@ import pytest
 from anynpu import modelfile
 from anynpu._rknn import ffi
 from anynpu.npu import Device
-from anynpu.rknn import Code, Flag, Library, SoftwareLibrary, rknn_query_cmd
+from anynpu.rknn import Code, Flag, RknnLibrary, SoftwareLibrary, rknn_query_cmd
 from anynpu.rknn.attributes import View, input_attr, output_attr
 
 from .conftest import Open
@@ -61,7 +61,7 @@ STATIC = [command for command in ATTRIBUTES if command not in CURRENT]
 
 
 def ask(
-    library: Library, handle: int, command: int, *, index: int = 0, size: int | None = None, fill: int = 0
+    library: RknnLibrary, handle: int, command: int, *, index: int = 0, size: int | None = None, fill: int = 0
 ) -> tuple[int, Any]:
     """The code and the answer; *fill* is what the answer holds before."""
     struct = STRUCTS[rknn_query_cmd(command)]
@@ -72,13 +72,13 @@ def ask(
     return library.rknn_query(handle, int(command), answer, ffi.sizeof(struct) if size is None else size), answer
 
 
-def answered(library: Library, handle: int, command: int, **fields: int) -> Any:
+def answered(library: RknnLibrary, handle: int, command: int, **fields: int) -> Any:
     code, answer = ask(library, handle, command, **fields)
     assert code == 0, library.last_error()
     return answer
 
 
-def choose(library: Library, handle: int, which: int) -> None:
+def choose(library: RknnLibrary, handle: int, which: int) -> None:
     """One of the two sets of shapes of the dynamic model."""
     shapes = ffi.new("rknn_tensor_attr[2]")
     for index in (0, 1):
@@ -293,7 +293,7 @@ def test_device_memory(open_software: Open, chip: str) -> None:
 # times
 
 
-def run(library: Library, handle: int) -> None:
+def run(library: RknnLibrary, handle: int) -> None:
     assert set_picture(library, handle, pixels()) == 0
     assert library.rknn_run(handle, NULL) == 0
 

@@ -13,7 +13,7 @@ from anynpu import chips
 from anynpu._rknn import ffi
 from anynpu.npu import Device
 from anynpu.program import Model
-from anynpu.rknn import Flag, Library, rknn_query_cmd
+from anynpu.rknn import Flag, RknnLibrary, rknn_query_cmd
 from anynpu.rknn.constants import rknn_tensor_type
 
 from .conftest import Open
@@ -51,7 +51,7 @@ NATIVE_IN, NATIVE_OUT = Q.RKNN_QUERY_NATIVE_INPUT_ATTR, Q.RKNN_QUERY_NATIVE_OUTP
 full_chips = pytest.mark.parametrize("chip", ["rk3588", "rk3566", "rk3562"])
 
 
-def bind(library: Library, handle: int, about: Any, size: int | None = None) -> Any:
+def bind(library: RknnLibrary, handle: int, about: Any, size: int | None = None) -> Any:
     """Memory for the attributes, bound."""
     memory = library.rknn_create_mem(handle, about.size_with_stride if size is None else size)
     assert memory != NULL, library.last_error()
@@ -69,7 +69,7 @@ def write_rows(memory: Any, picture: Array, w_stride: int, h_stride: int = 0) ->
     raw[:bytes_needed].view(picture.dtype).reshape(n, rows, w_stride, c)[:, :h, :w] = picture
 
 
-def expected(library: Library, model: Model, array: Array, **fields: Any) -> tuple[list[bytes], list[bytes]]:
+def expected(library: RknnLibrary, model: Model, array: Array, **fields: Any) -> tuple[list[bytes], list[bytes]]:
     """Outputs of the general interface: codes, and float32."""
     handle = opened(library, model)
     assert set_picture(library, handle, array, **fields) == 0, library.last_error()
@@ -77,7 +77,7 @@ def expected(library: Library, model: Model, array: Array, **fields: Any) -> tup
     return get_outputs(library, handle, 2, want_float=False), get_outputs(library, handle, 2)
 
 
-def run_bound(library: Library, handle: int) -> None:
+def run_bound(library: RknnLibrary, handle: int) -> None:
     assert library.rknn_run(handle, NULL) == 0, library.last_error()
 
 
@@ -254,7 +254,7 @@ def test_channels_first_without_a_change_of_type(open_software: Open) -> None:
 # memory from elsewhere
 
 
-def bound_with(library: Library, handle: int, source: Any, target: Any) -> tuple[Any, Any]:
+def bound_with(library: RknnLibrary, handle: int, source: Any, target: Any) -> tuple[Any, Any]:
     """Bind *source* and *target*, run, and give the output with its attributes."""
     about_in, about_out = attr(library, handle, NATIVE_IN), attr(library, handle, NATIVE_OUT)
     about_in.type = int(UINT8)
@@ -329,7 +329,7 @@ def test_everything_from_outside(open_software: Open, chip: str) -> None:
 # small chips, which have no rknn_inputs_set to compare with
 
 
-def zero_copy_codes(library: Library, handle: int, picture: Array) -> list[Array]:
+def zero_copy_codes(library: RknnLibrary, handle: int, picture: Array) -> list[Array]:
     """The outputs of a picture by bound memory."""
     about = attr(library, handle, NATIVE_IN)
     if picture.dtype == np.uint8:

@@ -17,7 +17,7 @@ from vendor_files import nb_file
 
 import anynpu
 from anynpu import chips, errors
-from anynpu.vip import Library, Network, SoftwareLibrary, VendorLibrary, open_library
+from anynpu.vip import Network, SoftwareLibrary, VendorLibrary, VipLibrary, open_library
 from anynpu.vip.interface import functions
 from anynpu.vip.preflight import check_target, model_target
 
@@ -237,7 +237,7 @@ def build(folder: Path, version: int, *, name: str = "libNBGlinker.so", init: in
     ("version", "name"), [(0x00010800, "V85x"), (0x00010D00, "1.13"), (0x00020003, "2.0"), (0x00020100, "2.0")]
 )
 def test_a_vendors_library_says_its_generation(tmp_path: Path, version: int, name: str) -> None:
-    library: Library = VendorLibrary(build(tmp_path, version, init=-5))
+    library: VipLibrary = VendorLibrary(build(tmp_path, version, init=-5))
     assert library.generation.name == name
     assert library.vip_init(0) == -5
     assert library.description.startswith("libNBGlinker ")

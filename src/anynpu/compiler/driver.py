@@ -72,7 +72,7 @@ def compile(
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
     if not recipe.asymmetric:
         kind = without_zero_points(kind)
-    job = _Job(chip, kind, options, recipe, custom, prepared, plans, progress)
+    job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress)
     job.calibrate()
     programs = job.lower()
     metadata, left_out = _metadata(proto)
@@ -107,7 +107,7 @@ def _format(options: CompileOptions, chip: chips.Chip) -> Format:
 
 
 @dataclass
-class _Job:
+class _Compilation:
     """One compilation: the graphs of all shape sets from calibration to programs.
 
     :ivar plans: the steps of each graph

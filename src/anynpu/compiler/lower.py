@@ -13,7 +13,7 @@ import numpy.typing as npt
 from ..chips import Chip
 from ..errors import CompileError
 from ..modelfile.float_rules import check_float
-from ..modelfile.operator_rules import Refusal
+from ..modelfile.operator_rules import RuleBroken
 from ..program import (
     Conv,
     Convert,
@@ -294,7 +294,7 @@ class _Lowering:
         """Refuse now what every reader of the model file would refuse."""
         try:
             check_float(op, inputs, self._tensors.specs, (), contents=True)
-        except Refusal as refusal:
+        except RuleBroken as refusal:
             raise CompileError(
                 f"the operator makes no sense: {refusal}",
                 node=step.node.label,

@@ -15,7 +15,7 @@ from ..program import FLOAT_OPERATORS, Constant, Float, FloatOp, Immediate, Weig
 from ..program.float_operators import IMMEDIATE_TYPES, AttributeRule
 from ..tensor import DType, Layout, TensorSpec
 from .float_shapes import MAX_LIST, MAX_STEP, SHAPES, Call, Value
-from .operator_rules import MAX_DIMENSIONS, Refusal, require
+from .operator_rules import MAX_DIMENSIONS, RuleBroken, require
 
 __all__ = ["check_float"]
 
@@ -43,7 +43,7 @@ def _kind(dtype: str) -> str:
 def check_float(
     op: Float, inputs: Mapping[str, TensorSpec], tensors: Mapping[str, TensorSpec], outputs: Sequence[str], contents: bool
 ) -> None:
-    """Check a float layer; raises :class:`Refusal`.
+    """Check a float layer; raises :class:`RuleBroken`.
 
     :param inputs: what the layer reads
     :param tensors: all tensors of the program
@@ -59,8 +59,8 @@ def check_float(
     for entry in op.operators:
         try:
             _check_operator(entry, known, tensors)
-        except Refusal as refusal:
-            raise Refusal(f"{entry.name[:64]} {refusal}") from None
+        except RuleBroken as refusal:
+            raise RuleBroken(f"{entry.name[:64]} {refusal}") from None
     made = {name for entry in op.operators for name in entry.outputs}
     for name in outputs:
         require(name in made, f"none of its operators makes '{name[:64]}'")

@@ -37,7 +37,7 @@ from ..program import (
 from ..tensor import DType, Layout, TensorSpec
 from ..types import Array
 
-__all__ = ["MAX_DIMENSIONS", "Operands", "Refusal", "Seen", "check_operator", "require"]
+__all__ = ["MAX_DIMENSIONS", "Operands", "RuleBroken", "Seen", "check_operator", "require"]
 
 
 MAX_DIMENSIONS = 8
@@ -63,7 +63,7 @@ Seen = set[tuple[int, str, tuple[int, ...], str]]
 """Arrays whose values keep a rule: address, type, shape, rule."""
 
 
-class Refusal(Exception):
+class RuleBroken(Exception):
     """A rule is broken; the text says which."""
 
 
@@ -96,11 +96,11 @@ class Operands:
 def require(condition: object, reason: str) -> None:
     """Refuse unless *condition* holds."""
     if not condition:
-        raise Refusal(reason)
+        raise RuleBroken(reason)
 
 
 def check_operator(op: object, operands: Operands) -> None:
-    """Check an integer operator against its tensors; raises :class:`Refusal`."""
+    """Check an integer operator against its tensors; raises :class:`RuleBroken`."""
     check = _RULES.get(type(op))
     require(check is not None, f"{type(op).__name__} is not an operator")
     assert check is not None

@@ -15,7 +15,7 @@ from ..errors import ModelFormatError
 from ..program import Float, Layer, Model, OnnxMetadata, Program
 from ..tensor import DType, DynamicFixedPoint, Layout, TensorSpec
 from .float_rules import check_float
-from .operator_rules import MAX_DIMENSIONS, Operands, Refusal, Seen, check_operator, require
+from .operator_rules import MAX_DIMENSIONS, Operands, RuleBroken, Seen, check_operator, require
 
 __all__ = ["MAX_METADATA_LENGTH", "MAX_PROPERTIES", "metadata_complaint", "validate_model", "validate_program"]
 
@@ -46,7 +46,7 @@ def validate_model(model: Model, *, contents: bool = True) -> None:
         require(len(model.dtype) <= 64, "a type of more than 64 characters")
         complaint = "" if model.metadata is None else metadata_complaint(model.metadata)
         require(not complaint, complaint)
-    except Refusal as refusal:
+    except RuleBroken as refusal:
         raise ModelFormatError(f"{refusal}", hint=_HINT) from None
     seen: Seen = set()
     for program in model.programs:
@@ -54,7 +54,7 @@ def validate_model(model: Model, *, contents: bool = True) -> None:
     try:
         _same_ports(model)
         _preprocess(model)
-    except Refusal as refusal:
+    except RuleBroken as refusal:
         raise ModelFormatError(f"{refusal}", hint=_HINT) from None
 
 
@@ -91,7 +91,7 @@ def _validate(program: Program, contents: bool, seen: Seen) -> None:
             _layer(layer, program, contents, seen)
         lives = _lives(program)
         _memory(program, lives)
-    except Refusal as refusal:
+    except RuleBroken as refusal:
         raise ModelFormatError(f"{refusal}", hint=_HINT) from None
 
 
@@ -167,8 +167,8 @@ def _layer(layer: Layer, program: Program, contents: bool, seen: Seen) -> None:
             check_float(layer.op, inputs, program.tensors, layer.outputs, contents=contents)
         else:
             check_operator(layer.op, Operands(tuple(program.tensors[name] for name in layer.inputs), outputs, contents, seen))
-    except Refusal as refusal:
-        raise Refusal(f"{title}: {refusal}") from None
+    except RuleBroken as refusal:
+        raise RuleBroken(f"{title}: {refusal}") from None
 
 
 def _lives(program: Program) -> dict[str, tuple[int, int]]:

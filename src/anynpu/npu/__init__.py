@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from ..names import lazy_names
 from .context import Context
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
@@ -16,7 +17,7 @@ from .custom import CustomCall, CustomFunction, CustomTensor
 from .device import Device
 from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
 from .engines.native import NativeEngine
-from .jobs import Job, Stage, run_stages, start_stages
+from .jobs import DeviceJob, Stage, run_stages, start_stages
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
 from .realtime import RealTimeClock, RealTimeReport
@@ -33,7 +34,7 @@ __all__ = [
     "Device",
     "Engine",
     "Executable",
-    "Job",
+    "DeviceJob",
     "LayerTime",
     "Lease",
     "LoadedModel",
@@ -49,3 +50,5 @@ __all__ = [
     "run_stages",
     "start_stages",
 ]
+
+__getattr__ = lazy_names(__name__, {}, {"Job": "DeviceJob"})

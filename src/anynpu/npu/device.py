@@ -29,11 +29,11 @@ from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
 from .engines.base import Engine
 from .engines.choice import choose_engine
-from .jobs import Job, ResultT
+from .jobs import DeviceJob, ResultT
 from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage
 from .realtime import RealTimeClock, speed_of
-from .workers import Workers
+from .workers import WorkerPool
 
 if TYPE_CHECKING:
     from .board import SharedCores
@@ -79,7 +79,7 @@ class Device:
         board = board or os.environ.get("ANYNPU_BOARD")
         status = _status_of(self.chip, board, speed)
         self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board, self.chip), status)
-        self._workers = Workers(self.chip.cores, f"anynpu {self.chip.name}")
+        self._workers = WorkerPool(self.chip.cores, f"anynpu {self.chip.name}")
         self._lock = threading.Lock()
         self.closed = False
         self._models: weakref.WeakSet[LoadedModel] = weakref.WeakSet()
@@ -158,7 +158,7 @@ class Device:
         mask: CoreMask | int | Iterable[int] | None = None,
         priority: int = 0,
         timeout: float | None = None,
-    ) -> Job[list[Array]]:
+    ) -> DeviceJob[list[Array]]:
         """Queue a run and return at once; parameters as in :meth:`Context.run`.
 
         Jobs of one context run one after the other; jobs of different contexts run at the same time where there are cores for them. The
@@ -182,10 +182,10 @@ class Device:
         priority: int = 0,
         control: RunControl,
         exclusive: Iterable[Hashable] = (),
-    ) -> Job[ResultT]:
+    ) -> DeviceJob[ResultT]:
         """Call *work* in a thread of the device once the job has its cores and the *exclusive* things; returns at once."""
         self.require_open()
-        job = Job(work, control)
+        job = DeviceJob(work, control)
         job.enqueue(self.scheduler, self._workers, mask, priority, exclusive)
         return job
 

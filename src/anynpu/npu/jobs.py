@@ -4,8 +4,8 @@ A job runs in the thread that asks (:meth:`Context.run`, :meth:`Context.execute`
 thread of the device (:meth:`Device.submit`, :func:`start_stages`). Both wait in the one queue of the device's scheduler.
 
 Who owns what: the :class:`RunControl` of a job belongs to who made it; cancelling it is the one way to stop the job, whether it waits
-or runs. The scheduler owns the place in the queue. A started job is a :class:`Job`, which is told once what became of it. Locks: those
-of the control, the scheduler and the workers; there are none here.
+or runs. The scheduler owns the place in the queue. A started job is a :class:`DeviceJob`, which is told once what became of it. Locks:
+those of the control, the scheduler and the workers; there are none here.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from ..errors import DeviceClosed, DeviceTimeout, JobCancelled
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, Lease
-from .workers import Workers
+from .workers import WorkerPool
 
 if TYPE_CHECKING:
     from .context import Context
     from .device import Device
 
-__all__ = ["Job", "Stage", "run_stages", "start_stages"]
+__all__ = ["DeviceJob", "Stage", "run_stages", "start_stages"]
 
 ResultT = TypeVar("ResultT")
 
 
-class Job(Future[ResultT], Generic[ResultT]):
+class DeviceJob(Future[ResultT], Generic[ResultT]):
     """A job that was started: a ``concurrent.futures.Future`` of its result.
 
     :meth:`cancel` also stops a job that runs, between two layers; :meth:`result` then raises :class:`JobCancelled`.
@@ -53,7 +53,7 @@ class Job(Future[ResultT], Generic[ResultT]):
     def enqueue(
         self,
         scheduler: CoreScheduler,
-        workers: Workers,
+        workers: WorkerPool,
         mask: CoreMask | int | Iterable[int] | None,
         priority: int,
         exclusive: Iterable[Hashable],
@@ -147,7 +147,7 @@ def start_stages(
     priority: int = 0,
     control: RunControl,
     on_timeout: Callable[[], None] | None = None,
-) -> Job[None]:
+) -> DeviceJob[None]:
     """Queue *stages* and return at once; they have their place in the queue then. Parameters as in :func:`run_stages`."""
     return device.start(
         lambda lease: _perform(lease, stages, on_timeout),

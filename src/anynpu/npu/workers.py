@@ -1,6 +1,6 @@
 """The threads that run submitted jobs.
 
-State and lock: the queue of tasks and the set of threads belong to :class:`Workers` and are protected by its condition. Threads are
+State and lock: the queue of tasks and the set of threads belong to :class:`WorkerPool` and are protected by its condition. Threads are
 started when there is work for them and end after a moment without any, so that a device that nobody closes does not keep a program from
 ending.
 """
@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from ..errors import DeviceClosed
 
-__all__ = ["Workers"]
+__all__ = ["WorkerPool"]
 
 _LINGER_SECONDS = 0.25
 
 
-class Workers:
+class WorkerPool:
     """Runs tasks in at most *limit* threads. A task must not raise."""
 
     def __init__(self, limit: int, name: str) -> None:

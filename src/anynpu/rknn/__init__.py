@@ -13,8 +13,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..names import lazy_names
 
 if TYPE_CHECKING:
     from .backend import RknnBackend, open_backend
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from .context import Context
     from .customop import CustomOperator, OperatorCall, PluginOperator, load_plugin
     from .info import MemorySizes, ShapeRange, TensorInfo, Version
-    from .library import Library, check, open_library
+    from .library import RknnLibrary, check, open_library
     from .matmul import Matmul
     from .model import RknnModel
     from .software.library import SoftwareLibrary
@@ -47,7 +48,7 @@ __all__ = [
     "Context",
     "CustomOperator",
     "Flag",
-    "Library",
+    "RknnLibrary",
     "Matmul",
     "MemorySizes",
     "OperatorCall",
@@ -110,7 +111,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "Version",
     ),
     "library": (
-        "Library",
+        "RknnLibrary",
         "check",
         "open_library",
     ),
@@ -120,15 +121,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "tensormemory": ("TensorMemory",),
     "vendor": ("VendorLibrary",),
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'anynpu.rknn' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _MODULES, {"Library": "RknnLibrary"})
 
 
 def __dir__() -> list[str]:

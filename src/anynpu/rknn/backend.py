@@ -30,7 +30,7 @@ from .constants import Flag, rknn_query_cmd, rknn_tensor_format
 from .context import Context
 from .info import TensorInfo
 from .lane import LAYOUTS, RknnLane, RknnMemory, optional, quantization, set_mask
-from .library import Library, open_library
+from .library import RknnLibrary, open_library
 from .plugins import Plugins
 from .table import VENDOR
 
@@ -40,7 +40,7 @@ __all__ = ["RknnBackend", "open_backend"]
 def open_backend(
     model: str | PathLike[str] | bytes,
     options: SessionOptions,
-    device: str | Library | None = None,
+    device: str | RknnLibrary | None = None,
     weights_from: object = None,
 ) -> RknnBackend:
     """The backend of a session for *model*."""
@@ -59,13 +59,13 @@ class RknnBackend(Lender[Context]):
     """One model on one RKNN device."""
 
     provider = VENDOR.providers[0]
-    library: Library
+    library: RknnLibrary
 
     def __init__(
         self,
         model: str | PathLike[str] | bytes,
         options: SessionOptions,
-        device: str | Library | None,
+        device: str | RknnLibrary | None,
         weights_from: RknnBackend | None,
     ) -> None:
         if device is None and weights_from is not None:

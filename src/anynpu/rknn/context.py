@@ -26,7 +26,7 @@ from .attributes import DTYPE_OF
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
 from .customop import CustomOperator, PluginOperator, Registration, register
 from .info import MemorySizes, ShapeRange, TensorInfo, Version, read_attr, write_attr
-from .library import Library, check, open_library
+from .library import RknnLibrary, check, open_library
 from .tensormemory import TensorMemory
 
 __all__ = ["Context"]
@@ -50,7 +50,7 @@ _CURRENT = {
 
 
 def _destroy(
-    library: Library, handle: int, bound: dict[str, TensorMemory], kept: list[object], operators: list[Registration]
+    library: RknnLibrary, handle: int, bound: dict[str, TensorMemory], kept: list[object], operators: list[Registration]
 ) -> None:
     bound.clear()  # memory goes before the context that it was made with
     kept.clear()
@@ -71,13 +71,13 @@ class Context(Closeable):
     Threads: a context does one thing at a time; give each thread its own with :meth:`duplicate`.
     """
 
-    library: Library
+    library: RknnLibrary
 
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | Model,
         *,
-        device: str | DeviceChoice | Library | None = None,
+        device: str | DeviceChoice | RknnLibrary | None = None,
         flags: Flag | int = Flag.RKNN_FLAG_PRIOR_HIGH,
         weights_from: Context | None = None,
         sram_from: Context | None = None,
@@ -117,7 +117,7 @@ class Context(Closeable):
         self._depends_on = other
 
     @classmethod
-    def _of(cls, library: Library, handle: int, depends_on: Context) -> Context:
+    def _of(cls, library: RknnLibrary, handle: int, depends_on: Context) -> Context:
         context = cls.__new__(cls)
         context.library = library
         context._adopt(handle)

@@ -33,7 +33,7 @@ from ..errors import DeviceError, ParameterError
 from ..types import Array
 from .attributes import DTYPE_OF
 from .constants import RKNN_MAX_NAME_LEN, Code, rknn_target_type, rknn_tensor_format, rknn_tensor_type
-from .library import Library, check
+from .library import RknnLibrary, check
 
 __all__ = [
     "CustomOperator",
@@ -138,7 +138,7 @@ class OperatorCall:
     :ivar private: yours: whatever the functions of a layer have to remember
     """
 
-    def __init__(self, op_type: str, library: Library, struct: Any) -> None:
+    def __init__(self, op_type: str, library: RknnLibrary, struct: Any) -> None:
         self.op_type = op_type
         self.inputs: tuple[OperatorTensor, ...] = ()
         self.outputs: tuple[OperatorTensor, ...] = ()
@@ -299,7 +299,7 @@ def load_plugin(path: str | os.PathLike[str]) -> PluginOperator:
 class Registration:
     """Operators that are registered with one context. Keep it until the context is destroyed."""
 
-    def __init__(self, library: Library, operators: Iterable[CustomOperator | PluginOperator]) -> None:
+    def __init__(self, library: RknnLibrary, operators: Iterable[CustomOperator | PluginOperator]) -> None:
         self._library = library
         self._kept: list[Any] = []
         self._calls: dict[int, tuple[Any, OperatorCall]] = {}
@@ -379,7 +379,7 @@ class Registration:
         return call
 
 
-def register(library: Library, handle: int, operators: Iterable[CustomOperator | PluginOperator]) -> Registration:
+def register(library: RknnLibrary, handle: int, operators: Iterable[CustomOperator | PluginOperator]) -> Registration:
     """Register operators with the context *handle* of *library*.
 
     Where the library refuses, it raises what :func:`anynpu.rknn.check` raises; an exception of an ``init`` is the cause of a

@@ -9,7 +9,7 @@ from .._rknn import ffi, lib
 from ..vendors import libraries
 from ..vendors.libraries import CallFailure
 
-__all__ = ["CallFailure", "Library", "bindings", "functions"]
+__all__ = ["CallFailure", "RknnLibrary", "bindings", "functions"]
 
 
 def bindings() -> tuple[Any, Any]:
@@ -23,6 +23,6 @@ def functions() -> tuple[str, ...]:
     return libraries.functions_of(lib, "rknn_")
 
 
-class Library(libraries.Library):
+class RknnLibrary(libraries.Library):
     """The base of library objects. Each has an attribute for every name of :func:`functions`, which is called as the C function
     is: with pointers of ``anynpu._rknn.ffi`` and numbers, in the order of ``abi.h``."""

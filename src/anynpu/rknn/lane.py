@@ -30,7 +30,7 @@ from .attributes import DTYPE_OF
 from .constants import Code, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
 from .info import TensorInfo, write_attr
-from .library import Library, check
+from .library import RknnLibrary, check
 from .tensormemory import TensorMemory
 
 if TYPE_CHECKING:
@@ -386,7 +386,7 @@ def _address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-def set_mask(library: Library, context: Context, mask: int) -> None:
+def set_mask(library: RknnLibrary, context: Context, mask: int) -> None:
     """Tie a context to cores; a chip without a choice has only one way."""
     try:
         code = library.rknn_set_core_mask(context.handle, mask)

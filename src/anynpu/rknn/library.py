@@ -27,15 +27,15 @@ from ..errors import (
 from ..vendors.devices import DeviceChoice
 from ..vendors.libraries import Meanings, OpenLibraries
 from .constants import Code
-from .interface import Library
+from .interface import RknnLibrary
 from .software.library import SoftwareLibrary
 from .table import VENDOR
 from .vendor import VendorLibrary
 
-__all__ = ["Library", "check", "open_library"]
+__all__ = ["RknnLibrary", "check", "open_library"]
 
 
-def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
+def open_library(device: str | DeviceChoice | RknnLibrary | None = None) -> RknnLibrary:
     """The library for *device* (see :mod:`anynpu.vendors.devices`); the same object for the same device, so contexts can share weights."""
     return _libraries.get(device)
 
@@ -48,7 +48,7 @@ def _vendor(path: str, reason: str) -> VendorLibrary:
     return VendorLibrary.find(path, reason=reason)
 
 
-_libraries: OpenLibraries[Library] = OpenLibraries(VENDOR, software=_software, vendor=_vendor)
+_libraries: OpenLibraries[RknnLibrary] = OpenLibraries(VENDOR, software=_software, vendor=_vendor)
 
 _CLASSES: dict[int, type[AnynpuError]] = {
     Code.RKNN_ERR_TIMEOUT: DeviceTimeout,
@@ -90,7 +90,7 @@ _TEXTS: dict[int, tuple[str, str]] = {
 _MEANINGS = Meanings(Code, _CLASSES, _TEXTS, unknown="the runtime returned a code without a meaning")
 
 
-def check(library: Library, call: str, code: int, *, cause: BaseException | None = None) -> None:
+def check(library: RknnLibrary, call: str, code: int, *, cause: BaseException | None = None) -> None:
     """Raise the error that *code* stands for; nothing for success.
 
     :param cause: what a function of a custom operator raised meanwhile

@@ -26,7 +26,7 @@ from ..tensor import DType
 from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
-from .library import Library, check, open_library
+from .library import RknnLibrary, check, open_library
 from .software.matmul_layouts import TYPES, from_blocks, to_blocks
 from .tensormemory import TensorMemory
 
@@ -43,7 +43,7 @@ _LAYOUTS = {
 _SCHEMES = {"layer": 0, "channel": 2, "group": 4}
 
 
-def _end(library: Library, handle: int, memories: list[TensorMemory]) -> None:
+def _end(library: RknnLibrary, handle: int, memories: list[TensorMemory]) -> None:
     for memory in memories:
         memory.close()
     library.rknn_matmul_destroy(handle)
@@ -75,7 +75,7 @@ class Matmul(Closeable):
         n: int,
         kind: str | rknn_matmul_type = "int8",
         *,
-        device: str | DeviceChoice | Library | None = None,
+        device: str | DeviceChoice | RknnLibrary | None = None,
         b_layout: Literal["normal", "native", "transposed"] = "normal",
         ac_layout: Literal["normal", "native"] = "normal",
         b_scales: Literal["layer", "channel", "group"] = "layer",

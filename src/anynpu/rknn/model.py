@@ -26,7 +26,7 @@ from ..vendors.devices import DeviceChoice
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
 from .info import TensorInfo
-from .library import Library
+from .library import RknnLibrary
 from .tensormemory import TensorMemory
 
 __all__ = ["RknnModel"]
@@ -54,7 +54,7 @@ class RknnModel(Closeable):
             raise
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, device: str | DeviceChoice | Library | None = None) -> RknnModel:
+    def load(cls, path: str | os.PathLike[str], *, device: str | DeviceChoice | RknnLibrary | None = None) -> RknnModel:
         """From a file."""
         return cls(Context(path, device=device))
 
@@ -64,7 +64,7 @@ class RknnModel(Closeable):
         return cls(Context(path, device=f"rknn:{os.fspath(library)}"))
 
     @classmethod
-    def from_bytes(cls, model: bytes | Model, *, device: str | DeviceChoice | Library | None = None) -> RknnModel:
+    def from_bytes(cls, model: bytes | Model, *, device: str | DeviceChoice | RknnLibrary | None = None) -> RknnModel:
         """From the bytes of a file, or from a model that was compiled just now."""
         return cls(Context(model, device=device))
 

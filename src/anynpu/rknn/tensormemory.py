@@ -12,7 +12,7 @@ from .._rknn import ffi
 from ..errors import DeviceClosed, DeviceMemoryError
 from ..lifetime import Closeable, at_end
 from .constants import rknn_mem_sync_mode
-from .library import Library, check
+from .library import RknnLibrary, check
 
 __all__ = ["TensorMemory"]
 
@@ -23,7 +23,7 @@ _MODES = {
 }
 
 
-def _destroy(library: Library, handle: int, pointer: Any) -> None:
+def _destroy(library: RknnLibrary, handle: int, pointer: Any) -> None:
     library.rknn_destroy_mem(handle, pointer)
 
 
@@ -35,7 +35,7 @@ class TensorMemory(Closeable):
     :ivar keep: what must live as long as the memory does, such as the array that it was made from
     """
 
-    def __init__(self, library: Library, handle: int, pointer: Any, call: str, keep: object = None) -> None:
+    def __init__(self, library: RknnLibrary, handle: int, pointer: Any, call: str, keep: object = None) -> None:
         if pointer == ffi.NULL:
             failure = library.last_error()
             if failure is not None and failure.call == call:

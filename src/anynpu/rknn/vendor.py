@@ -10,7 +10,7 @@ from pathlib import Path
 from .._rknn import ffi
 from ..errors import DeviceUnavailable
 from ..vendors.libraries import LoadedLibrary, find_library
-from .interface import Library, functions
+from .interface import RknnLibrary, functions
 from .table import VENDOR
 
 __all__ = ["VendorLibrary", "read_version"]
@@ -22,7 +22,7 @@ OLDEST = (1, 3, 0)
 _VERSION = re.compile(rb"librknnm?rt version: (\d+)\.(\d+)\.(\d+)")
 
 
-class VendorLibrary(LoadedLibrary, Library):
+class VendorLibrary(LoadedLibrary, RknnLibrary):
     """A library that was loaded at run time. A function that it lacks raises :class:`UnsupportedCall` when it is called.
 
     :param path: file, or a name that the system's loader finds

@@ -11,18 +11,13 @@ Under ``anynpu exec`` programs find it as ``rknn.api``.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..names import lazy_names
 
 if TYPE_CHECKING:
     from .toolkit import RKNN
 
 __all__ = ["RKNN"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'anynpu.rknn_toolkit' has no attribute {name!r}")
-    value = getattr(importlib.import_module(".toolkit", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, {"toolkit": __all__})

@@ -9,8 +9,9 @@ On the command line: ``anynpu serve yolo.rknn``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..names import lazy_names
 from .options import ServeOptions
 
 if TYPE_CHECKING:
@@ -18,11 +19,4 @@ if TYPE_CHECKING:
 
 __all__ = ["ServeOptions", "Server"]
 
-
-def __getattr__(name: str) -> Any:
-    """The server is loaded at first use: its options are enough for help texts."""
-    if name == "Server":
-        from .server import Server
-
-        return Server
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"server": ("Server",)})

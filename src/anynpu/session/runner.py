@@ -6,7 +6,7 @@ waits.
 * A synchronous request that finds a lane free runs in its caller's thread. Otherwise it waits, and the lane is handed to that thread.
 * An asynchronous request is run by a worker. A worker that finishes takes the next request of its group with the same lane.
 * User code (callbacks, functions attached to futures) runs in a thread that has no lane, one piece at a time. It may use the session.
-* Workers run synchronous requests too if the lane has yet to be opened, and where there is a watchdog: the thread that hangs in the
+* SessionWorkers run synchronous requests too if the lane has yet to be opened, and where there is a watchdog: the thread that hangs in the
   device must not be the caller's.
 
 An interrupt (Ctrl-C) may come between any two steps of the main thread, in the middle of an event too. The call that it ends then has a
@@ -32,7 +32,7 @@ from .pacing import Pacer
 from .request import BLOCKED, CALLER, DONE, NOBODY, RUNNING, WORKER, Request, complete, let_go
 from .statistics import Recorder
 from .timekeeper import Timekeeper
-from .workers import Workers
+from .workers import SessionWorkers
 
 __all__ = ["Runner"]
 
@@ -67,7 +67,7 @@ class Runner:
         self._watchdog = watchdog
         self._lost_threads: set[int] = set()
         self._forked = self._backend_closed = False
-        self._workers = Workers(name)
+        self._workers = SessionWorkers(name)
         self._timekeeper = Timekeeper(self._expired, self._find_hung, watchdog)
 
     def open(self, at_once: bool) -> None:

@@ -16,14 +16,14 @@ from collections.abc import Callable, Collection
 
 from .request import let_go
 
-__all__ = ["Workers"]
+__all__ = ["SessionWorkers"]
 
 JOIN_SECONDS = 10.0
 """How long the end of a session waits for threads that have nothing to do any more."""
 
 
 class _Worker(threading.Thread):
-    def __init__(self, workers: Workers, name: str, work: Callable[[], None]) -> None:
+    def __init__(self, workers: SessionWorkers, name: str, work: Callable[[], None]) -> None:
         super().__init__(name=name, daemon=True)
         self._workers = workers
         self.wake = threading.Lock()
@@ -48,7 +48,7 @@ class _Worker(threading.Thread):
             self.wake.acquire()
 
 
-class Workers:
+class SessionWorkers:
     """The threads of one session."""
 
     def __init__(self, name: str) -> None:

@@ -12,8 +12,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..names import lazy_names
 
 if TYPE_CHECKING:
     from .awnn import (
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from .backend import VipBackend, open_backend
     from .buffer import Buffer
     from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
-    from .info import HardwareInfo, Profile, TensorInfo
-    from .library import Library, check, open_library
+    from .info import HardwareInfo, NetworkProfile, TensorInfo
+    from .library import VipLibrary, check, open_library
     from .network import Network, query_hardware
     from .software.library import SoftwareLibrary
     from .vendor import VendorLibrary
@@ -41,9 +42,9 @@ __all__ = [
     "Awnn",
     "Buffer",
     "HardwareInfo",
-    "Library",
+    "VipLibrary",
     "Network",
-    "Profile",
+    "NetworkProfile",
     "SoftwareLibrary",
     "TensorInfo",
     "VendorLibrary",
@@ -94,11 +95,11 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "info": (
         "HardwareInfo",
-        "Profile",
+        "NetworkProfile",
         "TensorInfo",
     ),
     "library": (
-        "Library",
+        "VipLibrary",
         "check",
         "open_library",
     ),
@@ -109,15 +110,8 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "software.library": ("SoftwareLibrary",),
     "vendor": ("VendorLibrary",),
 }
-_HOMES = {name: module for module, names in _MODULES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'anynpu.vip' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(__name__, _MODULES, {"Library": "VipLibrary", "Profile": "NetworkProfile"})
 
 
 def __dir__() -> list[str]:

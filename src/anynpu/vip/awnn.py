@@ -33,7 +33,7 @@ from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .info import TensorInfo
-from .library import Library, check, open_library
+from .library import VipLibrary, check, open_library
 from .network import Network
 
 __all__ = [
@@ -52,7 +52,7 @@ __all__ = [
 Bytes = bytes | bytearray | memoryview | Array
 
 _lock = threading.Lock()
-_libraries: list[Library] = []
+_libraries: list[VipLibrary] = []
 """What each :func:`awnn_init` opened, for the :func:`awnn_uninit` that belongs to it; under the lock."""
 
 
@@ -65,7 +65,7 @@ class Awnn(Closeable):
     Threads: runs of one context take turns, as in the vendor's source; everything else is for one thread at a time.
     """
 
-    def __init__(self, model: str | os.PathLike[str], *, device: str | DeviceChoice | Library | None = None) -> None:
+    def __init__(self, model: str | os.PathLike[str], *, device: str | DeviceChoice | VipLibrary | None = None) -> None:
         self.network = Network(model, device=device)
         self._run_lock = threading.Lock()
         self._given: list[Array] = []
@@ -168,7 +168,7 @@ def _lines(elements: Array) -> str:
     return "".join(f"{int(number)}\n" for number in elements)
 
 
-def awnn_init(mem_size: int = 0, *, device: str | DeviceChoice | Library | None = None) -> None:
+def awnn_init(mem_size: int = 0, *, device: str | DeviceChoice | VipLibrary | None = None) -> None:
     """Start the driver. Contexts are made on *device*.
 
     :param mem_size: on V85x, the bytes of memory that the driver may use for everything

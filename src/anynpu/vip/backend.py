@@ -52,7 +52,7 @@ from .constants import (
     vip_network_property_e,
 )
 from .info import TensorInfo
-from .interface import Library
+from .interface import VipLibrary
 from .library import check, open_library
 from .network import Network
 from .table import VENDOR
@@ -67,7 +67,7 @@ _INVALIDATE = int(vip_buffer_operation_type_e.VIP_BUFFER_OPER_TYPE_INVALIDATE)
 def open_backend(
     model: str | PathLike[str] | bytes,
     options: SessionOptions,
-    device: str | Library | None = None,
+    device: str | VipLibrary | None = None,
     weights_from: object = None,
 ) -> VipBackend:
     """The backend of a session for *model*."""
@@ -86,9 +86,11 @@ class VipBackend(Lender[Network]):
     """One model on one VIPLite device."""
 
     provider = VENDOR.providers[0]
-    library: Library
+    library: VipLibrary
 
-    def __init__(self, model: str | PathLike[str] | bytes, device: str | Library | None, weights_from: VipBackend | None) -> None:
+    def __init__(
+        self, model: str | PathLike[str] | bytes, device: str | VipLibrary | None, weights_from: VipBackend | None
+    ) -> None:
         if device is None and weights_from is not None:
             device = weights_from.library
         super().__init__(weights_from)
@@ -178,7 +180,7 @@ class VipBackend(Lender[Network]):
 class VipMemory:
     """A buffer, for OrtValues."""
 
-    def __init__(self, library: Library, buffer: Buffer, *, offset: int = 0, fd: int | None = None) -> None:
+    def __init__(self, library: VipLibrary, buffer: Buffer, *, offset: int = 0, fd: int | None = None) -> None:
         self.buffer = buffer
         self._library = library
         self._offset = offset

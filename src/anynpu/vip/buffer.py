@@ -13,7 +13,7 @@ from ..errors import DeviceClosed, DeviceMemoryError, ParameterError
 from ..lifetime import Closeable, at_end
 from .constants import vip_buffer_memory_type_e, vip_buffer_operation_type_e, vip_buffer_quantize_format_e
 from .info import TensorInfo
-from .library import Library, check
+from .library import VipLibrary, check
 
 __all__ = ["Buffer", "create_params"]
 
@@ -36,7 +36,7 @@ def create_params(info: TensorInfo, memory_type: int = vip_buffer_memory_type_e.
     return params
 
 
-def _destroy(library: Library, handle: Any) -> None:
+def _destroy(library: VipLibrary, handle: Any) -> None:
     library.vip_destroy_buffer(handle)
     library.vip_destroy()
 
@@ -50,7 +50,7 @@ class Buffer(Closeable):
     :ivar keep: what must live as long as the buffer does, such as the array that it was made from
     """
 
-    def __init__(self, library: Library, info: TensorInfo, call: str, *arguments: Any, keep: object = None) -> None:
+    def __init__(self, library: VipLibrary, info: TensorInfo, call: str, *arguments: Any, keep: object = None) -> None:
         self.info = info
         self.keep = keep
         self._library = library
@@ -65,13 +65,13 @@ class Buffer(Closeable):
         self._finalizer = at_end(self, _destroy, library, self._handle)
 
     @classmethod
-    def allocate(cls, library: Library, info: TensorInfo, *, cached: bool = False) -> Buffer:
+    def allocate(cls, library: VipLibrary, info: TensorInfo, *, cached: bool = False) -> Buffer:
         """New memory: of the device, or of the process, which the CPU caches."""
         call = "vip_create_buffer_cache" if cached else "vip_create_buffer"
         return cls(library, info, call, create_params(info), ffi.sizeof("vip_buffer_create_params_t"))
 
     @classmethod
-    def from_array(cls, library: Library, info: TensorInfo, array: npt.NDArray[Any]) -> Buffer:
+    def from_array(cls, library: VipLibrary, info: TensorInfo, array: npt.NDArray[Any]) -> Buffer:
         """The memory of an array itself, whose address and size must be multiples of 64."""
         if not array.flags.c_contiguous or not array.flags.writeable:
             raise ParameterError(
@@ -82,14 +82,14 @@ class Buffer(Closeable):
         return cls(library, info, "vip_create_buffer_from_handle", params, pointer, array.nbytes, keep=array)
 
     @classmethod
-    def from_fd(cls, library: Library, info: TensorInfo, fd: int, size: int | None = None) -> Buffer:
+    def from_fd(cls, library: VipLibrary, info: TensorInfo, fd: int, size: int | None = None) -> Buffer:
         """Memory that somebody else allocated and shares by descriptor; its size must be a multiple of 64."""
         params = create_params(info, vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_DMA_BUF)
         whole = -(-info.nbytes // ALIGNMENT) * ALIGNMENT if size is None else size
         return cls(library, info, "vip_create_buffer_from_fd", params, fd, whole)
 
     @classmethod
-    def from_physical(cls, library: Library, info: TensorInfo, pieces: list[tuple[int, int]]) -> Buffer:
+    def from_physical(cls, library: VipLibrary, info: TensorInfo, pieces: list[tuple[int, int]]) -> Buffer:
         """Memory by physical address and size, in one piece or in several."""
         params = create_params(info)
         addresses = ffi.new("vip_address_t[]", [address for address, _ in pieces])

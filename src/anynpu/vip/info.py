@@ -15,10 +15,10 @@ from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, Ten
 from ..types import Array
 from .attributes import DTYPE_OF, buffer_bytes
 from .constants import vip_buffer_format_e, vip_buffer_property_e, vip_buffer_quantize_format_e
-from .interface import Library
+from .interface import VipLibrary
 from .library import check
 
-__all__ = ["HardwareInfo", "Profile", "TensorInfo", "read_info"]
+__all__ = ["HardwareInfo", "NetworkProfile", "TensorInfo", "read_info"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class HardwareInfo:
 
 
 @dataclass(frozen=True)
-class Profile:
+class NetworkProfile:
     """The last run: microseconds and cycles of the NPU."""
 
     microseconds: int
@@ -129,7 +129,7 @@ class TensorInfo:
         return convert(codes, spec, TensorSpec(self.name, self.shape, DType.FLOAT32, spec.layout))
 
 
-def read_info(library: Library, network: Any, index: int, *, is_input: bool) -> TensorInfo:
+def read_info(library: VipLibrary, network: Any, index: int, *, is_input: bool) -> TensorInfo:
     """Ask a library about an input or output."""
     call = "vip_query_input" if is_input else "vip_query_output"
     ask = getattr(library, call)

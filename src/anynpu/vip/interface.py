@@ -11,7 +11,7 @@ from ..vendors import libraries
 from ..vendors.libraries import CallFailure
 from .generations import Generation
 
-__all__ = ["CallFailure", "Library", "bindings", "functions"]
+__all__ = ["CallFailure", "VipLibrary", "bindings", "functions"]
 
 
 def bindings() -> tuple[Any, Any]:
@@ -25,7 +25,7 @@ def functions() -> tuple[str, ...]:
     return libraries.functions_of(lib, "vip_")
 
 
-class Library(libraries.Library):
+class VipLibrary(libraries.Library):
     """The base of library objects. Each has an attribute for every name of :func:`functions`, which is called as the C function
     is: with pointers of ``anynpu._vip.ffi`` and numbers, in the order of ``abi.h``."""
 

@@ -31,15 +31,15 @@ from ..errors import (
 from ..vendors.devices import DeviceChoice
 from ..vendors.libraries import Meanings, OpenLibraries
 from .constants import vip_status_e
-from .interface import Library
+from .interface import VipLibrary
 from .software.library import SoftwareLibrary
 from .table import VENDOR
 from .vendor import VendorLibrary
 
-__all__ = ["Library", "check", "open_library"]
+__all__ = ["VipLibrary", "check", "open_library"]
 
 
-def open_library(device: str | DeviceChoice | Library | None = None) -> Library:
+def open_library(device: str | DeviceChoice | VipLibrary | None = None) -> VipLibrary:
     """The library for *device* (see :mod:`anynpu.vendors.devices`); the same object for the same device, so networks can share
     weights."""
     return _libraries.get(device)
@@ -53,7 +53,7 @@ def _vendor(path: str, reason: str) -> VendorLibrary:
     return VendorLibrary.find(path, reason=reason)
 
 
-_libraries: OpenLibraries[Library] = OpenLibraries(VENDOR, software=_software, vendor=_vendor)
+_libraries: OpenLibraries[VipLibrary] = OpenLibraries(VENDOR, software=_software, vendor=_vendor)
 
 _CLASSES: dict[int, type[AnynpuError]] = {
     vip_status_e.VIP_ERROR_TIMEOUT: DeviceTimeout,
@@ -96,7 +96,7 @@ _TEXTS: dict[int, tuple[str, str]] = {
 _MEANINGS = Meanings(vip_status_e, _CLASSES, _TEXTS, unknown="the driver returned a status without a meaning")
 
 
-def check(library: Library, call: str, status: int) -> None:
+def check(library: VipLibrary, call: str, status: int) -> None:
     """Raise the error that *status* stands for; nothing for success."""
     if status == 0:
         return

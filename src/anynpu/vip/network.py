@@ -29,8 +29,8 @@ from .constants import (
     vip_network_property_e,
     vip_query_hardware_property_e,
 )
-from .info import HardwareInfo, Profile, TensorInfo, read_info
-from .library import Library, check, open_library
+from .info import HardwareInfo, NetworkProfile, TensorInfo, read_info
+from .library import VipLibrary, check, open_library
 from .preflight import check_target
 
 __all__ = ["Network", "query_hardware"]
@@ -38,7 +38,7 @@ __all__ = ["Network", "query_hardware"]
 Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array
 
 
-def query_hardware(library: Library) -> HardwareInfo:
+def query_hardware(library: VipLibrary) -> HardwareInfo:
     """``vip_query_hardware``, between ``vip_init`` and ``vip_destroy``."""
 
     def ask(property: vip_query_hardware_property_e, count: int = 1) -> list[int]:
@@ -51,7 +51,7 @@ def query_hardware(library: Library) -> HardwareInfo:
     return HardwareInfo(ask(vip_query_hardware_property_e.VIP_QUERY_HW_PROP_CID)[0], devices, tuple(cores))
 
 
-def _destroy(library: Library, handle: Any) -> None:
+def _destroy(library: VipLibrary, handle: Any) -> None:
     library.vip_finish_network(handle)
     library.vip_destroy_network(handle)
     library.vip_destroy()
@@ -71,13 +71,13 @@ class Network(Closeable):
     Threads: a network does one thing at a time; give each thread its own with :meth:`duplicate`.
     """
 
-    library: Library
+    library: VipLibrary
 
     def __init__(
         self,
         model: str | os.PathLike[str] | bytes | Model,
         *,
-        device: str | DeviceChoice | Library | None = None,
+        device: str | DeviceChoice | VipLibrary | None = None,
         priority: int | None = None,
         timeout: float | None = None,
         core: int | None = None,
@@ -115,7 +115,7 @@ class Network(Closeable):
 
     @classmethod
     def _of(
-        cls, library: Library, handle: Any, source: Network, configuration: tuple[int | None, float | None, int | None]
+        cls, library: VipLibrary, handle: Any, source: Network, configuration: tuple[int | None, float | None, int | None]
     ) -> Network:
         network = cls.__new__(cls)
         network._adopt(library, handle, source)
@@ -127,7 +127,7 @@ class Network(Closeable):
             raise
         return network
 
-    def _adopt(self, library: Library, handle: Any, source: Network | None) -> None:
+    def _adopt(self, library: VipLibrary, handle: Any, source: Network | None) -> None:
         self.library = library
         self._handle = handle
         self._source = source  # a duplicate must not outlive what it was made from
@@ -188,11 +188,11 @@ class Network(Closeable):
         return query_hardware(self.library)
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> NetworkProfile:
         """The time of the last run on the device."""
         value = ffi.new("vip_inference_profile_t *")
         self._query(vip_network_property_e.VIP_NETWORK_PROP_PROFILING, value)
-        return Profile(value.inference_time, value.total_cycle)
+        return NetworkProfile(value.inference_time, value.total_cycle)
 
     # what it does
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import ParameterError
 
-__all__ = ["MAX_TASKS", "Task", "read_sample"]
+__all__ = ["MAX_TASKS", "SampleEntry", "read_sample"]
 
 MAX_TASKS = 128
 _MAX_LINE_LENGTH = 254
@@ -20,7 +20,7 @@ _SECTIONS = ("[network]", "[input]", "[golden]", "[output]")
 
 
 @dataclass
-class Task:
+class SampleEntry:
     """One network, and the files of its inputs and outputs, as the sample names them."""
 
     network: str = ""
@@ -29,14 +29,14 @@ class Task:
     outputs: list[str] = field(default_factory=list)
 
 
-def read_sample(path: str | Path) -> list[Task]:
+def read_sample(path: str | Path) -> list[SampleEntry]:
     """The tasks of a file."""
     source = Path(path)
     try:
         text = source.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ParameterError(f"{source} cannot be read: {error.strerror or error}", hint="name a sample.txt with -s") from error
-    tasks: list[Task] = []
+    tasks: list[SampleEntry] = []
     section = ""
     for number, line in enumerate(text.splitlines(), 1):
         entry = line.strip()
@@ -47,7 +47,7 @@ def read_sample(path: str | Path) -> list[Task]:
         if entry in _SECTIONS:
             section = entry
             if section == "[network]":
-                tasks.append(Task())
+                tasks.append(SampleEntry())
             continue
         if entry.startswith("[") and entry.endswith("]"):
             raise _wrong(source, number, f"there is no section {entry}")
@@ -64,7 +64,7 @@ def read_sample(path: str | Path) -> list[Task]:
     return tasks
 
 
-def _add(task: Task, section: str, entry: str, source: Path, number: int) -> None:
+def _add(task: SampleEntry, section: str, entry: str, source: Path, number: int) -> None:
     if section == "[network]":
         if task.network:
             raise _wrong(source, number, "a second file for one [network]")

@@ -11,7 +11,7 @@ from .._vip import ffi
 from ..errors import DeviceUnavailable
 from ..vendors.libraries import LoadedLibrary, find_library
 from .generations import generation_of_version
-from .interface import Library, functions
+from .interface import VipLibrary, functions
 from .table import VENDOR
 
 __all__ = ["VendorLibrary"]
@@ -22,7 +22,7 @@ HELPERS = VENDOR.library_helpers
 path."""
 
 
-class VendorLibrary(LoadedLibrary, Library):
+class VendorLibrary(LoadedLibrary, VipLibrary):
     """A library that was loaded at run time. A function that it lacks raises :class:`UnsupportedCall` when it is called.
 
     :param path: file, or a name that the system's loader finds

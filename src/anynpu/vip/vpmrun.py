@@ -25,9 +25,9 @@ from ..vendors.devices import DeviceChoice
 from .awnn import to_float
 from .constants import vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
 from .info import TensorInfo
-from .library import Library, check, open_library
+from .library import VipLibrary, check, open_library
 from .network import Network, query_hardware
-from .sample import Task, read_sample
+from .sample import SampleEntry, read_sample
 
 __all__ = ["VpmOptions", "vpm_run"]
 
@@ -62,7 +62,7 @@ class VpmOptions:
 class _Prepared:
     """A task whose network is in memory."""
 
-    def __init__(self, index: int, task: Task, network: Network) -> None:
+    def __init__(self, index: int, task: SampleEntry, network: Network) -> None:
         self.index = index
         self.task = task
         self.network = network
@@ -70,7 +70,7 @@ class _Prepared:
         self.profiles: list[tuple[int, int]] = []
 
 
-def vpm_run(options: VpmOptions, write: Write, *, device: str | DeviceChoice | Library | None = None) -> int:
+def vpm_run(options: VpmOptions, write: Write, *, device: str | DeviceChoice | VipLibrary | None = None) -> int:
     """Run, and give the number that the tool ends with: 0, -1 (a file or a result is wrong), -2 (a run failed), -15 (it was
     cancelled).
 
@@ -88,7 +88,7 @@ def vpm_run(options: VpmOptions, write: Write, *, device: str | DeviceChoice | L
     return ret
 
 
-def _run(options: VpmOptions, write: Write, device: str | DeviceChoice | Library | None) -> int:
+def _run(options: VpmOptions, write: Write, device: str | DeviceChoice | VipLibrary | None) -> int:
     write(f"loop_count={options.loops}, device_id={options.device}, file_name={options.sample} bypass={int(options.bypass)}")
     library = open_library(device)
     write(f"init vip lite, driver version=0x{library.vip_get_version():08x}...")
@@ -107,7 +107,7 @@ def _run(options: VpmOptions, write: Write, device: str | DeviceChoice | Library
         library.vip_destroy()
 
 
-def _run_tasks(options: VpmOptions, write: Write, library: Library) -> int:
+def _run_tasks(options: VpmOptions, write: Write, library: VipLibrary) -> int:
     tasks = read_sample(options.sample)
     write(f"config file read network count={len(tasks)}")
     write(f"init test resources, task_count: {len(tasks)} ...")
@@ -126,7 +126,7 @@ def _run_tasks(options: VpmOptions, write: Write, library: Library) -> int:
     return ret
 
 
-def _prepare(index: int, task: Task, options: VpmOptions, write: Write, library: Library) -> _Prepared:
+def _prepare(index: int, task: SampleEntry, options: VpmOptions, write: Write, library: VipLibrary) -> _Prepared:
     write(f"task i={index}, binary name: {task.network}")
     write(f"nbg name={task.network}")
     start = time.perf_counter()
@@ -159,7 +159,7 @@ def _prepare(index: int, task: Task, options: VpmOptions, write: Write, library:
         raise
 
 
-def _configure(network: Network, options: VpmOptions, library: Library) -> None:
+def _configure(network: Network, options: VpmOptions, library: VipLibrary) -> None:
     properties = vip_network_property_e
     network.set_property(properties.VIP_NETWORK_PROP_SET_DEVICE_ID, ffi.new("uint32_t *", options.device))
     if options.timeout_ms:
@@ -213,7 +213,7 @@ def _load_input(network: Network, info: TensorInfo, name: str, write: Write) -> 
     buffer.flush()
 
 
-def _say_what_is_not_checked(options: VpmOptions, tasks: list[Task], write: Write) -> None:
+def _say_what_is_not_checked(options: VpmOptions, tasks: list[SampleEntry], write: Write) -> None:
     wanted = options.show_top5 or options.save_text or any(task.goldens or task.outputs for task in tasks)
     if options.bypass and wanted:
         write("bypass=1: outputs are neither compared, saved nor shown; use -b 0")

@@ -18,7 +18,7 @@ from anynpu.serve import ServeOptions
 from anynpu.serve.admission import Admission, Announcement
 from anynpu.serve.cluster.balance import LeastWork
 from anynpu.serve.cluster.board import Board
-from anynpu.serve.cluster.messages import Refusal
+from anynpu.serve.cluster.messages import BoardRefusal
 from anynpu.serve.cluster.models import ClusterModels
 from anynpu.serve.cluster.routing import Pool
 from anynpu.serve.faces import IndexEntry
@@ -220,7 +220,7 @@ class FakeHandle:
         self.pool = pool
         self.work: LeastWork[str] = LeastWork(chance=lambda: 0.0)
 
-    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | Refusal:
+    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | BoardRefusal:
         while not self.pool.places:
             await self.pool.arrived.wait()
         place = self.work.ranked(list(self.pool.places.values()), lambda each: each.identity, avoid)[0]

@@ -25,7 +25,7 @@ from anynpu.errors import (
 )
 from anynpu.serve import ServeOptions
 from anynpu.serve.cluster.board import Board
-from anynpu.serve.cluster.messages import Order, Refusal
+from anynpu.serve.cluster.messages import BoardRefusal, Order
 from anynpu.serve.cluster.plan import PoolPlan, parse_pools
 from anynpu.serve.model import InferAnswer, InferRequest
 
@@ -67,7 +67,7 @@ def test_a_board_obeys_and_gives_back_what_it_had(tmp_path: Path) -> None:
         board = await started(tmp_path, device)
         assert await board.obey({"net": Order(2, load=False)}) == {}
         refused = await board.infer(request())
-        assert isinstance(refused, Refusal)
+        assert isinstance(refused, BoardRefusal)
         assert isinstance(refused.error, ModelUnavailableError)
         assert await board.obey({"net": Order(1, load=True)}) == {}  # older than what it has done
         assert [entry.state for entry in (await board.report({})).index] == ["UNAVAILABLE"]
@@ -100,7 +100,7 @@ async def test_a_board_is_ill_when_as_many_runs_as_it_has_cores_did_not_come_bac
     place.model().failure = DeviceHungError("the core did not answer")
     for _ in range(2):
         place.board.check_health()
-        assert isinstance(await place.board.infer(ask()), Refusal)
+        assert isinstance(await place.board.infer(ask()), BoardRefusal)
     with pytest.raises(DeviceUnavailable, match="the last 2 runs on a did not come back"):
         place.board.check_health()
 
@@ -120,7 +120,7 @@ async def test_requests_that_are_wrong_do_not_make_a_board_ill() -> None:
     place = (await pool_of("a", cores=1)).places["a"]
     place.model().failure = ShapeError("the shape is wrong")
     for _ in range(3):
-        assert isinstance(await place.board.infer(ask()), Refusal)
+        assert isinstance(await place.board.infer(ask()), BoardRefusal)
     place.board.check_health()
 
 
@@ -135,7 +135,7 @@ async def test_requests_that_are_wrong_do_not_make_a_board_ill() -> None:
     ],
 )
 def test_a_refusal_says_the_same_on_the_other_machine(error: AnynpuError) -> None:
-    there = pickle.loads(pickle.dumps(Refusal("a", error))).error
+    there = pickle.loads(pickle.dumps(BoardRefusal("a", error))).error
     assert type(there) is type(error)
     assert (str(there), vars(there)) == (str(error), vars(error))
 

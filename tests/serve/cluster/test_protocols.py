@@ -20,7 +20,7 @@ import anynpu
 from anynpu.errors import BoardLostError
 from anynpu.serve import ServeOptions, Server
 from anynpu.serve.cluster.board import Board
-from anynpu.serve.cluster.messages import Refusal
+from anynpu.serve.cluster.messages import BoardRefusal
 from anynpu.serve.cluster.models import ClusterModels
 from anynpu.serve.cluster.routing import Pool
 from anynpu.serve.model import InferAnswer, InferRequest
@@ -46,7 +46,7 @@ class LocalBoards:
             await board.start()
             self.boards.append(board)
 
-    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | Refusal:
+    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | BoardRefusal:
         for board in self.boards:
             if board.identity != avoid:
                 return await board.infer(request)

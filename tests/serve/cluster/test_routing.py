@@ -21,14 +21,14 @@ from anynpu.errors import (
     SubmitTimeout,
     UnknownModelError,
 )
-from anynpu.serve.cluster.messages import BoardReport, Refusal
+from anynpu.serve.cluster.messages import BoardRefusal, BoardReport
 from anynpu.serve.cluster.routing import Pool, route
 from anynpu.serve.failures import failure_of
 from anynpu.serve.model import InferAnswer, InferRequest
 
 from .virtual_time import in_virtual_time, now
 
-Reply = InferAnswer | Refusal | AnynpuError
+Reply = InferAnswer | BoardRefusal | AnynpuError
 Behaviour = Callable[[InferRequest, str], Awaitable[Reply]]
 
 ANSWER = InferAnswer("net", "1", "", {})
@@ -44,11 +44,11 @@ class ScriptedBoards:
         self.avoided: list[str] = []
         self.timeouts: list[float | None] = []
 
-    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | Refusal:
+    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | BoardRefusal:
         self.avoided.append(avoid)
         self.timeouts.append(request.timeout)
         reply = self.replies.pop(0)
-        if not isinstance(reply, InferAnswer | Refusal | AnynpuError):
+        if not isinstance(reply, InferAnswer | BoardRefusal | AnynpuError):
             reply = await reply(request, avoid)
         if isinstance(reply, AnynpuError):
             raise reply
@@ -96,27 +96,29 @@ def test_the_pool_with_the_least_work_for_each_board_is_asked() -> None:
     ],
 )
 def test_what_a_board_refuses_another_is_asked_once(error: AnynpuError) -> None:
-    boards = ScriptedBoards("all", Refusal("a", error), ANSWER)
+    boards = ScriptedBoards("all", BoardRefusal("a", error), ANSWER)
     assert run(pool(boards, "a", "b")) is ANSWER
     assert boards.avoided == ["", "a"]
 
 
 def test_the_client_is_told_when_two_boards_have_refused() -> None:
-    boards = ScriptedBoards("all", Refusal("a", OverloadedError("full")), Refusal("b", OverloadedError("full as well")), ANSWER)
+    boards = ScriptedBoards(
+        "all", BoardRefusal("a", OverloadedError("full")), BoardRefusal("b", OverloadedError("full as well")), ANSWER
+    )
     with pytest.raises(OverloadedError, match="full as well"):
         run(pool(boards, "a", "b", "c"))
     assert boards.avoided == ["", "a"]
 
 
 def test_a_single_board_that_refuses_is_not_asked_again() -> None:
-    boards = ScriptedBoards("all", Refusal("a", OverloadedError("full", retry_after=0.3)), ANSWER)
+    boards = ScriptedBoards("all", BoardRefusal("a", OverloadedError("full", retry_after=0.3)), ANSWER)
     with pytest.raises(OverloadedError) as caught:
         run(pool(boards, "a"))
     assert caught.value.retry_after == 0.3
 
 
 def test_another_pool_comes_before_the_pool_that_refused() -> None:
-    first, second = ScriptedBoards("first", Refusal("a", OverloadedError("full"))), ScriptedBoards("second", ANSWER)
+    first, second = ScriptedBoards("first", BoardRefusal("a", OverloadedError("full"))), ScriptedBoards("second", ANSWER)
     occupied = pool(second, "c")
     occupied.inside = 3
     assert run(pool(first, "a", "b"), occupied) is ANSWER
@@ -125,7 +127,7 @@ def test_another_pool_comes_before_the_pool_that_refused() -> None:
 
 @pytest.mark.parametrize("error", [ShapeError("shape"), FeedNameError("name"), DeviceTimeout("late")])
 def test_what_is_wrong_everywhere_is_not_tried_again(error: AnynpuError) -> None:
-    boards = ScriptedBoards("all", Refusal("a", error), ANSWER)
+    boards = ScriptedBoards("all", BoardRefusal("a", error), ANSWER)
     with pytest.raises(type(error)):
         run(pool(boards, "a", "b"))
     assert len(boards.avoided) == 1
@@ -176,7 +178,7 @@ def test_the_second_try_has_what_is_left_of_the_deadline() -> None:
 def test_no_second_try_after_the_deadline() -> None:
     async def slowly(request: InferRequest, avoid: str) -> Reply:
         await asyncio.sleep(0.2)
-        return Refusal("a", OverloadedError("full"))
+        return BoardRefusal("a", OverloadedError("full"))
 
     boards = ScriptedBoards("all", slowly, ANSWER)
     with pytest.raises(OverloadedError):

@@ -13,7 +13,7 @@ from ..helpers.console import plain_table, results
 __all__ = ["command"]
 
 
-class Library(str, enum.Enum):
+class LibraryName(str, enum.Enum):
     """A drop-in library, as the linker names it."""
 
     RKNNRT = "rknnrt"
@@ -25,7 +25,7 @@ def command(
     include: Annotated[bool, typer.Option("--include", help="Print the folder with the headers.")] = False,
     cflags: Annotated[bool, typer.Option("--cflags", help="Print what to compile with.")] = False,
     libs: Annotated[bool, typer.Option("--libs", help="Print what to link with.")] = False,
-    library: Annotated[Library, typer.Option("--library", "-l", help="Which library to link with.")] = Library.RKNNRT,
+    library: Annotated[LibraryName, typer.Option("--library", "-l", help="Which library to link with.")] = LibraryName.RKNNRT,
 ) -> None:
     """Show where the drop-in libraries and their headers are.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 from ...errors import DeviceError, ModelFormatError
 from ...modelfile.float_rules import check_float
-from ...modelfile.operator_rules import Refusal
+from ...modelfile.operator_rules import RuleBroken
 from ...program import Custom, Float, FloatStretch, Layer, Program
 from ...types import Array
 from ..control import RunControl
@@ -129,7 +129,7 @@ def checked_stretches(program: Program) -> tuple[FloatStretch, ...]:
             inputs = {name: program.tensors[name] for name in layer.inputs}
             try:
                 check_float(layer.op, inputs, program.tensors, layer.outputs, contents=True)
-            except Refusal as refusal:
+            except RuleBroken as refusal:
                 raise ModelFormatError(f"layer '{layer.name}': {refusal}", hint="compile the model again") from None
     return program.float_stretches()
 

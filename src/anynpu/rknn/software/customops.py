@@ -105,7 +105,7 @@ class Operator:
                 ) from error
         return opencl().build(self.op_type, source.decode("utf-8", "replace"), _text(struct.cl_build_options), name)
 
-    def _invalid(self, what: str, hint: str) -> Refusal:
+    def _invalid(self, what: str, hint: str) -> Refusal[Code]:
         return Refusal(Code.RKNN_ERR_PARAM_INVALID, f"custom operator '{self.op_type}' {what}", hint)
 
 

@@ -74,7 +74,7 @@ class Handles:
         return objects
 
 
-def _unknown(handle: int, entry: object) -> Refusal:
+def _unknown(handle: int, entry: object) -> Refusal[Code]:
     if entry is None:
         return Refusal(
             Code.RKNN_ERR_CTX_INVALID,

@@ -26,7 +26,7 @@ from ...npu import Buffer, Device, RunControl
 from ...program import Model
 from ...vendors.libraries import Failures
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
-from ..interface import CallFailure, Library
+from ..interface import CallFailure, RknnLibrary
 from .context import ModelContext
 from .customops import CustomOperatorCalls
 from .frames import Frames
@@ -52,7 +52,7 @@ _WORKS_HERE = frozenset({"rknn_wait"})
 """Listed as unavailable on every chip by the vendor, and available here."""
 
 
-class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, Library):
+class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, RknnLibrary):
     """The RKNN runtime without a board.
 
     :param chip: the chip that it stands for; if not given, each model runs on the chip it was compiled for

@@ -325,5 +325,5 @@ def _check_pointers(**pointers: Any) -> None:
             raise _invalid(f"{name} is a null pointer", f"pass a pointer for {name}")
 
 
-def _invalid(text: str, hint: str) -> Refusal:
+def _invalid(text: str, hint: str) -> Refusal[Code]:
     return Refusal(Code.RKNN_ERR_PARAM_INVALID, text, hint)

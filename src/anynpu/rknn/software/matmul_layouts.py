@@ -260,5 +260,5 @@ def _described(types: tuple[DType, DType, DType]) -> str:
     return f"{a} x {b} -> {c}"
 
 
-def _invalid(text: str, hint: str) -> Refusal:
+def _invalid(text: str, hint: str) -> Refusal[Code]:
     return Refusal(Code.RKNN_ERR_PARAM_INVALID, text, hint)

@@ -270,5 +270,5 @@ def _product_of(left: Array, right: Array, over: Array | None = None) -> npt.NDA
     return result
 
 
-def _invalid(text: str, hint: str) -> Refusal:
+def _invalid(text: str, hint: str) -> Refusal[Code]:
     return Refusal(Code.RKNN_ERR_PARAM_INVALID, text, hint)

@@ -126,7 +126,7 @@ def _address(pointer: Any) -> int:
     return int(ffi.cast("uintptr_t", pointer))
 
 
-def _unknown(pointer: Any) -> Refusal:
+def _unknown(pointer: Any) -> Refusal[Code]:
     if pointer == ffi.NULL:
         return Refusal(Code.RKNN_ERR_PARAM_INVALID, "the memory is a null pointer", "pass what rknn_create_mem returned")
     return Refusal(

@@ -116,7 +116,7 @@ class OpenCl:
         return next((device for device in devices if device.type & self.cl.device_type.CPU), devices[0])
 
     @staticmethod
-    def _none() -> Refusal:
+    def _none() -> Refusal[Code]:
         return Refusal(
             Code.RKNN_ERR_DEVICE_UNAVAILABLE, "custom operators on the GPU: this machine has no OpenCL device", _INSTALL
         )

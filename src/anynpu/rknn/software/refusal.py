@@ -12,14 +12,10 @@ from ...errors import (
     ModelError,
     UnsupportedCall,
 )
-from ...vendors import libraries
+from ...vendors.libraries import Refusal
 from ..constants import Code
 
 __all__ = ["Refusal", "code_of"]
-
-
-class Refusal(libraries.Refusal[Code]):
-    """Ends a call of the interface with a code."""
 
 
 _CODES: tuple[tuple[type[AnynpuError], Code], ...] = (

@@ -23,7 +23,7 @@ from ...errors import AnynpuError, OptionError
 from ..model import InferAnswer, InferRequest
 from ..options import ServeOptions
 from .board import Board
-from .messages import BoardReport, Orders, Refusal
+from .messages import BoardRefusal, BoardReport, Orders
 from .plan import EVERY_BOARD, TRANSPORT, PoolPlan
 
 __all__ = ["BoardReplica", "application", "build"]
@@ -45,7 +45,7 @@ class BoardReplica:
         """Called by Ray before the first request: load all models."""
         await self._board.start()
 
-    async def infer(self, request: InferRequest, avoid: str = "") -> InferAnswer | Refusal:
+    async def infer(self, request: InferRequest, avoid: str = "") -> InferAnswer | BoardRefusal:
         """Run a request, or say why not."""
         return await self._board.infer(request)
 

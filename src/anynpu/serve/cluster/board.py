@@ -17,7 +17,7 @@ from ..faces import Models
 from ..model import InferAnswer, InferRequest, ServedModel
 from ..options import ServeOptions
 from ..repository import Repository
-from .messages import BoardReport, ModelReport, Orders, Refusal
+from .messages import BoardRefusal, BoardReport, ModelReport, Orders
 
 __all__ = ["Board"]
 
@@ -44,7 +44,7 @@ class Board:
         """Load everything."""
         await self._repository.load_all()
 
-    async def infer(self, request: InferRequest) -> InferAnswer | Refusal:
+    async def infer(self, request: InferRequest) -> InferAnswer | BoardRefusal:
         """Run a request, or say why not."""
         try:
             model = self._repository.get(request.model, request.version)
@@ -56,7 +56,7 @@ class Board:
         except AnynpuError as error:
             if isinstance(error, DeviceHungError):
                 self._hung += 1
-            return Refusal(self.identity, error)
+            return BoardRefusal(self.identity, error)
         self._hung = 0
         return answer
 

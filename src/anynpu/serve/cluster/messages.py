@@ -9,11 +9,11 @@ from ...protocol.messages import ModelDetails
 from ..faces import IndexEntry
 from ..model import ModelCounts, ModelFigures, TensorDescription
 
-__all__ = ["BoardReport", "ModelReport", "Order", "Orders", "Refusal"]
+__all__ = ["BoardReport", "ModelReport", "Order", "Orders", "BoardRefusal"]
 
 
 @dataclass(frozen=True)
-class Refusal:
+class BoardRefusal:
     """A board's no to a request: errors of ours travel as values, so that nothing logs them on the way as failures of the board.
 
     :ivar board: who says so

@@ -22,7 +22,7 @@ from ..model import InferAnswer, InferRequest
 from ..options import ServeOptions
 from .application import application
 from .engine import ApplicationState, Deployment
-from .messages import Refusal
+from .messages import BoardRefusal
 from .plan import PoolPlan
 
 __all__ = ["RayBoards", "RayPlatform", "quieten"]
@@ -57,12 +57,12 @@ class RayBoards:
         self.name = name
         self.handle: Any = None
 
-    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | Refusal:
+    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | BoardRefusal:
         """Run a request on the board with the least work."""
         response = self.handle.infer.remote(request, avoid=avoid)
         finished = False
         try:
-            reply: InferAnswer | Refusal = await response
+            reply: InferAnswer | BoardRefusal = await response
             finished = True
             return reply
         except RayTaskError:

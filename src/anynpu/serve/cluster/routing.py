@@ -25,7 +25,7 @@ from ...errors import (
     UnknownModelError,
 )
 from ..model import InferAnswer, InferRequest
-from .messages import BoardReport, Refusal
+from .messages import BoardRefusal, BoardReport
 
 __all__ = ["Boards", "Pool", "route"]
 
@@ -46,7 +46,7 @@ class Boards(Protocol):
     def name(self) -> str:
         """Of the pool."""
 
-    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | Refusal:
+    async def infer(self, request: InferRequest, avoid: str) -> InferAnswer | BoardRefusal:
         """Run a request on the board with the least work, not on *avoid* if there is another; BoardLostError if the board is lost."""
 
     async def tell(self, method: str, *arguments: Any, timeout: float) -> list[Any]:
@@ -111,7 +111,7 @@ async def route(pools: Sequence[Pool], request: InferRequest, timeout: float) ->
     raise AssertionError("the second try answers or raises")
 
 
-async def _ask(pool: Pool, request: InferRequest, avoid: str, left: float, timeout: float) -> InferAnswer | Refusal:
+async def _ask(pool: Pool, request: InferRequest, avoid: str, left: float, timeout: float) -> InferAnswer | BoardRefusal:
     task = asyncio.ensure_future(pool.boards.infer(request, avoid))
     clock = asyncio.get_running_loop().time
     until = clock() + left + _GRACE

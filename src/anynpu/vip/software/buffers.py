@@ -222,5 +222,5 @@ def _format_exists(kind: int, generation: Generation) -> bool:
     return kind in vip_buffer_format_e._value2member_map_
 
 
-def _wrong(text: str, hint: str) -> Refusal:
+def _wrong(text: str, hint: str) -> Refusal[Status]:
     return Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, text, hint)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from ...npu import Job, Stage
+from ...npu import DeviceJob, Stage
 from .jobs import Jobs
 from .network import NetworkState, RunCost
 from .refusal import Refusal, Status
@@ -28,7 +28,7 @@ class GroupState:
         self.timeout_ms = 0
         self.core = -1
         self.profile = RunCost()
-        self.triggered: Job[None] | None = None
+        self.triggered: DeviceJob[None] | None = None
         self._jobs = jobs
         self._networks: list[NetworkState] = []
         self._waited_for: list[NetworkState] = []

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 
 from ...errors import AnynpuError, DeviceError
-from ...npu import Device, Job, RunControl, Stage, run_stages, start_stages
+from ...npu import Device, DeviceJob, RunControl, Stage, run_stages, start_stages
 from .refusal import Status
 
 __all__ = ["Jobs"]
@@ -52,7 +52,7 @@ class Jobs:
 
     def start(
         self, device: Device, owners: Sequence[Hashable], stages: Sequence[Stage], *, core: int, priority: int, timeout_ms: int
-    ) -> Job[None]:
+    ) -> DeviceJob[None]:
         """Submit, and return at once."""
         control = self._enter(owners, timeout_ms)
         try:

@@ -32,7 +32,7 @@ from ..constants import (
     vip_power_property_e,
 )
 from ..generations import generation_of_chip
-from ..interface import CallFailure, Library
+from ..interface import CallFailure, VipLibrary
 from .buffers import BufferState, from_descriptor, from_handle, from_physical, new_buffer, new_cached, read_shape
 from .driver import Driver
 from .group import GroupState
@@ -64,7 +64,7 @@ _OUT_PARAMETER = {
 """Which parameter becomes VIP_NULL when the call fails."""
 
 
-class SoftwareLibrary(Library):
+class SoftwareLibrary(VipLibrary):
     """VIPLite without a board.
 
     :param chip: the chip that it stands for; if not given, each network runs on the chip it was compiled for, and calls that
@@ -544,7 +544,7 @@ for _name in [name for name in vars(SoftwareLibrary) if name.startswith("vip_")]
 del _name
 
 
-def _no_buffer(handle: Any) -> Refusal:
+def _no_buffer(handle: Any) -> Refusal[Status]:
     return Refusal(
         Status.VIP_ERROR_INVALID_ARGUMENTS,
         f"there is no buffer {address_of(handle):#x}",

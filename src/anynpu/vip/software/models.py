@@ -106,7 +106,7 @@ def _check_vendor_file(source: Path | bytes, chip: Chip, generation: Generation)
         raise _wrong_target(target, chip, generation)
 
 
-def _wrong_target(target: int, chip: Chip, generation: Generation) -> Refusal:
+def _wrong_target(target: int, chip: Chip, generation: Generation) -> Refusal[Status]:
     assert chip.vip is not None
     return Refusal(
         generation.wrong_target,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from ... import modelfile
 from ...convert import Conversion
 from ...errors import JobCancelled
-from ...npu import Buffer, Context, Device, Job, LoadedModel, Stage
+from ...npu import Buffer, Context, Device, DeviceJob, LoadedModel, Stage
 from ...npu.resident import internal_size
 from ...program import Model
 from ..attributes import Attributes, input_attributes, output_attributes
@@ -93,7 +93,7 @@ class NetworkState:
         self.pool: BufferState | None = None
         self.coefficients: BufferState | None = None
         self.profile = RunCost()
-        self.triggered: Job[None] | None = None
+        self.triggered: DeviceJob[None] | None = None
         self._power = power
         self._jobs = jobs
         self._weak_of = weak_of

@@ -135,7 +135,7 @@ def _require_known(generation: Generation, property: int, what: str) -> None:
         )
 
 
-def _not_possible(property: int, what: str) -> Refusal:
+def _not_possible(property: int, what: str) -> Refusal[Status]:
     return Refusal(Status.VIP_ERROR_NOT_SUPPORTED, f"the property {property} cannot be {what}")
 
 

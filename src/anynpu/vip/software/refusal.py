@@ -12,16 +12,12 @@ from ...errors import (
     ModelError,
     UnsupportedCall,
 )
-from ...vendors import libraries
+from ...vendors.libraries import Refusal
 from ..constants import vip_status_e
 
 __all__ = ["Refusal", "Status", "status_of"]
 
 Status = vip_status_e
-
-
-class Refusal(libraries.Refusal[Status]):
-    """Ends a call of the interface with a status."""
 
 
 _STATUS: tuple[tuple[type[AnynpuError], Status], ...] = (
