@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 from tools import need
 
-from anynpu.dropin.environment import include_folder, library_folder, program_environment
+from anynpu.dropin.environment import Observation, include_folder, library_folder, program_environment
+from anynpu.dropin.standins import STAND_INS
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 120
@@ -48,6 +49,13 @@ def clean_environment(**changes: str | None) -> dict[str, str]:
 def board_environment(chip: str | None = None, board: str | None = None) -> dict[str, str]:
     """That of a program under ``anynpu exec``."""
     return program_environment(clean_environment(LD_LIBRARY_PATH=None), chip=chip, board=board)
+
+
+def python_environment(chip: str | None = "rk3588", log: Path | None = None, **environment: str) -> dict[str, str]:
+    """That of a Python program under ``anynpu exec --machine aarch64``."""
+    changed = clean_environment(LD_LIBRARY_PATH=None, **environment)
+    seen = Observation(None if log is None else str(log))
+    return program_environment(changed, chip=chip, machine="aarch64", observation=seen, stand_ins=STAND_INS)
 
 
 def run(

@@ -13,7 +13,7 @@ from anynpu.dropin import standins
 from anynpu.dropin.standins import STAND_INS, StandIn, stand_in_folder, with_stand_ins
 
 from .conftest import Models
-from .running import clean_environment, run
+from .running import board_environment, clean_environment, python_environment, run
 
 COMMAND = [sys.executable, "-m", "anynpu.cli", "exec"]
 
@@ -78,8 +78,9 @@ def test_a_program_finds_the_board_that_it_looks_for() -> None:
 def test_without_it_the_machine_is_what_it_is() -> None:
     import platform
 
-    found = json.loads(execute("--", sys.executable, "-c", LOOK).stdout)
+    found = json.loads(run([sys.executable, "-c", LOOK], board_environment()).stdout)
     assert found["machine"] == platform.machine()
+    assert found["rknnlite"] is None
 
 
 def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> None:
@@ -94,7 +95,7 @@ def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> N
 
 def test_under_exec_ours_come_first_unless_asked_otherwise(vendor: Path) -> None:
     program = "from rknnlite.api import RKNNLite; print(RKNNLite.__module__)"
-    ours = execute("--", sys.executable, "-c", program, PYTHONPATH=str(vendor))
+    ours = run([sys.executable, "-c", program], python_environment(PYTHONPATH=str(vendor)))
     assert ours.stdout.startswith("anynpu.rknnlite")
     theirs = execute("--no-stand-ins", "--", sys.executable, "-c", program, PYTHONPATH=str(vendor))
     assert theirs.stdout == "rknnlite.api.rknn_lite\n"
@@ -113,7 +114,7 @@ lite = RKNNLite()
 assert lite.load_rknn(sys.argv[1]) == 0 and lite.init_runtime(core_mask=RKNNLite.NPU_CORE_1) == 0
 print(lite.inference(inputs=[np.zeros((1, 32, 32, 3), np.uint8)])[0].shape)
 """
-    done = execute("--chip", "rk3588", "--", sys.executable, "-S", "-c", program, models.small)
+    done = run([sys.executable, "-S", "-c", program, models.small], python_environment())
     assert done.stdout == "(1, 20, 32, 32)\n"
     assert done.stderr == "W rknn-toolkit-lite2 version: 2.3.2\n"
 
@@ -132,8 +133,9 @@ assert lite.inference([image[0]]) is None
 lite.release()
 """
     log = tmp_path / "calls.txt"
-    board = execute("--chip", "rk3588", "--log", log, "--", sys.executable, "-c", program, models.small).stdout.split()
-    direct = execute("--chip", "rk3588", "--", sys.executable, "-c", program, models.small).stdout.split()
+    command = [sys.executable, "-c", program, models.small]
+    board = run(command, python_environment(log=log)).stdout.split()
+    direct = run(command, python_environment()).stdout.split()
     assert board[0].startswith("librknnrt")
     assert direct[0] == "software"
     assert board[-1] == direct[-1]
@@ -144,7 +146,7 @@ lite.release()
 
 def test_a_program_that_breaks_off_keeps_its_status(models: Models) -> None:
     program = "import sys; from rknnlite.api import RKNNLite; sys.exit(RKNNLite().load_rknn('missing.rknn'))"
-    assert execute("--", sys.executable, "-c", program, code=None).returncode == 255
+    assert run([sys.executable, "-c", program], python_environment(), code=None).returncode == 255
 
 
 def test_a_stand_in_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -169,5 +171,5 @@ from rknn.api.custom_op import get_node_attr
 from rknnlite.api import RKNNLite
 print(open(rknn.__path__[0] + "/VERSION").read().strip(), RKNN.__module__, RKNNLite.__module__)
 """
-    done = execute("--", sys.executable, "-c", program)
+    done = run([sys.executable, "-c", program], python_environment())
     assert done.stdout == f"{STAND_INS['rknn'].version} anynpu.rknn_toolkit.toolkit anynpu.rknnlite.lite\n"

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 import pytest
 from compiler.onnx_builders import Net
-from dropin.running import clean_environment, run
+from dropin.running import python_environment, run
 from vendor_files import rknn_file
 
 import anynpu
@@ -29,9 +29,7 @@ PYTHON = os.environ.get("ANYNPU_ULTRALYTICS_PYTHON", str(Path(sys.prefix) / "ult
 def execute(
     *command: str | Path, python: str = sys.executable, cwd: Path | None = None, code: int = 0, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    changed = clean_environment(ANYNPU_PYTHON=None, LD_LIBRARY_PATH=None, **environment)
-    begin = [sys.executable, "-m", "anynpu.cli", "exec", "--chip", "rk3588", "--machine", "aarch64", "--", python]
-    return run([*begin, *command], changed, cwd=cwd, code=code, timeout=600)
+    return run([python, *command], python_environment(**environment), cwd=cwd, code=code, timeout=600)
 
 
 def detector(path: Path) -> Path:

@@ -11,18 +11,16 @@ import numpy as np
 import onnx
 import pytest
 from compiler.onnx_builders import Net
-from dropin.running import clean_environment, run
+from dropin.running import python_environment, run
 from real_models import RealModels
 
 import anynpu
 
 PROGRAMS = Path(__file__).parent / "programs"
-EXEC = [sys.executable, "-m", "anynpu.cli", "exec", "--chip", "rk3588", "--machine", "aarch64", "--", sys.executable]
 
 
 def execute(*command: str | Path, code: int = 0) -> subprocess.CompletedProcess[str]:
-    environment = clean_environment(ANYNPU_PYTHON=None, LD_LIBRARY_PATH=None)
-    return run([*EXEC, *command], environment, code=code, timeout=600)
+    return run([sys.executable, *command], python_environment(), code=code, timeout=600)
 
 
 def pictures(folder: Path, height: int, width: int) -> Path:
