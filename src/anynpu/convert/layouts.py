@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -11,104 +11,64 @@ from ..errors import ShapeError, TensorTypeError
 from ..types import Array
 from .kernel import Geometry, KernelCall, Place, check_out, type_of_size
 
-# Options shared by the layout functions: *height* and *width* say how much of the source is the image where it is stored with padding
-# (0: all of it); *h_stride* and *w_stride* are the stored extents of the result; *fill* is what padding becomes.
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+class Stored(TypedDict, total=False):
+    """Options of the layout functions.
+
+    :ivar height: rows of the source that are the image, where it is stored with padding; 0: all of them
+    :ivar width: the same of its columns
+    :ivar h_stride: stored rows of the result; 0: none but those of the image
+    :ivar w_stride: the same of its columns
+    :ivar fill: what padding becomes
+    :ivar out: the array to write to
+    """
+
+    height: int
+    width: int
+    h_stride: int
+    w_stride: int
+    fill: float
+    out: Array | None
+
 
 _AXES = {"nchw": "[N, C, H, W]", "nhwc": "[N, H, W, C]", "nc1hwc2": "[N, C1, H, W, C2]"}
 
 
-def nchw_to_nhwc(
-    array: Array,
-    *,
-    height: int = 0,
-    width: int = 0,
-    h_stride: int = 0,
-    w_stride: int = 0,
-    fill: float = 0,
-    out: Array | None = None,
-) -> Array:
+def nchw_to_nhwc(array: Array, **stored: Unpack[Stored]) -> Array:
     """[N, C, H, W] to [N, H, W, C]."""
-    return _relayout(array, "nchw", "nhwc", 0, 0, 0, height, width, h_stride, w_stride, fill, out)
+    return _relayout(array, "nchw", "nhwc", **stored)
 
 
-def nhwc_to_nchw(
-    array: Array,
-    *,
-    height: int = 0,
-    width: int = 0,
-    h_stride: int = 0,
-    w_stride: int = 0,
-    fill: float = 0,
-    out: Array | None = None,
-) -> Array:
+def nhwc_to_nchw(array: Array, **stored: Unpack[Stored]) -> Array:
     """[N, H, W, C] to [N, C, H, W]."""
-    return _relayout(array, "nhwc", "nchw", 0, 0, 0, height, width, h_stride, w_stride, fill, out)
+    return _relayout(array, "nhwc", "nchw", **stored)
 
 
-def nchw_to_nc1hwc2(
-    array: Array,
-    c2: int,
-    *,
-    c1: int = 0,
-    height: int = 0,
-    width: int = 0,
-    h_stride: int = 0,
-    w_stride: int = 0,
-    fill: float = 0,
-    out: Array | None = None,
-) -> Array:
+def nchw_to_nc1hwc2(array: Array, c2: int, *, c1: int = 0, **stored: Unpack[Stored]) -> Array:
     """[N, C, H, W] to [N, C1, H, W, C2]. *c1* is the number of blocks (0: as many as the channels need).
 
     >>> nchw_to_nc1hwc2(np.arange(3, dtype=np.int8).reshape(1, 3, 1, 1), 4, fill=-1).ravel().tolist()
     [0, 1, 2, -1]
     """
-    return _relayout(array, "nchw", "nc1hwc2", 0, c1, c2, height, width, h_stride, w_stride, fill, out)
+    return _relayout(array, "nchw", "nc1hwc2", c1=c1, c2=c2, **stored)
 
 
-def nhwc_to_nc1hwc2(
-    array: Array,
-    c2: int,
-    *,
-    c1: int = 0,
-    height: int = 0,
-    width: int = 0,
-    h_stride: int = 0,
-    w_stride: int = 0,
-    fill: float = 0,
-    out: Array | None = None,
-) -> Array:
+def nhwc_to_nc1hwc2(array: Array, c2: int, *, c1: int = 0, **stored: Unpack[Stored]) -> Array:
     """[N, H, W, C] to [N, C1, H, W, C2]. *c1* is the number of blocks (0: as many as the channels need)."""
-    return _relayout(array, "nhwc", "nc1hwc2", 0, c1, c2, height, width, h_stride, w_stride, fill, out)
+    return _relayout(array, "nhwc", "nc1hwc2", c1=c1, c2=c2, **stored)
 
 
-def nc1hwc2_to_nchw(
-    array: Array,
-    channels: int,
-    *,
-    height: int = 0,
-    width: int = 0,
-    h_stride: int = 0,
-    w_stride: int = 0,
-    fill: float = 0,
-    out: Array | None = None,
-) -> Array:
+def nc1hwc2_to_nchw(array: Array, channels: int, **stored: Unpack[Stored]) -> Array:
     """[N, C1, H, W, C2] to [N, C, H, W] with the first *channels* channels."""
-    return _relayout(array, "nc1hwc2", "nchw", channels, 0, 0, height, width, h_stride, w_stride, fill, out)
+    return _relayout(array, "nc1hwc2", "nchw", channels=channels, **stored)
 
 
-def nc1hwc2_to_nhwc(
-    array: Array,
-    channels: int,
-    *,
-    height: int = 0,
-    width: int = 0,
-    h_stride: int = 0,
-    w_stride: int = 0,
-    fill: float = 0,
-    out: Array | None = None,
-) -> Array:
+def nc1hwc2_to_nhwc(array: Array, channels: int, **stored: Unpack[Stored]) -> Array:
     """[N, C1, H, W, C2] to [N, H, W, C] with the first *channels* channels."""
-    return _relayout(array, "nc1hwc2", "nhwc", channels, 0, 0, height, width, h_stride, w_stride, fill, out)
+    return _relayout(array, "nc1hwc2", "nhwc", channels=channels, **stored)
 
 
 def nc1hwc2_to_flat(raw: npt.ArrayLike, c1: int, h: int, w: int, c2: int, channels: int) -> Array:
@@ -135,15 +95,16 @@ def _relayout(
     array: Any,
     source: str,
     target: str,
-    channels: int,
-    c1: int,
-    c2: int,
-    height: int,
-    width: int,
-    h_stride: int,
-    w_stride: int,
-    fill: float,
-    out: Array | None,
+    *,
+    channels: int = 0,
+    c1: int = 0,
+    c2: int = 0,
+    height: int = 0,
+    width: int = 0,
+    h_stride: int = 0,
+    w_stride: int = 0,
+    fill: float = 0,
+    out: Array | None = None,
 ) -> Array:
     if not isinstance(array, np.ndarray):
         raise TensorTypeError(f"got a {type(array).__name__}, not an array", hint="wrap it in np.asarray")

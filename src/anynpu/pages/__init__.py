@@ -2,6 +2,8 @@
 
 A page is one file: nothing is loaded from elsewhere, and it can be read without a script. Who has something to show
 (:mod:`anynpu.profiling`, :mod:`anynpu.comparison`) composes its page from these; nothing here knows what is shown.
+
+``status`` holds the files of the server's status page.
 """
 
 from .document import figure_boxes, html_document, number_cell, sortable_table, text_cell

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -56,6 +56,27 @@ def _destroy(
     kept.clear()
     library.rknn_destroy(handle)
     operators.clear()  # not before: destroying the context calls their functions
+
+
+class _Attributes:
+    """A property of a context: the attributes of all inputs or outputs, as one query gives them."""
+
+    def __init__(self, query: str, doc: str) -> None:
+        self._command = rknn_query_cmd[f"RKNN_QUERY_{query}_ATTR"]
+        self._side = 0 if "INPUT" in query else 1
+        self.__doc__ = doc
+
+    @overload
+    def __get__(self, context: None, kind: type[Context]) -> _Attributes: ...
+
+    @overload
+    def __get__(self, context: Context, kind: type[Context]) -> tuple[TensorInfo, ...]: ...
+
+    def __get__(self, context: Context | None, kind: type[Context]) -> _Attributes | tuple[TensorInfo, ...]:
+        return self if context is None else context._all(self._command, self._side)
+
+    def __set__(self, context: Context, value: object) -> None:
+        raise AttributeError("what the model has cannot be set")
 
 
 class Context(Closeable):
@@ -147,51 +168,18 @@ class Context(Closeable):
     def closed(self) -> bool:
         return not self._finalizer.alive
 
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs; of a model with dynamic shapes, in the shapes that are set."""
-        return self._all(rknn_query_cmd.RKNN_QUERY_INPUT_ATTR, 0)
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs; of a model with dynamic shapes, in the shapes that are set."""
-        return self._all(rknn_query_cmd.RKNN_QUERY_OUTPUT_ATTR, 1)
-
-    @property
-    def native_inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs as the NPU reads them."""
-        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_INPUT_ATTR, 0)
-
-    @property
-    def native_outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs as the NPU writes them."""
-        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_OUTPUT_ATTR, 1)
-
-    @property
-    def nhwc_inputs(self) -> tuple[TensorInfo, ...]:
-        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR, 0)
-
-    @property
-    def nhwc_outputs(self) -> tuple[TensorInfo, ...]:
-        return self._all(rknn_query_cmd.RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR, 1)
-
-    @property
-    def current_inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs in the shapes that are set."""
-        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_INPUT_ATTR, 0)
-
-    @property
-    def current_outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs in the shapes that are set."""
-        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_OUTPUT_ATTR, 1)
-
-    @property
-    def current_native_inputs(self) -> tuple[TensorInfo, ...]:
-        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_NATIVE_INPUT_ATTR, 0)
-
-    @property
-    def current_native_outputs(self) -> tuple[TensorInfo, ...]:
-        return self._all(rknn_query_cmd.RKNN_QUERY_CURRENT_NATIVE_OUTPUT_ATTR, 1)
+    inputs = _Attributes("INPUT", "The inputs; of a model with dynamic shapes, in the shapes that are set.")
+    outputs = _Attributes("OUTPUT", "The outputs; of a model with dynamic shapes, in the shapes that are set.")
+    native_inputs = _Attributes("NATIVE_INPUT", "The inputs as the NPU reads them.")
+    native_outputs = _Attributes("NATIVE_OUTPUT", "The outputs as the NPU writes them.")
+    nhwc_inputs = _Attributes("NATIVE_NHWC_INPUT", "The inputs as the NPU reads them, channels last.")
+    nhwc_outputs = _Attributes("NATIVE_NHWC_OUTPUT", "The outputs as the NPU writes them, channels last.")
+    current_inputs = _Attributes("CURRENT_INPUT", "The inputs in the shapes that are set.")
+    current_outputs = _Attributes("CURRENT_OUTPUT", "The outputs in the shapes that are set.")
+    current_native_inputs = _Attributes("CURRENT_NATIVE_INPUT", "The inputs as the NPU reads them, in the shapes that are set.")
+    current_native_outputs = _Attributes(
+        "CURRENT_NATIVE_OUTPUT", "The outputs as the NPU writes them, in the shapes that are set."
+    )
 
     @property
     def shape_ranges(self) -> tuple[ShapeRange, ...]:
@@ -208,15 +196,13 @@ class Context(Closeable):
     @property
     def version(self) -> Version:
         """Of library and driver."""
-        answer = ffi.new("rknn_sdk_version *")
-        self._query(rknn_query_cmd.RKNN_QUERY_SDK_VERSION, answer)
+        answer = self._answer("rknn_sdk_version", rknn_query_cmd.RKNN_QUERY_SDK_VERSION)
         return Version(_text(answer.api_version), _text(answer.drv_version))
 
     @property
     def memory_sizes(self) -> MemorySizes:
         """What the model needs."""
-        answer = ffi.new("rknn_mem_size *")
-        self._query(rknn_query_cmd.RKNN_QUERY_MEM_SIZE, answer)
+        answer = self._answer("rknn_mem_size", rknn_query_cmd.RKNN_QUERY_MEM_SIZE)
         return MemorySizes(
             answer.total_weight_size,
             answer.total_internal_size,
@@ -228,29 +214,25 @@ class Context(Closeable):
     @property
     def custom_string(self) -> str:
         """The text that was stored with the model."""
-        answer = ffi.new("rknn_custom_string *")
-        self._query(rknn_query_cmd.RKNN_QUERY_CUSTOM_STRING, answer)
+        answer = self._answer("rknn_custom_string", rknn_query_cmd.RKNN_QUERY_CUSTOM_STRING)
         return _text(answer.string)
 
     @property
     def device_memory(self) -> tuple[int, int]:
         """Physical address and size of the device's memory for this context (small chips only)."""
-        answer = ffi.new("rknn_tensor_mem *")
-        self._query(rknn_query_cmd.RKNN_QUERY_DEVICE_MEM_INFO, answer)
+        answer = self._answer("rknn_tensor_mem", rknn_query_cmd.RKNN_QUERY_DEVICE_MEM_INFO)
         return answer.phys_addr, answer.size
 
     @property
     def run_microseconds(self) -> int:
         """The time of the last run on the device."""
-        answer = ffi.new("rknn_perf_run *")
-        self._query(rknn_query_cmd.RKNN_QUERY_PERF_RUN, answer)
+        answer = self._answer("rknn_perf_run", rknn_query_cmd.RKNN_QUERY_PERF_RUN)
         return int(answer.run_duration)
 
     @property
     def perf_detail(self) -> str:
         """The table of layers of the last run; needs ``RKNN_FLAG_COLLECT_PERF_MASK``."""
-        answer = ffi.new("rknn_perf_detail *")
-        self._query(rknn_query_cmd.RKNN_QUERY_PERF_DETAIL, answer)
+        answer = self._answer("rknn_perf_detail", rknn_query_cmd.RKNN_QUERY_PERF_DETAIL)
         data: bytes = ffi.buffer(answer.perf_data, answer.data_len)[:]
         return data.decode("utf-8", "replace")
 
@@ -482,6 +464,11 @@ class Context(Closeable):
         if code < 0:
             causes = [registration.take_failure() for registration in self._operators]
             check(self.library, name, code, cause=next(filter(None, causes), None))
+
+    def _answer(self, struct: str, command: rknn_query_cmd) -> Any:
+        answer = ffi.new(f"{struct} *")
+        self._query(command, answer)
+        return answer
 
     def _query(self, command: rknn_query_cmd, answer: Any) -> None:
         code = self.library.rknn_query(self.handle, int(command), answer, ffi.sizeof(answer[0]))

@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..errors import AccessDeniedError, OverloadedError, RequestError
+from ..pages.status import page
 from .configuration import configuration
 from .connection import Request
 from .faces import Model
@@ -26,7 +27,6 @@ from .openapi import describe
 from .options import is_loopback
 from .rest import HEADER_LENGTH, OutputForms, encode_answer, header_length, parse_infer, parse_json
 from .service import NAME, Service
-from .status import page
 from .unpack import unpack
 
 __all__ = ["Application", "description"]

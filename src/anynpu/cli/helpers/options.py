@@ -20,11 +20,9 @@ __all__ = [
     "ChannelOrder",
     "JsonOption",
     "LayersOption",
-    "MeanOption",
     "OnnxArgument",
     "SeedOption",
     "ShapeOption",
-    "StdOption",
     "TargetOption",
     "TargetOrAllOption",
     "chip_name",
@@ -115,13 +113,6 @@ BoardOption = Annotated[
         dir_okay=False,
         readable=True,
     ),
-]
-MeanOption = Annotated[
-    list[str] | None,
-    typer.Option("--mean", metavar="[NAME=]a,b,c", help="Subtracted from each channel. Repeat for other inputs."),
-]
-StdOption = Annotated[
-    list[str] | None, typer.Option("--std", metavar="[NAME=]a,b,c", help="Divides each channel. Repeat for other inputs.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LayersOption = Annotated[bool, typer.Option("--layers", help="List all layers.")]

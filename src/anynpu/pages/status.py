@@ -1,4 +1,4 @@
-"""The status page: three files without dependencies, which ask the server for its figures every second."""
+"""The status page of a server: three files without dependencies, which ask it for its figures every second."""
 
 from __future__ import annotations
 
