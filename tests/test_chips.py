@@ -284,11 +284,6 @@ def test_layouts_of_the_b_chips_have_int8_only() -> None:
         assert chips.get(name).input_width_alignment == {"int8": 8}
 
 
-def test_nhwc_outputs_are_padded_on_three_chips_only() -> None:
-    padded = {chip.name: chip.nhwc_output_alignment for chip in ALL if chip.nhwc_output_alignment != 1}
-    assert padded == {"rk3588": 16, "rk3566": 8, "rk3568": 8}
-
-
 @every_rknn_chip
 def test_matmul_rules_agree_with_themselves(chip: Chip) -> None:
     assert bool(chip.matmul) is chip.calls["rknn_matmul_create"]

@@ -5,7 +5,7 @@ import json
 import os
 
 import pytest
-from vendor_files import nb_file, nb_tensor, rknn_description, rknn_file
+from vendor_files import nb_file, nb_file_of_version_2, nb_tensor, nb_tensor_of_version_2, rknn_description, rknn_file
 
 from anynpu import modelfile
 from anynpu.errors import ModelError, ModelFormatError, VendorModelError
@@ -141,12 +141,35 @@ class TestNb:
         info = vendorfile.read_nb(nb_file(inputs=entries, outputs=entries, version=0x10009))
         assert info.inputs[0].shape == (1, 1, 28, 28)
 
-    @pytest.mark.parametrize("version", [0x20000, 0x20005, 0x10002])
-    def test_versions_of_which_only_the_target_is_read(self, version: int) -> None:
-        info = vendorfile.read_nb(nb_file(version=version, customer=0x1000003B))
+    def test_a_version_of_which_only_the_target_is_read(self) -> None:
+        info = vendorfile.read_nb(nb_file(version=0x10002, customer=0x1000003B))
         assert info.chip == "a733"
         assert info.inputs == ()
         assert "only version and target" in info.notes[0]
+
+    @pytest.mark.parametrize("version", [0x20000, 0x20005])
+    def test_the_second_version(self, version: int) -> None:
+        tensors = [
+            nb_tensor_of_version_2("input[0]", (3, 640, 480, 1), quantization=2, scale=1 / 255),
+            nb_tensor_of_version_2("input[1]", (640, 480, 3, 1), quantization=2, scale=1 / 255),
+            nb_tensor_of_version_2("uid_20000_out_0", (10, 1), data_format=5, quantization=1, position=14),
+            nb_tensor_of_version_2("output_1", (7, 6, 5, 1), data_format=1, quantization=0),
+        ]
+        info = vendorfile.read_nb(nb_file_of_version_2(tensors, version=version))
+        assert (info.chip, info.name) == ("a733", "yolact")
+        assert [(entry.name, entry.shape, entry.layout) for entry in info.inputs] == [
+            ("input[0]", (1, 480, 640, 3), "nhwc"),
+            ("input[1]", (1, 3, 480, 640), "nchw"),
+        ]
+        scores, other = info.outputs
+        assert (scores.name, scores.shape, scores.dtype, scores.fraction_bits) == ("uid_20000_out_0", (1, 10), "int16", 14)
+        assert (other.dtype, other.quantization, other.scale) == ("float16", "none", None)
+        assert info.inputs[0].scale == pytest.approx(1 / 255)
+
+    def test_a_second_version_without_a_table(self) -> None:
+        info = vendorfile.read_nb(nb_file_of_version_2([]))
+        assert info.inputs == info.outputs == ()
+        assert "no table of tensors" in info.notes[0]
 
     @pytest.mark.parametrize("position", [76, 84, 88, 376, 380, 384, 388, 392, 396])
     def test_counts_and_offsets_beyond_the_file(self, position: int) -> None:

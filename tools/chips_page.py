@@ -67,7 +67,6 @@ def _layout(entries: list[Chip]) -> list[str]:
         ("channel block C2", "channel_block", lambda c: _by_type(c.channel_block)),
         ("channels after a convolution", "channel_alignment", lambda c: _by_type(c.channel_alignment)),
         ("input width", "input_width_alignment", lambda c: _by_type(c.input_width_alignment)),
-        ("channels of an NHWC output", "nhwc_output_alignment", lambda c: str(c.nhwc_output_alignment)),
         ("H x W", "pixel_alignment", lambda c: str(c.pixel_alignment)),
         ("core masks", "core_masks", lambda c: ", ".join(map(hex, c.core_masks)) or "-"),
     ]

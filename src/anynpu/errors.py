@@ -145,6 +145,10 @@ class VendorModelError(ModelError, RuntimeError):
     """The file was compiled by a vendor's tool; only the vendor's runtime can execute it."""
 
 
+class ModelFileError(ModelError, OSError):
+    """There is no such file, or it cannot be read."""
+
+
 class CompileError(ModelError, ValueError):
     """The ONNX model cannot become a layer program.
 
@@ -193,6 +197,10 @@ class TensorNameError(InputError, KeyError):
     """There is no tensor of that name."""
 
     __str__ = AnynpuError.__str__  # KeyError would print the repr
+
+
+class TensorIndexError(TensorNameError, IndexError):
+    """There is no input or output of that number."""
 
 
 class ParameterError(InputError, ValueError):

@@ -105,7 +105,7 @@ ON_CPU: dict[str, tuple[Build, str, tuple[str, ...]]] = {
     "transposed convolution groups": (transposed(group=2), "rk3588", ("group 2",)),
     "LSTM size": (lstm(8193, 2), "rk3588", ("8193", "8192")),
     "LSTM where there is none": (lstm(4, 2), "rv1103b", ("rv1103b",)),
-    "float on a chip without it": (unary("ReduceSum", (1, 4, 6, 6), [1]), "rv1106", ("rv1106", "float16")),
+    "float on a chip without it": (unary("ReduceProd", (1, 4, 6, 6)), "rv1106", ("rv1106", "float16")),
     "unknown to the NPU": (unary("CumSum", (1, 4, 6, 6), 1), "rk3588", ("CumSum", "rk3588")),
     "three dimensions": (
         lambda net: net.output(net.conv(net.input("x", (1, 2, 5, 5, 5)), 2, [3, 3, 3])),

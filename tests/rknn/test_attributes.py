@@ -167,7 +167,7 @@ def test_a_compiled_classifier_that_ends_in_softmax() -> None:
     net = Net()
     x = net.op("GlobalAveragePool", net.conv(net.input("images", (1, 3, 224, 224)), 4, 1, strides=[7, 7]))
     net.output(net.op("Softmax", net.conv(x, 1000, 1, cin=4), axis=1))
-    model = compiled(net, mean=(123.68, 116.78, 103.94), std=(58.82, 58.82, 58.82))
+    model = compiled(net, mean=(123.68, 116.78, 103.94), std=(58.82, 58.82, 58.82), keep_float_outputs=True)
     (data,), (prob,) = model.inputs, model.outputs
     expected = ([1, 224, 224, 3], 150528, 150528, 224, 150528, NHWC, INT8, AFFINE, -13, "0.018317")
     assert logged(input_attr(data, RK3588, 0, View.LOGICAL)) == expected
@@ -249,7 +249,8 @@ def check_attr(attr: TensorAttr, spec: TensorSpec) -> None:
     if spec.quantization is None:
         assert (attr.qnt_type, attr.fl, attr.zp, attr.scale) == (AFFINE, 0, 0, 1.0)
     elif spec.dtype is DType.INT8:
-        assert (attr.qnt_type, attr.fl, attr.zp, attr.scale) == (AFFINE, 0, 3, 0.25)
+        zero = 3 if attr.type is INT8 else 3 + 128
+        assert (attr.qnt_type, attr.fl, attr.zp, attr.scale) == (AFFINE, 0, zero, 0.25)
     else:
         assert (attr.qnt_type, attr.fl, attr.zp, attr.scale) == (DFP, 7, 0, 2.0**-7)
 
@@ -266,7 +267,7 @@ def test_inputs_of_every_shape_and_type(chip: Chip) -> None:
                 assert attr.size_with_stride - attr.size < chip.input_width_alignment["int8"]
                 continue
             _, channels, _, width = spec.shape
-            npu = attr.type in (INT8, FP16, rknn_tensor_type.RKNN_TENSOR_INT16)
+            npu = attr.type in (INT8, UINT8, FP16, rknn_tensor_type.RKNN_TENSOR_INT16)
             alignment = block(chip.input_width_alignment, attr) if npu and channels in (1, 3, 4) else 1
             assert attr.w_stride == -(-width // alignment) * alignment
             assert attr.spec.nbytes == attr.size_with_stride
@@ -310,6 +311,8 @@ def test_nhwc_outputs(chip: Chip) -> None:
         if chip.name in ("rv1103b", "rv1106b"):
             with pytest.raises(UnsupportedCall, match="no NHWC outputs"):
                 output_attr(spec, chip, 0, View.NHWC)
+        elif len(spec.shape) != 4 and chip.library == "librknnmrt":
+            assert output_attr(spec, chip, 0, View.NHWC) == output_attr(spec, chip, 0, View.LOGICAL)
         elif len(spec.shape) != 4:
             with pytest.raises(ShapeError, match="4 axes"):
                 output_attr(spec, chip, 0, View.NHWC)
@@ -319,10 +322,21 @@ def test_nhwc_outputs(chip: Chip) -> None:
             assert (attr.fmt, attr.w_stride, attr.spec.nbytes) == (NHWC, 0, attr.size)
 
 
-def test_channels_of_nhwc_outputs_have_room_where_the_chip_pads_them() -> None:
-    spec = codes("out", (1, 255, 20, 20))
-    rooms = {name: output_attr(spec, chips.get(name), 0, View.NHWC).size_with_stride for name in ("rk3588", "rk3566", "rk3576")}
-    assert rooms == {"rk3588": 256 * 400, "rk3566": 256 * 400, "rk3576": 255 * 400}
+@every_chip
+def test_nhwc_outputs_are_dense(chip: Chip) -> None:
+    if chip.queries["RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR"]:
+        attr = output_attr(codes("mask", (1, 1, 2048, 64)), chip, 0, View.NHWC)
+        assert attr.size_with_stride == attr.size == 2048 * 64
+
+
+@every_chip
+def test_a_picture_is_bytes_for_clients_that_bind_the_nhwc_attributes_as_they_are(chip: Chip) -> None:
+    attr = input_attr(codes("images", (1, 3, 32, 32), -128, 1 / 255), chip, 0, View.NHWC)
+    expected = (UINT8, 0) if chip.library == "librknnmrt" else (INT8, -128)
+    assert (attr.type, attr.zp, attr.fmt) == (*expected, NHWC)
+    assert attr.size_with_stride == 32 * 32 * 3
+    features = input_attr(codes("features", (1, 20, 8, 8)), chip, 0, View.NHWC)
+    assert features.type is INT8
 
 
 @every_chip
@@ -523,8 +537,7 @@ def test_the_small_runtime_converts_less() -> None:
     assert bound(features, RV1106).layout is Layout.NC1HWC2
     with pytest.raises(TensorTypeError, match="librknnmrt"):
         bound(picture, RV1106, type=FP32)
-    with pytest.raises(TensorTypeError, match="librknnmrt"):
-        bound(features, RV1106, is_input=False, type=FP32)
+    assert bound(features, RV1106, is_input=False, type=FP32).dtype is DType.FLOAT32
     with pytest.raises(ShapeError, match="NCHW"):
         bound(picture, RV1106, fmt=NCHW)
     with pytest.raises(ShapeError, match="NHWC"):

@@ -11,7 +11,7 @@ import pytest
 from anynpu.errors import DeviceClosed, DeviceUnavailable, ModelError, ShapeError, TensorNameError, TensorTypeError
 from anynpu.npu import Device
 from anynpu.program import Model
-from anynpu.rknn import RknnModel, SoftwareLibrary
+from anynpu.rknn import RknnModel, SoftwareLibrary, dequantize_affine, nc1hwc2_to_flat
 
 from .conftest import Open
 from .support import CHANNELS, HEIGHT, WIDTH, Array, features_model, file_bytes, picture_model, pixels
@@ -128,3 +128,40 @@ def test_models_that_cannot_be_loaded(library: SoftwareLibrary, tmp_path: Path) 
         RknnModel.load(tmp_path / "missing.rknn", device=library)
     with pytest.raises(DeviceUnavailable, match="cannot be loaded"):
         RknnModel.load_with_lib(tmp_path / "missing.rknn", tmp_path / "librknnrt.so")
+
+
+def test_helpers_of_the_crate_give_what_the_arrays_hold(open_software: Open) -> None:
+    with RknnModel.from_bytes(picture_model("rv1106"), device=open_software("rv1106")) as model:
+        model.run(pixels())
+        info, raw = model.output_attrs()[0], model.output_raw(0)
+        assert (info.n_elems, info.format, info.data_type) == (info.elements, info.fmt, info.type)
+        layout = model.output_nc1hwc2_layout(0)
+        _, c1, h, w, c2 = info.shape
+        flat = nc1hwc2_to_flat(data=raw, c1=c1, h=h, w=w, c2=c2, total_channels=CHANNELS)
+        np.testing.assert_array_equal(flat, maps_of(model, raw).reshape(-1))
+        offsets = layout.precompute_channel_offsets(2, CHANNELS - 2)
+        for prediction in range(layout.num_predictions()):
+            base = prediction * layout.prediction_stride()
+            for channel, offset in enumerate(offsets, 2):
+                assert offset == layout.channel_offset(channel)
+                assert raw[base + offset] == flat[channel * h * w + prediction]
+        values = dequantize_affine(data=flat, zp=info.zp, scale=info.scale)
+        assert layout.dequant(int(flat[0])) == pytest.approx(float(values[0]))
+        half = float(np.median(values))
+        np.testing.assert_array_equal(flat >= layout.threshold_i8(half), values >= np.float32(half - 1e-6))
+        assert (layout.c2(), layout.zp(), layout.scale()) == (c2, info.zp, info.scale)
+
+
+def test_bytes_and_errors_as_python_has_them(tmp_path: Path) -> None:
+    with RknnModel.load_from_bytes(file_bytes(picture_model("rv1106"))) as model:
+        model.run(pixels())
+        with pytest.raises(IndexError):
+            model.output_raw(9)
+        with pytest.raises(IndexError):
+            model.input_attr(1)
+        with pytest.raises(ShapeError, match="NC1HWC2"):
+            model.output_nc1hwc2_layout(1)
+    with pytest.raises(OSError, match="cannot be read"):
+        RknnModel.load(tmp_path / "missing.rknn")
+    with pytest.raises(DeviceUnavailable):
+        RknnModel.load_from_bytes(file_bytes(picture_model("rv1106")), tmp_path / "librknnmrt.so")

@@ -313,11 +313,13 @@ def test_the_time_of_a_run(library: SoftwareLibrary) -> None:
     assert 0 < first < 1_000_000
 
 
-def test_times_of_layers_need_the_flag(library: SoftwareLibrary) -> None:
+def test_times_of_layers_without_the_flag_say_how_to_get_them(library: SoftwareLibrary) -> None:
     handle = opened(library, picture_model())
     run(library, handle)
-    assert ask(library, handle, Q.RKNN_QUERY_PERF_DETAIL)[0] == Code.RKNN_ERR_FAIL
-    assert "RKNN_FLAG_COLLECT_PERF_MASK" in getattr(library.last_error(), "hint", "")
+    answer = answered(library, handle, Q.RKNN_QUERY_PERF_DETAIL, fill=0xAA)
+    text = ffi.string(answer.perf_data)
+    assert b"RKNN_FLAG_COLLECT_PERF_MASK" in text
+    assert len(text) == answer.data_len
 
 
 @pytest.mark.parametrize("chip", ["rk3588", "rk3566", "rk3576"])
@@ -346,3 +348,12 @@ def test_times_of_layers_are_empty_on_small_chips(open_software: Open, chip: str
     library = open_software(chip)
     answer = answered(library, opened(library, picture_model(chip)), Q.RKNN_QUERY_PERF_DETAIL, fill=0xAA)
     assert (ffi.string(answer.perf_data), answer.data_len) == (b"", 0)
+
+
+@pytest.mark.parametrize(("asked", "stated"), [("1.6.0", "1.6.0 ("), ("2.0.0b0", "2.0.0b0 ("), ("newest", "2.3.2 (")])
+def test_the_stated_version_is_a_setting(
+    library: SoftwareLibrary, monkeypatch: pytest.MonkeyPatch, asked: str, stated: str
+) -> None:
+    monkeypatch.setenv("ANYNPU_API_VERSION", asked)
+    answer = answered(library, opened(library, picture_model()), Q.RKNN_QUERY_SDK_VERSION)
+    assert ffi.string(answer.api_version).decode().startswith(stated)

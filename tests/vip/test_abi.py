@@ -22,10 +22,16 @@ HEADER = Path(__file__).parents[2] / "src" / "anynpu" / "vip" / "abi.h"
 STRUCTS = """
 vip_buffer_create_params_t 48 4 num_of_dims:u32@0 sizes:u32[6]@4 data_format:i32@28 quant_format:i32@32
     quant_data:vip_quant_data_t@36 memory_type:u32@44
-vip_buffer_param_t 44 4 num_of_dims:u32@0 sizes:u32[6]@4 data_format:i32@28 quant_format:i32@32 quant_data:vip_quant_data_t@36
+vip_buffer_param_t 44 4 dim_count:u32@0 dim_size:u32[6]@4 data_format:i32@28 quant_format:i32@32 quant_data:vip_param_quant_data_t@36
+vip_nld_layer_id_t 16 8 layer_count:i32@0 layer_id:i32*@8
+vip_nld_output_info_t 136 8 layer_name:char[64]@0 layer_id:u32@64 layer_output_index:u32@68 uid:u32@72 param:vip_buffer_param_t@76
+    size:u32@120 memory:void*@128
+vip_nld_output_t 16 8 count:u32@0 info:vip_nld_output_info_t*@8
 vip_fixed_point_t 4 4 fixed_point_pos:i32@0
 vip_affine_t 8 4 scale:f32@0 zeroPoint:i32@4
 vip_quant_data_t 8 4 dfp:vip_fixed_point_t@0 affine:vip_affine_t@0
+vip_tf_affine_t 8 4 tf_scale:f32@0 tf_zero_point:i32@4
+vip_param_quant_data_t 8 4 dfp:vip_fixed_point_t@0 affine:vip_tf_affine_t@0
 vip_inference_profile_t 8 4 inference_time:u32@0 total_cycle:u32@4
 vip_ppu_param_t 52 4 work_dim:u32@0 global_offset:u32[3]@4 global_scale:u32[3]@16 local_size:u32[3]@28 global_size:u32[3]@40
 vip_power_frequency_t 1 1 fscale_percent:u8@0
@@ -45,7 +51,7 @@ vip_create_network_type_e VIP_CREATE_NETWORK_ FROM_NONE=0 FROM_FILE=1 FROM_MEMOR
     MODE_SECURE=0x20
 vip_dup_network_type_e VIP_DUP_ NONE=0 FOR_CMD_BY_NETWORK=1 FOR_CMD_BY_NBG=2 FROM_NBG_FILE=0x100 FROM_NBG_MEMORY=0x200
     FROM_NBG_FLASH=0x400 FROM_NETWORK=0x800
-vip_power_property_e VIP_POWER_PROPERTY_ NONE=0 SET_FREQUENCY=1 OFF=2 ON=4 STOP=8 START=0x10
+vip_power_property_e VIP_POWER_PROPERTY_ NONE=0 SET_FREQUENCY=1 OFF=2 ON=4 STOP=8 START=0x10 MAX=0x11
 vip_query_hardware_property_e VIP_QUERY_HW_PROP_ CID=0 DEVICE_COUNT=1 CORE_COUNT_EACH_DEVICE=2 MAX=3
 vip_network_property_e VIP_NETWORK_PROP_ LAYER_COUNT=0 INPUT_COUNT=1 OUTPUT_COUNT=2 NETWORK_NAME=3 ADDRESS_INFO=4
     READ_REG_IRQ=5 MEMORY_POOL_SIZE=6 PROFILING=7 CORE_COUNT=8 GET_LAYER_DUMP_OUTPUT=9 CHANGE_PPU_PARAM=64 SET_MEMORY_POOL=65

@@ -18,7 +18,7 @@ from anynpu.program import Dense, MemoryPlan, Model, Pool, Program
 from anynpu.tensor import Affine
 from anynpu.vip import Network, SoftwareLibrary
 from anynpu.vip.sample import read_sample
-from anynpu.vip.vpmrun import VpmOptions, vpm_run
+from anynpu.vip.vpmrun import VpmOptions, _first_lines, vpm_run
 
 from .support import Calls, picture, small_file, small_model
 
@@ -265,3 +265,13 @@ def test_text_of_outputs_has_sixteen_digits(folder: Path) -> None:
     assert len(numbers) == 384
     assert all(re.fullmatch(r"-?\d+\.\d{16}", number) for number in numbers)
     assert np.array([float(number) for number in numbers]).any()
+
+
+def test_the_first_lines_are_those_of_the_generation() -> None:
+    options = VpmOptions("sample.txt", loops=2, timeout_ms=255, preload=True)
+    assert _first_lines(options, 0x00010D00) == ["loop_count=2, device_id=0, file_name=sample.txt bypass=1"]
+    assert _first_lines(options, 0x00020003) == [
+        "loop_count=2, device_index=0, core_index=-1, file_name=sample.txt, time_out=0xff, bypass=1",
+        "enable_npd=0, preload=1",
+        "show_top50, save_txt=0",
+    ]

@@ -29,6 +29,7 @@ from .commands import (
     run_model,
     serve,
     top,
+    twin,
 )
 from .commands import exec as exec_program
 from .helpers.console import fail
@@ -52,6 +53,7 @@ app.command("optimize")(optimize.command)
 app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
 app.command("exec")(exec_program.command)
+app.command("twin")(twin.command)
 app.command("lib")(lib.command)
 app.command("predict")(predict.command)
 app.command("calibrate")(calibrate.command)

@@ -142,6 +142,13 @@ class CompileOptions(OptionTable):
         None, "use at most this many calibration samples", minimum=1, flag="--limit", kind=int | None
     )
     hybrid: Sequence[str] = option((), "tensor that stays in float16", flag="--hybrid", kind=list[str] | None, metavar="NAME")
+    keep_float_outputs: bool = option(
+        False,
+        "inputs and outputs of an int8 model that float layers read or make stay float16 instead of int8",
+        see="[Inputs and outputs of an int8 model](compiler.md#inputs-and-outputs-of-an-int8-model)",
+        flag="--keep-float-outputs",
+        kind=bool,
+    )
     custom_ops: CustomOperators = option(
         (),
         "type of operators to compile as custom ones, which your program computes",

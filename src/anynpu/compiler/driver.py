@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from ..tensor import DType
 from ..vendors import registry
 from .arithmetic import CHIP, with_arithmetic
 from .calibrate import CalibratedRanges, Calibration, UnknownRanges, calibrate
+from .channel_order import reverse_channels
 from .compile_options import CompileOptions
 from .curves import assign_curves
 from .custom import CustomOperators, CustomTable, custom_table
@@ -34,8 +37,9 @@ from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
+from .rewrite import integer_graph
 from .search import run_recipe
-from .simplify import reverse_channels, simplify
+from .simplify import simplify
 from .steps import Step
 from .toolkit import VENDOR, given_quantization, toolkit_quantization
 from .workbench import Trial, Workbench, accuracy_text
@@ -43,6 +47,8 @@ from .workbench import Trial, Workbench, accuracy_text
 __all__ = ["ModelCheck", "check", "compile"]
 
 Progress = Callable[[str, int, "int | None"], None]
+
+_log = logging.getLogger("anynpu.compiler")
 
 
 @keyword_form(CompileOptions)
@@ -67,6 +73,7 @@ def compile(
     custom = custom_table(options.custom_ops)
     prepared = [prepare(proto, entry, options, custom) for entry in shape_sets(options.shapes)]
     _tell(progress, "importing", 1, 1)
+    prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
     plans = [plan_steps(entry.graph, kind, options.hybrid) for entry in prepared]
     algorithm = "minmax" if options.quantizer == VENDOR else options.algorithm
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
@@ -76,6 +83,9 @@ def compile(
     job.calibrate()
     programs = job.lower()
     metadata, left_out = _metadata(proto)
+    _warn_of_later_sizes(programs)
+    if not kind.floats:
+        job.remarks |= _float_ends(programs[0], kind)
     return CompiledModel(
         chip=chip.name,
         dtype=kind.name,
@@ -104,6 +114,26 @@ def _format(options: CompileOptions, chip: chips.Chip) -> Format:
             hint="leave preprocess out: with mean and std its calls take the bytes of a picture and normalise them",
         )
     return kind
+
+
+def _warn_of_later_sizes(programs: Sequence[Program]) -> None:
+    """Programs size their buffers by the first set of shapes: say so where another one is larger."""
+    sizes = [[math.prod(spec.shape) for spec in program.input_specs] for program in programs]
+    if any(later > first for entry in sizes[1:] for later, first in zip(entry, sizes[0], strict=True)):
+        _log.warning("the first of %d shape sets is not the largest, and programs size their buffers by the first", len(programs))
+
+
+def _float_ends(program: Program, kind: Format) -> dict[str, str]:
+    """What to say loudly: ends of a quantised model that are not codes after all, which programs may read as such."""
+    ends = [("input", spec) for spec in program.input_specs] + [("output", spec) for spec in program.output_specs]
+    floats = [
+        f"{side} '{spec.name}' is {spec.dtype.value}" for side, spec in ends if spec.quantization is None and spec.dtype.is_float
+    ]
+    if not floats:
+        return {}
+    text = f"{', '.join(floats)}, not {kind.words}: programs that read every tensor by the type of the first will misread it"
+    _log.warning("%s", text)
+    return {"float_ends": text}
 
 
 @dataclass
@@ -252,9 +282,10 @@ class ModelCheck:
         """The report for one chip."""
         chip = chips.get(target)
         kind = format_of(dtype, chip)
-        steps = plan_steps(self._graph, kind, ())
-        quantization = assign_quantization(self._graph, steps, UnknownRanges(), kind)
-        program = lower(self._graph, steps, chip, quantization, kind)
+        graph = graph_for(self._graph, chip, kind, CompileOptions())
+        steps = plan_steps(graph, kind, ())
+        quantization = assign_quantization(graph, steps, UnknownRanges(), kind)
+        program = lower(graph, steps, chip, quantization, kind)
         return report(Model(chip.name, kind.name, (program,), name=self._name, provenance=self._provenance))
 
 
@@ -277,6 +308,37 @@ def _copy(proto: Any) -> Any:
     copy = type(proto)()
     copy.CopyFrom(proto)
     return copy
+
+
+def graph_for(graph: Graph, chip: chips.Chip, kind: Format, options: CompileOptions) -> Graph:
+    """The graph as a model of this type has it: with integers, what can be computed in them is, and so are the model's ends."""
+    if kind.floats:
+        return graph
+    graph = integer_graph(graph)
+    if not registry.of_chip(chip).integer_ends or options.keep_float_outputs:
+        return graph
+    forms = forms_of(graph)
+    if not forms:
+        return graph  # nothing in it is computed in integers
+    opaque = _behind_custom(graph)
+    ends = (*graph.inputs, *graph.outputs)
+    coded = {name for name in ends if graph.is_float(name) and name not in opaque and name not in options.hybrid}
+    return replace(graph, coded=frozenset(coded - _custom_alone(graph)))
+
+
+def _behind_custom(graph: Graph) -> set[str]:
+    """Tensors that depend on a custom operator: calibration may not be able to compute them."""
+    found: set[str] = set()
+    for node in graph.nodes:
+        if node.custom or not found.isdisjoint(node.inputs):
+            found.update(node.outputs)
+    return found
+
+
+def _custom_alone(graph: Graph) -> set[str]:
+    """Inputs that only custom operators read, which take real numbers."""
+    readers = graph.consumers()
+    return {name for name in graph.inputs if all(node.custom for node in readers.get(name, ()))}
 
 
 def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str]) -> list[Step]:

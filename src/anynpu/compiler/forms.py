@@ -16,7 +16,7 @@ from .simplify import pad_amounts, pad_value, shuffle_groups
 from .slices import slice_bounds
 from .windows import resize_indices, resize_scales, window_of
 
-__all__ = ["Form", "forms_of"]
+__all__ = ["Form", "form_of", "forms_of", "is_cheap"]
 
 
 class Form(enum.Enum):
@@ -59,10 +59,10 @@ def forms_of(graph: Graph) -> dict[int, Form]:
     producers, consumers = graph.producers(), graph.consumers()
     forms: dict[int, Form] = {}
     for node in graph.nodes:
-        form = _form(graph, node, producers, consumers)
+        form = form_of(graph, node, producers, consumers)
         if form is None:
             continue
-        if _is_cheap(node, form) and any(
+        if is_cheap(node, form) and any(
             _is_float_result(name, producers, forms) for name in node.inputs if name not in graph.constants
         ):
             continue
@@ -71,7 +71,8 @@ def forms_of(graph: Graph) -> dict[int, Form]:
     return forms
 
 
-def _is_cheap(node: Node, form: Form | None) -> bool:
+def is_cheap(node: Node, form: Form | None) -> bool:
+    """Whether a node of this form costs so little that it follows what it reads: float stays float."""
     return form in _CHEAP or (form is Form.POOL and "Max" in node.op)
 
 
@@ -83,7 +84,7 @@ def _is_float_result(name: str, producers: dict[str, Node], forms: dict[int, For
 def _release_leading(graph: Graph, forms: dict[int, Form], producers: dict[str, Node], consumers: dict[str, list[Node]]) -> None:
     """Cheap nodes between an input of the model and a float node gain nothing from integers."""
     for node in reversed(graph.nodes):
-        if not _is_cheap(node, forms.get(id(node))):
+        if not is_cheap(node, forms.get(id(node))):
             continue
         readers = [reader for name in node.outputs for reader in consumers.get(name, ())]
         before = [name for name in node.inputs if name and name not in graph.constants]
@@ -92,7 +93,8 @@ def _release_leading(graph: Graph, forms: dict[int, Form], producers: dict[str, 
             del forms[id(node)]
 
 
-def _form(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> Form | None:
+def form_of(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> Form | None:
+    """The form of a node by itself, whatever computes what it reads; None where integers cannot compute it."""
     data = [name for name in node.inputs if name and name not in graph.constants]
     if node.domain or not data or not all(graph.is_float(name) for name in (*data, *filter(None, node.outputs))):
         return None

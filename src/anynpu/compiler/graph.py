@@ -23,6 +23,7 @@ class Node:
     """One ONNX operator. An absent optional input is the empty string.
 
     :ivar custom: the type of a custom operator, whose attributes are those of :class:`anynpu.program.Custom`; else empty
+    :ivar rewritten: the compiler put it in the place of a reduction or of arithmetic with constants
     """
 
     op: str
@@ -32,6 +33,7 @@ class Node:
     name: str = ""
     domain: str = ""
     custom: str = ""
+    rewritten: bool = False
 
     @property
     def label(self) -> str:
@@ -46,7 +48,10 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """Nodes in topological order, with every shape known."""
+    """Nodes in topological order, with every shape known.
+
+    :ivar coded: inputs and outputs of the model that are codes, whatever computes them
+    """
 
     nodes: list[Node]
     inputs: list[str]
@@ -57,6 +62,7 @@ class Graph:
     opsets: dict[str, int]
     ir_version: int = 8
     source_nodes: int = 0
+    coded: frozenset[str] = frozenset()
 
     @property
     def opset(self) -> int:

@@ -130,7 +130,13 @@ def _candidates(graph: Graph, steps: list[Step]) -> list[_Candidate]:
             readers.setdefault(name, []).append(step)
     result = []
     for step in steps:
-        if step.form is not Form.CONV or step.is_float or step.residual or graph.rank(step.outputs[0]) != 4:
+        if (
+            step.form is not Form.CONV
+            or step.is_float
+            or step.residual
+            or graph.rank(step.outputs[0]) != 4
+            or step.node.rewritten
+        ):
             continue
         name = step.outputs[0]
         users = readers.get(name, [])

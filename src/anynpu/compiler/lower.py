@@ -146,9 +146,9 @@ class _Lowering:
 
     def _add_input(self, name: str) -> None:
         shape = self._graph.shapes[name]
-        integer = any(not placed.step.is_float for placed in self._readers.get(name, ()))
+        integer = name in self._graph.coded or any(not placed.step.is_float for placed in self._readers.get(name, ()))
         if integer:
-            spatial = any(placed.step.form in _SPATIAL for placed in self._readers[name])
+            spatial = any(placed.step.form in _SPATIAL for placed in self._readers.get(name, ()))
             layout = Layout.NHWC if len(shape) == 4 or (spatial and len(shape) == 3) else Layout.row_major(len(shape))
             self._tensors.add_codes(name, shape, layout)
         else:
@@ -220,9 +220,12 @@ class _Lowering:
         for placed in group:
             for name in placed.step.outputs:
                 is_output = name in self._graph.outputs
-                spec = self._float_spec(name, half=self._is_half(placed) or is_output)
+                spec = self._float_spec(name, half=self._is_half(placed) or (is_output and name not in self._graph.coded))
                 self._tensors.add(spec)
-                if is_output or any(id(reader.step) not in mine for reader in self._readers.get(name, ())):
+                if name in self._graph.coded:
+                    leaving.append(name)
+                    boundary[name] = self._coded(spec)
+                elif is_output or any(id(reader.step) not in mine for reader in self._readers.get(name, ())):
                     leaving.append(name)
                     boundary[name] = self._leaving(spec)
         # a constant that the NPU reads is rounded for all of the stretch
@@ -230,7 +233,10 @@ class _Lowering:
         for placed in group:
             self._float_layer(placed, boundary, rounded)
         for name in leaving:
-            if boundary[name].name != name:
+            if name in self._graph.coded:
+                source = boundary[name].name
+                self._layers.append(Layer(f"{name}:quantize", "Quantize", Convert(), (source,), (name,), operator="Quantize"))
+            elif boundary[name].name != name:
                 self._layers.append(Layer(f"{name}:cast", "Cast", Convert(), (boundary[name].name,), (name,), operator="Cast"))
 
     def _entering(self, name: str, *, half: bool) -> str:
@@ -246,6 +252,15 @@ class _Lowering:
         wide = replace(spec, name=f"{spec.name}@wide", dtype=DType.FLOAT32)
         self._tensors.add(wide)
         return wide
+
+    def _coded(self, spec: TensorSpec) -> TensorSpec:
+        """What float layers write for an output of the model that is codes; the tensor itself becomes the codes."""
+        real = replace(spec, name=f"{spec.name}@real")
+        if real.dtype is DType.BFLOAT16:
+            real = replace(real, dtype=DType.FLOAT32)
+        self._tensors.add(real)
+        self._tensors.add_codes(spec.name, spec.shape, spec.layout)
+        return real
 
     def _external_reads(self, step: Step) -> list[str]:
         """Graph tensors that the nodes of a step read from outside of it."""

@@ -17,9 +17,12 @@ from ..chips import Chip
 from ..errors import CompileError
 from ..program import Program
 from ..tensor import Quantization
+from ..vendors import registry
 from .calibrate import UnknownRanges
-from .driver import plan_steps
+from .compile_options import CompileOptions
+from .driver import graph_for, plan_steps
 from .formats import Format, format_of
+from .graph import Graph
 from .importer import Shapes, constant_array, import_onnx
 from .lower import lower
 from .onnx_model import check_onnx, read_onnx
@@ -48,7 +51,7 @@ class ModelOutline:
         self.name = Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
         self._graph = import_onnx(proto, shape_sets(shapes)[0], batch, weights=weights)
         simplify(self._graph)
-        self._steps: dict[Format, tuple[list[Step], dict[str, Quantization]]] = {}
+        self._steps: dict[tuple[Format, bool], tuple[Graph, list[Step], dict[str, Quantization]]] = {}
         self._programs: dict[tuple[object, ...], Program] = {}
 
     def program(self, target: str | Chip, *, dtype: str = "w8a8") -> Program:
@@ -57,11 +60,13 @@ class ModelOutline:
         kind = format_of(dtype, chip)
         key = (chip.limits, chip.float16, kind)  # all that placement looks at
         if key not in self._programs:
-            if kind not in self._steps:
-                planned = plan_steps(self._graph, kind, ())
-                self._steps[kind] = planned, assign_quantization(self._graph, planned, UnknownRanges(), kind)
-            steps, quantization = self._steps[kind]
-            self._programs[key] = lower(self._graph, steps, chip, quantization, kind, outline=True)
+            group = kind, registry.of_chip(chip).integer_ends
+            if group not in self._steps:
+                graph = graph_for(self._graph, chip, kind, CompileOptions())
+                planned = plan_steps(graph, kind, ())
+                self._steps[group] = graph, planned, assign_quantization(graph, planned, UnknownRanges(), kind)
+            graph, steps, quantization = self._steps[group]
+            self._programs[key] = lower(graph, steps, chip, quantization, kind, outline=True)
         return self._programs[key]
 
 

@@ -52,11 +52,15 @@ def quantized_tensors(graph: Graph, steps: list[Step]) -> list[str]:
         if step.activation is not None and step.activation.is_table and step.form is not Form.FUNCTION:
             names[step.before_activation] = None
         names.update(dict.fromkeys(step.outputs))
+    names.update(dict.fromkeys(sorted(graph.coded)))
     return list(names)
 
 
 def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:
-    """Tensors between the last matrix product and an output: clipping there loses rare, large answers."""
+    """Tensors between the last matrix product and an output: clipping there loses rare, large answers.
+
+    A product that stands for a sum or for arithmetic with constants is none of the network's own.
+    """
     made_by = {name: step for step in steps for name in step.outputs}
     heads: set[str] = set()
     waiting = list(graph.outputs)
@@ -70,7 +74,7 @@ def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:
             continue
         if step.before_activation:
             heads.add(step.before_activation)
-        if step.form not in _LINEAR or step.is_float:
+        if step.form not in _LINEAR or step.is_float or step.node.rewritten:
             waiting += step.reads
     return heads
 
@@ -100,6 +104,7 @@ def assign_quantization(
     heads = head_tensors(graph, steps) if exact_heads else set()
     made_by = {name: step for step in steps for name in step.outputs}
     joined = _joined_by_concat(graph, steps, made_by)
+    gathered = _gathered(steps, made_by)
     result: dict[str, Quantization] = dict(given or {})
 
     def from_range(name: str, low: float, high: float) -> Quantization:
@@ -122,6 +127,8 @@ def assign_quantization(
         step = made_by.get(name)
         if step is not None and not step.is_float and keeps_scale(step):
             return of(step.inputs[0])
+        if name in gathered:
+            return of(gathered[name])
         if name in graph.inputs:
             pixels = pixel_range(graph, name, (preprocess or {}).get(name))
             return from_range(name, *(pixels or ranges(name, exact=True)))
@@ -147,6 +154,8 @@ def assign_quantization(
             if clip and dtype is DType.INT8:  # 16 bits have codes enough for the flat parts
                 low, high = clip_to_table(activation.function, low, high, target, dtype)
             result[before] = from_range(before, low, high)
+    for name in sorted(graph.coded):
+        of(name)
     return result
 
 
@@ -205,3 +214,23 @@ def _joined_by_concat(graph: Graph, steps: list[Step], made_by: Mapping[str, Ste
     for name in reversed(joined):  # a Concat of Concats has one scale, that of the last
         joined[name] = joined.get(joined[name], joined[name])
     return joined
+
+
+def _gathered(steps: list[Step], made_by: Mapping[str, Step]) -> dict[str, str]:
+    """Results of a Concat that only puts parts of one tensor together again, each with that tensor: codes keep their meaning."""
+
+    def root(name: str) -> str:
+        step = made_by.get(name)
+        if step is None or step.is_float:
+            return name
+        if keeps_scale(step):
+            return root(step.inputs[0])
+        return found.get(name, name)
+
+    found: dict[str, str] = {}
+    for step in steps:
+        if step.form is Form.CONCAT and not step.is_float:
+            roots = {root(name) for name in step.inputs}
+            if len(roots) == 1:
+                found[step.outputs[0]] = roots.pop()
+    return found

@@ -95,6 +95,8 @@ def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]
     for step in steps:
         if step.form is not Form.CONV or step.is_float or step.outputs[0] in heads or graph.rank(step.node.inputs[0]) != 4:
             continue
+        if step.node.rewritten:
+            continue  # its weights are exact
         weights = graph.constants[step.node.inputs[1]]
         fits = is_depthwise(graph, step) or int(step.node.attribute("group", 1)) == 1
         if not fits or weights[0].size > _MAX_COLUMNS:

@@ -13,7 +13,7 @@ import numpy as np
 from ..types import Array
 from .graph import Graph, Node
 
-__all__ = ["channel_affine", "pad_amounts", "pad_value", "reverse_channels", "shuffle_groups", "simplify"]
+__all__ = ["channel_affine", "pad_amounts", "pad_value", "shuffle_groups", "simplify"]
 
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
@@ -434,29 +434,6 @@ def _prelu_on_conv(graph: Graph, node: Node, links: _Links) -> bool:
     graph.nodes.insert(graph.nodes.index(node), conv)
     node.inputs[0] = through
     return True
-
-
-def reverse_channels(graph: Graph, name: str) -> None:
-    """Let the model take the channels of input *name* in reverse order (RGB where it was trained on BGR)."""
-    readers = graph.consumers().get(name, [])
-    foldable = all(
-        node.op == "Conv"
-        and node.inputs[0] == name
-        and int(node.attribute("group", 1)) == 1
-        and node.inputs[1] in graph.constants
-        for node in readers
-    )
-    if foldable:
-        for node in readers:
-            weights = graph.constants[node.inputs[1]]
-            node.inputs[1] = graph.add_constant(f"{node.inputs[1]}.reversed", np.ascontiguousarray(weights[:, ::-1]))
-        return
-    channels = graph.shapes[name][1]
-    swapped = graph.free_name(f"{name}.reversed")
-    graph.shapes[swapped], graph.dtypes[swapped] = graph.shapes[name], graph.dtypes[name]
-    graph.rename_input(name, swapped)
-    order = graph.add_constant(f"{swapped}.order", np.arange(channels, dtype=np.int64)[::-1].copy())
-    graph.nodes.insert(0, Node("Gather", [name, order], [swapped], {"axis": 1}, swapped))
 
 
 _REWRITES: tuple[Callable[[Graph, Node, _Links], bool], ...] = (

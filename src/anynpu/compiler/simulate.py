@@ -118,10 +118,11 @@ class Rewriter:
         return f"{name}@rounded"
 
     def reads(self, node: Node, made_float: Set[str], *, in_float: bool) -> list[str]:
-        """What a node reads: rounded tensors, except that float results and inputs go to float nodes as they are."""
+        """What a node reads: rounded tensors, except that float results and float inputs go to float nodes as they are."""
+        unrounded = set(self.graph.inputs) - self.graph.coded
         return [
             self.rounded(name)
-            if name in self.quantization and not (in_float and (name in made_float or name in self.graph.inputs))
+            if name in self.quantization and not (in_float and (name in made_float or name in unrounded))
             else name
             for name in node.inputs
         ]
@@ -195,7 +196,8 @@ class Simulation:
                 if name in quantization:
                     nodes += rewriter.rounding(name)
         self._names = [
-            rewriter.rounded(name) if name in quantization and name not in made_float else name for name in self._outputs
+            rewriter.rounded(name) if name in quantization and (name not in made_float or name in graph.coded) else name
+            for name in self._outputs
         ]
         self._session = session_of(graph, nodes, rewriter.constants, graph.inputs, self._names)
         self._inputs = graph.inputs

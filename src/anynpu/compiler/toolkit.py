@@ -66,6 +66,8 @@ def toolkit_quantization(
             of(name)
         if step.rounds_before_activation:
             of(step.before_activation)
+    for name in sorted(graph.coded):
+        of(name)
     return result
 
 

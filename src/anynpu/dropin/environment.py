@@ -83,6 +83,7 @@ def program_environment(
     observation: Observation | None = None,
     machine: str | None = None,
     stand_ins: Iterable[str] = (),
+    api_version: str | None = None,
 ) -> dict[str, str]:
     """*environment*, changed so that a program finds the libraries, a board of *chip*, and the files of its system.
 
@@ -90,6 +91,7 @@ def program_environment(
     :param realtime: jobs take as long as on the chip
     :param machine: what ``uname`` says that the processor is, such as aarch64
     :param stand_ins: names of :data:`~anynpu.dropin.standins.STAND_INS`, which Python finds before anything that is installed
+    :param api_version: what the library says that its version is
     """
     libraries = library_folder()
     changed = dict(environment)
@@ -109,6 +111,8 @@ def program_environment(
         changed["ANYNPU_BOARD"] = board
     if realtime:
         changed["ANYNPU_REALTIME"] = "1"
+    if api_version is not None:
+        changed["ANYNPU_API_VERSION"] = api_version
     name = chips.get(chip or registry.default().chips[0].name).name
     changed["ANYNPU_BOARD_ROOT"] = str(board_root(name, changed.get("ANYNPU_BOARD")))
     if "ANYNPU_BOARD" in changed:

@@ -69,7 +69,7 @@ add_custom_command(
   COMMAND Python::Interpreter ${GENERATE}/build_headers.py ${CMAKE_CURRENT_BINARY_DIR}/include ${RKNN_ABI}
   DEPENDS ${GENERATE}/build_headers.py ${RKNN_ABI}
   VERBATIM)
-set(VIP_HEADERS vip_lite_common.h vip_lite.h awnn_lib.h)
+set(VIP_HEADERS vip_lite_common.h vip_lite.h awnn_lib.h awnn.h awnn_internal.h)
 list(TRANSFORM VIP_HEADERS PREPEND ${CMAKE_CURRENT_BINARY_DIR}/include/)
 set(AWNN_ABI ${CMAKE_CURRENT_SOURCE_DIR}/src/anynpu/vip/awnn.h)
 add_custom_command(
@@ -78,7 +78,7 @@ add_custom_command(
   DEPENDS ${GENERATE}/build_vip_headers.py ${GENERATE}/build_headers.py ${VIP_ABI} ${AWNN_ABI}
   VERBATIM)
 add_custom_target(dropin_headers ALL DEPENDS ${HEADERS} ${VIP_HEADERS})
-install(FILES ${HEADERS} ${VIP_HEADERS} DESTINATION anynpu/dropin/include)
+install(FILES ${HEADERS} ${VIP_HEADERS} ${DROPIN}/headers/Float16.h DESTINATION anynpu/dropin/include)
 install(FILES ${DROPIN}/package/rknnrt.pc ${DROPIN}/package/rknnmrt.pc DESTINATION anynpu/dropin/lib/pkgconfig)
 install(FILES ${DROPIN}/package/anynpu-config.cmake DESTINATION anynpu/dropin/lib/cmake/anynpu)
 install(FILES ${DROPIN}/package/forward-config.cmake DESTINATION anynpu/dropin/lib/cmake RENAME anynpu-config.cmake)

@@ -1,11 +1,11 @@
 """What a program's calls look like: a log of all of them, a trace for viewers, and messages in the manner of the vendor's library.
 
-Nothing of this exists unless the environment asks for it, and then it is wrapped around the functions once, when the table is filled:
+What the environment asks for is wrapped around the functions once, when the table is filled; nothing of it exists otherwise:
 
 * ``ANYNPU_CALL_LOG=FILE`` (``-``: stderr), ``ANYNPU_CALL_LOG_FORMAT=human|json``: every call with arguments, result and duration.
 * ``ANYNPU_TRACE=FILE``: the calls as slices of the threads that made them, in the JSON that Perfetto and Chrome open.
 * The vendor's own variable, such as ``RKNN_LOG_LEVEL=0..5``, on stderr: 0 what failed and why, 3 also what is initialised, 4 also every
-  call, 5 with arguments.
+  call, 5 with arguments. Without it only the first failure to load a model is told; -1 is silence.
 
 Concurrency: each entry is one write to a file that is opened for appending, so that threads and processes do not mix their lines; there is
 no state besides.
@@ -27,6 +27,9 @@ from typing import Any
 from ..vendors import DropIn
 
 __all__ = ["Observer", "observer_from"]
+
+SILENT = "-1"
+"""The level at which nothing is said, not even why no model could be loaded."""
 
 ERRORS, INFORMATION, CALLS, ARGUMENTS = 0, 3, 4, 5
 """Levels of the vendor's variable from which on something is said."""
@@ -60,21 +63,24 @@ Sink = Callable[[Call], None]
 
 
 class Observer:
-    """Tells each of *sinks* about each call."""
+    """Tells each of *sinks* about each call, and *first* about those of one name."""
 
-    def __init__(self, sinks: list[Sink], code_name: Callable[[int], str]) -> None:
+    def __init__(
+        self, sinks: list[Sink], code_name: Callable[[int], str], first: Sink | None = None, first_call: str = ""
+    ) -> None:
         self._sinks = sinks
         self._code_name = code_name
+        self._first, self._first_call = first, first_call
 
     def around(self, ffi: Any, library: Any, name: str) -> Callable[..., Any]:
         """The method *name* of *library*, observed."""
         method: Callable[..., Any] = getattr(library, name)
-        if not self._sinks:
+        sinks = [*self._sinks, self._first] if self._first is not None and name == self._first_call else self._sinks
+        if not sinks:
             return method
         types = ffi.typeof(f"{name}_fn").args
         names = list(inspect.signature(getattr(type(library), name)).parameters)[1:]
         parameters = list(zip(names, types, strict=True))
-        sinks = self._sinks
 
         def observed(*arguments: Any) -> Any:
             begin = time.monotonic_ns()
@@ -113,10 +119,12 @@ def observer_from(environment: Mapping[str, str], library: str, served: DropIn) 
         if os.fstat(trace_fd).st_size == 0:
             _write(trace_fd, "[")
         sinks.append(lambda call: _write(trace_fd, _slice(call) + ","))
+    timed = library not in served.log_untimed
     if level is not None and level.strip().isdigit():
         number = int(level)
-        timed = library not in served.log_untimed
         sinks.append(lambda call: _message(call, number, timed, served))
+    elif served.log_variable and (level or "").strip() != SILENT:
+        return Observer(sinks, code_name, _first_failure(timed, served), served.first_call)
     return Observer(sinks, code_name)
 
 
@@ -191,6 +199,18 @@ def _message(call: Call, level: int, timed: bool, served: DropIn) -> None:
     if level >= CALLS:
         arguments = ", ".join(f"{name}={_text(value)}" for name, value in call.arguments.items()) if level >= ARGUMENTS else ""
         say("D", f"{call.name}({arguments}) = {call.result}, {call.elapsed_ns / 1e3:.1f} us")
+
+
+def _first_failure(timed: bool, served: DropIn) -> Sink:
+    """Says why no model could be loaded, once: a program that sees a number and nothing else cannot be helped."""
+    told: list[bool] = []
+
+    def tell(call: Call) -> None:
+        if call.failed and not told:
+            told.append(True)
+            _message(call, ERRORS, timed, served)
+
+    return tell
 
 
 def _say(name: str, timed: bool, kind: str, text: str) -> None:

@@ -7,6 +7,7 @@ The room, from the outside in:
 ``codec``           dataclasses to JSON and back, by their annotations
 ``validate``        whether a program is sound; ``operator_rules`` has the rules of each operator
 ``recognise``       what kind of file this is
+``twins``           what stands in for a vendor's file
 ``vendorfile``      what a genuine ``.rknn`` or ``.nb`` says about itself
 """
 

@@ -34,6 +34,7 @@ from .codec import Mismatch, from_json, map_arrays, to_json
 from .container import ALIGNMENT, HEADER, VERSION, WEIGHTS, Buffer, Section, pack, unpack
 from .operator_rules import MAX_DIMENSIONS
 from .recognise import Contents, FileKind, Source, identify, kind_of, open_source, vendor_of
+from .twins import find_twin
 from .validate import validate_model
 from .vendorfile import refuse_vendor_model
 
@@ -58,9 +59,6 @@ __all__ = [
 
 
 _ModelT = TypeVar("_ModelT", bound=Model)
-
-TWIN_SUFFIX = ".anynpu"
-"""What the software NPU runs in place of a vendor's file ends in this."""
 
 MAX_GROWTH = 64
 """How many times the size of the header reading may take, for the objects that it becomes."""
@@ -195,15 +193,15 @@ def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) 
 
 
 def read_or_twin(source: Source) -> CompiledModel:
-    """Read a model file; for one that a vendor's tool compiled, read its *twin*: the same model beside it, as ``NAME.anynpu``.
+    """Read a model file; for one that a vendor's tool compiled, read its *twin*: the same model, found by :func:`find_twin`.
 
     :raises VendorModelError: it is a vendor's file and there is no twin
     """
     try:
         return read(source)
     except VendorModelError:
-        twin = Path(source).with_suffix(TWIN_SUFFIX) if isinstance(source, (str, os.PathLike)) else None
-        if twin is None or not twin.is_file():
+        twin = find_twin(source)
+        if twin is None:
             raise
         return read(twin)
 

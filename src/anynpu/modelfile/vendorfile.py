@@ -84,11 +84,13 @@ def refuse_vendor_model(contents: Contents, vendor: Vendor, form: FileFormat) ->
     """Raise the error for a model that only the vendor's runtime executes, with what the file says about itself."""
     info = cast(VendorModelInfo, form.read(contents.data))
     stem = Path(contents.name).stem if contents.mapped else "model"
+    file = contents.name if contents.mapped else f"model{vendor.suffixes[0]}"
     target = f" for {info.target}" if info.target else ""
     chip = info.chip or vendor.chips[0].name
     raise VendorModelError(
         f"{contents.name} was compiled by {info.toolkit or form.toolkit}{target}; only the vendor's runtime can execute it",
-        hint=f"put its twin beside it (anynpu compile {stem}.onnx -o {stem}.anynpu --target {chip}), or run on the board",
+        hint=f"make its twin (anynpu twin {file} --onnx {stem}.onnx), or put one beside it (anynpu compile {stem}.onnx -o {stem}.anynpu "
+        f"--target {chip}), or run on the board",
     )
 
 

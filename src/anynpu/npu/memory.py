@@ -119,6 +119,23 @@ def _map(fd: int, size: int, offset: int = 0) -> mmap.mmap:
     return mmap.mmap(fd, size, offset=offset)
 
 
+def _guard(mapping: mmap.mmap, size: int) -> None:
+    """Take the last page away: what is written behind a buffer must not meet an object of Python, whose memory may come next."""
+    protect = _protect()
+    if protect is not None:
+        last = (ctypes.c_ubyte * _PAGE).from_buffer(mapping, size - _PAGE)
+        protect(ctypes.addressof(last), _PAGE, 0)  # where the system refuses, there is no guard
+
+
+@functools.cache
+def _protect() -> Callable[[int, int, int], int] | None:
+    if not sys.platform.startswith("linux") or mmap.PAGESIZE != _PAGE:
+        return None
+    function = ctypes.CDLL(None).mprotect
+    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    return function
+
+
 def _release(fd: int, on_release: Callable[[], None] | None) -> None:
     if fd >= 0:
         os.close(fd)
@@ -165,11 +182,12 @@ class Buffer(Closeable):
         """New memory, filled with zeros."""
         if size < 0:
             raise DeviceMemoryError(f"a buffer cannot have {size} bytes", hint="give a size of zero or more")
-        room = size + ROOM_AFTER
+        room = -(-(size + ROOM_AFTER) // _PAGE) * _PAGE + _PAGE
         fd = -1
         try:
             fd = _shared_file(room, name)
             mapping = _map(fd, room)
+            _guard(mapping, room)
         except (OSError, ValueError, OverflowError) as error:
             if fd >= 0:
                 os.close(fd)

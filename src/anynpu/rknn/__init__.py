@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .library import RknnLibrary, check, open_library
     from .matmul import Matmul
     from .model import RknnModel
+    from .nc1hwc2 import Nc1hwc2Layout, dequantize_affine, nc1hwc2_to_flat
     from .software.library import SoftwareLibrary
     from .tensormemory import TensorMemory
     from .vendor import VendorLibrary
@@ -51,6 +52,7 @@ __all__ = [
     "RknnLibrary",
     "Matmul",
     "MemorySizes",
+    "Nc1hwc2Layout",
     "OperatorCall",
     "PluginOperator",
     "RknnBackend",
@@ -62,7 +64,9 @@ __all__ = [
     "VendorLibrary",
     "Version",
     "check",
+    "dequantize_affine",
     "load_plugin",
+    "nc1hwc2_to_flat",
     "open_backend",
     "open_library",
     "rknn_core_mask",
@@ -117,6 +121,11 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "matmul": ("Matmul",),
     "model": ("RknnModel",),
+    "nc1hwc2": (
+        "Nc1hwc2Layout",
+        "dequantize_affine",
+        "nc1hwc2_to_flat",
+    ),
     "software.library": ("SoftwareLibrary",),
     "tensormemory": ("TensorMemory",),
     "vendor": ("VendorLibrary",),

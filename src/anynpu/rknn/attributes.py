@@ -17,9 +17,10 @@ What boards were seen to report, and documents say:
   booleans follow it here.
 * ``w_stride`` is filled for every input of rank 4 and 0 for outputs. Rows of 1, 3 or 4 channels are padded to the chip's alignment.
 * ``size_with_stride`` of an NCHW output is what the chip's own rearranging needs as room: channels are rounded up to the channel block
-  and the width to its alignment. The bytes the caller gets are dense, so ``size`` is enough for them. The same is assumed for codes
-  of NHWC outputs on chips that pad their channels. Floats have no such room there: clients that were written on an RK3588 read float16
-  outputs of 1, 3, 4 and 8 channels and accept nothing but dense ones.
+  and the width to its alignment. The bytes the caller gets are dense, so ``size`` is enough for them. NHWC outputs are dense, and their
+  ``size_with_stride`` says so: no log of a board shows anything else, and programs allocate what it says.
+* ``RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR`` of a picture is uint8 with librknnmrt: clients bind its answer as it is and write the bytes of
+  their picture. The other queries show the codes.
 * Codes in NC1HWC2 leave a convolution with their channels padded to ``Chip.channel_alignment``; floats, and inputs, only to whole blocks.
 
 Concurrency: nothing here changes after it was made.
@@ -41,7 +42,7 @@ from .._rknn import ffi
 from ..arithmetic import affine_from_range
 from ..chips import Chip
 from ..errors import ShapeError, TensorTypeError, UnsupportedCall
-from ..tensor import DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
+from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from .constants import RKNN_MAX_DIMS, RKNN_MAX_NAME_LEN, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 
 __all__ = ["DTYPE_OF", "TYPE_OF", "TensorAttr", "View", "fill", "input_attr", "memory_spec", "output_attr"]
@@ -184,6 +185,8 @@ def input_attr(spec: TensorSpec, chip: Chip, index: int, view: View) -> TensorAt
         size = shown.nbytes
         return _attr(index, shown, size_with_stride=_round_up(size, chip.input_width_alignment["int8"]))
     memory = _native_input(shown, chip) if view is View.NATIVE else _picture(shown, chip)
+    if view is View.NHWC and chip.library == "librknnmrt" and shown.shape[1] in _PICTURE_CHANNELS and shown.dtype is DType.INT8:
+        memory = _as_bytes(memory)
     return _attr(index, memory, w_stride=memory.w_stride or spec.shape[3], size_with_stride=memory.nbytes)
 
 
@@ -191,7 +194,7 @@ def output_attr(spec: TensorSpec, chip: Chip, index: int, view: View) -> TensorA
     """What a query for output *index*, the program's tensor *spec*, answers on *chip*.
 
     Where the view does not exist it raises: :class:`UnsupportedCall` on a chip that has no NHWC outputs, :class:`ShapeError` for
-    NHWC of a tensor that is not of rank 4.
+    NHWC of a tensor that is not of rank 4. librknnmrt answers the latter with the tensor as it is.
 
     >>> from anynpu import chips
     >>> from anynpu.tensor import Affine
@@ -234,7 +237,7 @@ def memory_spec(
 
     * The tensor's own type is codes, or values where it is not quantised. Another type is numbers: an input still needs mean, std and
       quantisation (which codes and *pass_through* never do), an output is dequantised.
-    * librknnrt takes uint8 and float32 for inputs that the NPU reads, and float32 and float16 for outputs; librknnmrt converts less.
+    * librknnrt takes uint8 and float32 for inputs that the NPU reads, librknnmrt uint8; both take float32 and float16 for outputs.
     * *w_stride* and *h_stride* count for inputs: 0 is no padding, and *h_stride* matters between pictures of a batch only.
     * NC1HWC2 for an input is what it says with *pass_through* alone. Without it the CPU rearranges, and the memory is NHWC (librknnrt).
 
@@ -283,6 +286,13 @@ def _picture(shown: TensorSpec, chip: Chip) -> TensorSpec:
     return replace(shown, layout=Layout.NHWC, w_stride=stride if stride > width else 0)
 
 
+def _as_bytes(picture: TensorSpec) -> TensorSpec:
+    """A picture of int8 codes as the bytes that they stand for."""
+    quantization = picture.quantization
+    shifted = None if quantization is None else Affine.per_tensor(quantization.scale, quantization.zero_point + 128)
+    return replace(picture, dtype=DType.UINT8, quantization=shifted)
+
+
 def _native_input(shown: TensorSpec, chip: Chip) -> TensorSpec:
     if shown.dtype not in _NPU_TYPES:
         return shown
@@ -307,16 +317,15 @@ def _nhwc_output(shown: TensorSpec, chip: Chip, index: int) -> TensorAttr:
             hint="query RKNN_QUERY_NATIVE_OUTPUT_ATTR",
             call="RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR",
         )
+    if len(shown.shape) != 4 and chip.library == "librknnmrt":
+        return _attr(index, shown, size_with_stride=shown.nbytes)  # programs for these chips ask for nothing else
     if len(shown.shape) != 4:
         raise ShapeError(
             f"output '{shown.name}' of shape {list(shown.shape)} has no NHWC form: that is for 4 axes",
             hint="query RKNN_QUERY_NATIVE_OUTPUT_ATTR",
             call="RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR",
         )
-    n, c, h, w = shown.shape
-    if shown.dtype in _NPU_TYPES and not shown.dtype.is_float:
-        c = _round_up(c, chip.nhwc_output_alignment)
-    return _attr(index, replace(shown, layout=Layout.NHWC), size_with_stride=shown.dtype.nbytes(n * h * w * c))
+    return _attr(index, replace(shown, layout=Layout.NHWC), size_with_stride=shown.nbytes)
 
 
 def _has_nhwc_outputs(chip: Chip) -> bool:
@@ -394,9 +403,7 @@ def _accepted_type(dtype: DType, shown: TensorSpec, chip: Chip, *, is_input: boo
         if shown.dtype in _NPU_TYPES:
             accepted += [DType.UINT8] if chip.library == "librknnmrt" else [DType.UINT8, DType.FLOAT32]
     else:
-        accepted = [shown.dtype, DType.FLOAT16]
-        if chip.library != "librknnmrt":
-            accepted.append(DType.FLOAT32)
+        accepted = [shown.dtype, DType.FLOAT16, DType.FLOAT32]
     if dtype not in accepted:
         names = ", ".join(dict.fromkeys(TYPE_OF[entry].name for entry in accepted))
         role = "input" if is_input else "output"

@@ -122,7 +122,9 @@ class RknnBackend(Lender[Context]):
         """How an input or output lies in memory that is bound; the logical attributes where a chip has no others."""
         query = rknn_query_cmd
         commands = [query.RKNN_QUERY_NATIVE_INPUT_ATTR if is_input else query.RKNN_QUERY_NATIVE_OUTPUT_ATTR]
-        if nhwc and len(info.shape) == 4:
+        if (
+            nhwc and len(info.shape) == 4 and (not is_input or self._general)
+        ):  # librknnmrt shows a picture's bytes there, not codes
             commands.insert(0, query.RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR if is_input else query.RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR)
         for command in commands:
             found = optional(functools.partial(self._root.info, command, info.index))

@@ -71,7 +71,6 @@ _SOURCES: Mapping[str, Source] = {
     "channel_alignment.int16": _assumed("as float16, which has the same width"),
     "input_width_alignment": _DOCUMENTS,
     "input_width_alignment.int16": _assumed("as float16, which has the same width"),
-    "nhwc_output_alignment": Source("vendor's documents: only RK3588, RK3566 and RK3568 align"),
     "pixel_alignment": _DOCUMENTS,
     "quantized_types": _TOOLKIT,
     "float16": _TOOLKIT,
@@ -159,7 +158,6 @@ _RK3588 = Chip(
     channel_block={"int8": 16, "float16": 8, "int16": 8},
     channel_alignment={"int8": 32, "float16": 16, "int16": 16},
     input_width_alignment={"int8": 16, "float16": 8, "int16": 8},
-    nhwc_output_alignment=16,
     pixel_alignment=4,
     quantized_types=("w8a8", "fp16"),
     float16=True,
@@ -183,7 +181,6 @@ _RK3588 = Chip(
         "core_masks": Source("RKNN C API reference 1.6.0, 4.3.2, and RKNN_NPU_CORE_ALL of SDK 2.0; clients see 5 and 6 rejected"),
         "multicore_operators": Source("RKNN C API reference 1.6.0, 4.3.2; Mul by later documents"),
         "multicore_activations": Source("RKNN C API reference 1.6.0, 4.3.2"),
-        "nhwc_output_alignment": _DOCUMENTS,
         "limits.transpose_pixels_max": Source("logged by the vendor's compiler (airockchip/rknn-toolkit2 issue 490)"),
     },
 )
@@ -197,7 +194,6 @@ _RK3576 = replace(
     cores=2,
     buffer_bytes=512 * KIB,
     sram_bytes=0,
-    nhwc_output_alignment=1,
     quantized_types=("w8a8", "fp16", "w4a16"),
     core_masks=(0, 1, 2, 3, 0xFFFF),
     multicore_activations=_MULTICORE_ACTIVATIONS | {"Sigmoid", "Tanh", "HardSwish", "Swish", "Mish"},
@@ -234,7 +230,6 @@ _RK3568 = replace(
     channel_block={"int8": 8, "float16": 4, "int16": 4},
     channel_alignment={"int8": 16, "float16": 8, "int16": 8},
     input_width_alignment={"int8": 8, "float16": 4, "int16": 4},
-    nhwc_output_alignment=8,
     core_masks=(),
     multicore_operators=frozenset(),
     multicore_activations=frozenset(),
@@ -251,7 +246,6 @@ _RK3568 = replace(
     sources={
         **_SOURCES,
         "clock_hz": _assumed("top of the 0.8-1.0 GHz that published latencies point to"),
-        "nhwc_output_alignment": _DOCUMENTS,
     },
 )
 
@@ -270,7 +264,6 @@ _RK3562 = replace(
     channel_block={"int8": 16, "float16": 8, "int16": 8},
     channel_alignment={"int8": 32, "float16": 16, "int16": 16},
     input_width_alignment={"int8": 16, "float16": 8, "int16": 8},
-    nhwc_output_alignment=1,
     quantized_types=("w8a8", "fp16", "w8a16"),
     matmul={"int8": _matmul(16, (16, 32), (32, 16)), "float16": _matmul(8, (8, 32), (32, 8))},
     limits=replace(COMMON_LIMITS, npu_operators=_without(COMMON_LIMITS, "Min")),

@@ -45,6 +45,21 @@ class TensorInfo:
         return DTYPE_OF[self.type].storage
 
     @property
+    def n_elems(self) -> int:
+        """``elements`` under the interface's name."""
+        return self.elements
+
+    @property
+    def format(self) -> rknn_tensor_format:
+        """``fmt``, in full."""
+        return self.fmt
+
+    @property
+    def data_type(self) -> rknn_tensor_type:
+        """``type``, in full."""
+        return self.type
+
+    @property
     def layout(self) -> str:
         """``nchw``, ``nhwc``, ``nc1hwc2`` or ``undefined``."""
         return self.fmt.name.removeprefix("RKNN_TENSOR_").lower()

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..convert import dequantize_affine, dequantize_dfp
-from ..errors import DeviceClosed, ShapeError, TensorNameError, TensorTypeError
+from ..errors import DeviceClosed, ModelFileError, ShapeError, TensorIndexError, TensorNameError, TensorTypeError
 from ..lifetime import Closeable
 from ..program import Model
 from ..types import Array
@@ -26,14 +26,15 @@ from ..vendors.devices import DeviceChoice
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
 from .info import TensorInfo
-from .library import RknnLibrary
+from .library import RknnLibrary, open_library
+from .nc1hwc2 import Nc1hwc2Layout
 from .tensormemory import TensorMemory
 
 __all__ = ["RknnModel"]
 
 
 class RknnModel(Closeable):
-    """A model with its memory: made by :meth:`load`, :meth:`load_with_lib` or :meth:`from_bytes`.
+    """A model with its memory: made by :meth:`load`, :meth:`load_with_lib`, :meth:`load_from_bytes` or :meth:`from_bytes`.
 
     Not for several threads at a time; load it once for each, or use a session.
     """
@@ -55,13 +56,22 @@ class RknnModel(Closeable):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, device: str | DeviceChoice | RknnLibrary | None = None) -> RknnModel:
-        """From a file."""
-        return cls(Context(path, device=device))
+        """From a file.
+
+        :raises ModelFileError: there is no such file, or it cannot be read; it is an ``OSError``
+        """
+        return cls(Context(_readable(path), device=device))
 
     @classmethod
     def load_with_lib(cls, path: str | os.PathLike[str], library: str | os.PathLike[str]) -> RknnModel:
         """From a file, on the vendor's library at *library*."""
-        return cls(Context(path, device=f"rknn:{os.fspath(library)}"))
+        found = open_library(f"rknn:{os.fspath(library)}")
+        return cls(Context(_readable(path), device=found))
+
+    @classmethod
+    def load_from_bytes(cls, model: bytes, library: str | os.PathLike[str] | None = None) -> RknnModel:
+        """From the bytes of a file, on the vendor's library at *library* if one is given."""
+        return cls(Context(model, device=None if library is None else f"rknn:{os.fspath(library)}"))
 
     @classmethod
     def from_bytes(cls, model: bytes | Model, *, device: str | DeviceChoice | RknnLibrary | None = None) -> RknnModel:
@@ -75,6 +85,13 @@ class RknnModel(Closeable):
     def output_attrs(self) -> tuple[TensorInfo, ...]:
         """The attributes of the outputs as the NPU writes them: ``shape`` is mostly [1, C1, H, W, C2]."""
         return tuple(info for info, _ in self._outputs)
+
+    def output_nc1hwc2_layout(self, index: int = 0) -> Nc1hwc2Layout:
+        """Where the channels of an output lie.
+
+        :raises ShapeError: it is not in NC1HWC2
+        """
+        return Nc1hwc2Layout.from_attr(_entry(self._outputs, index, "output")[0])
 
     def run(self, *inputs: bytes | bytearray | memoryview | npt.ArrayLike) -> None:
         """Execute. A picture is given as its RGB bytes in the order H, W, C, or as an array of them; nothing is normalised before.
@@ -126,6 +143,16 @@ class RknnModel(Closeable):
         return f"<RknnModel on {self._context.library.description}>"
 
 
+def _readable(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    try:
+        with open(path, "rb"):
+            return path
+    except OSError as error:
+        raise ModelFileError(
+            f"{os.fspath(path)} cannot be read: {error.strerror}", hint="check the path and who may read the file"
+        ) from error
+
+
 def _is_picture(info: TensorInfo) -> bool:
     quantized = info.type in (rknn_tensor_type.RKNN_TENSOR_INT8, rknn_tensor_type.RKNN_TENSOR_FLOAT16)
     return quantized and info.fmt == rknn_tensor_format.RKNN_TENSOR_NHWC
@@ -137,7 +164,7 @@ def _is_code(info: TensorInfo) -> bool:
 
 def _entry(entries: list[tuple[TensorInfo, TensorMemory]], index: int, what: str) -> tuple[TensorInfo, TensorMemory]:
     if not 0 <= index < len(entries):
-        raise TensorNameError(f"there is no {what} {index}", hint=f"the model has {len(entries)}, counted from 0")
+        raise TensorIndexError(f"there is no {what} {index}", hint=f"the model has {len(entries)}, counted from 0")
     return entries[index]
 
 

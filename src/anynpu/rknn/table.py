@@ -31,6 +31,7 @@ VENDOR = Vendor(
     },
     aliases={"int8": Alias("w8a8"), "int16": Alias("w16a16"), "float16": Alias("fp16")},
     channel_groups=True,
+    integer_ends=True,
     mark=MARK,
     suffixes=(".rknn",),
     files=(FileFormat("rknn", "rknn-toolkit2", _recognises, at_first_use("anynpu.rknn.files:read")),),

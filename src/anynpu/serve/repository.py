@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError, OptionError, RequestError, UnknownModelError
-from ..modelfile.file import TWIN_SUFFIX
+from ..modelfile.twins import TWIN_SUFFIX
 from ..vendors import registry
 from .faces import IndexEntry, Model
 from .model import ServedModel, open_session

@@ -186,7 +186,6 @@ class Chip:
     :ivar channel_block: C2 of NC1HWC2, by type
     :ivar channel_alignment: to what channels are padded after a convolution, by type
     :ivar input_width_alignment: elements to which a row of a bound input of 1, 3 or 4 channels is padded, by type
-    :ivar nhwc_output_alignment: to what the channels of an NHWC output are padded; 1: not at all
     :ivar pixel_alignment: to what height times width is padded
     :ivar quantized_types: what a model may be compiled to; ``fp16`` is among them exactly if ``float16`` is true
     :ivar float16: a model may be left unquantised
@@ -215,7 +214,6 @@ class Chip:
     channel_block: Mapping[str, int]
     channel_alignment: Mapping[str, int]
     input_width_alignment: Mapping[str, int]
-    nhwc_output_alignment: int
     pixel_alignment: int
     quantized_types: tuple[str, ...]
     float16: bool

@@ -165,6 +165,7 @@ class Vendor:
     :ivar aliases: other names of those formats
     :ivar channel_groups: whether a tensor may have several scales
     :ivar picture_node: whether a model may begin with a node that takes the bytes of a picture
+    :ivar integer_ends: whether inputs and outputs of a quantised model are codes, even where float layers read or make them
     :ivar mark: the four bytes that a compiled model for its chips begins with
     :ivar suffixes: of compiled models
     :ivar files: what its own tools write
@@ -203,6 +204,7 @@ class Vendor:
     aliases: Mapping[str, Alias] = field(default_factory=dict)
     channel_groups: bool = False
     picture_node: bool = False
+    integer_ends: bool = False
     files: tuple[FileFormat, ...] = ()
     library_variable: str = ""
     library_names: tuple[str, ...] = ()

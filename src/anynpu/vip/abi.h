@@ -120,7 +120,8 @@ typedef enum _vip_power_property_e {
   VIP_POWER_PROPERTY_OFF = 2,
   VIP_POWER_PROPERTY_ON = 4,
   VIP_POWER_PROPERTY_STOP = 8,
-  VIP_POWER_PROPERTY_START = 0x10
+  VIP_POWER_PROPERTY_START = 0x10,
+  VIP_POWER_PROPERTY_MAX = 0x11
 } vip_power_property_e;
 
 typedef enum _vip_query_hardware_property_e {
@@ -206,13 +207,46 @@ typedef struct _vip_buffer_create_params_t {
   vip_uint32_t memory_type;
 } vip_buffer_create_params_t;
 
+/* the same as vip_affine_t, under the names that the parameters of dumped layers have */
+typedef struct _vip_tf_affine_t {
+  vip_float_t tf_scale;
+  vip_int32_t tf_zero_point;
+} vip_tf_affine_t;
+
+typedef union _vip_param_quant_data_t {
+  vip_fixed_point_t dfp;
+  vip_tf_affine_t affine;
+} vip_param_quant_data_t;
+
 typedef struct _vip_buffer_param_t {
-  vip_uint32_t num_of_dims;
-  vip_uint32_t sizes[6];
+  vip_uint32_t dim_count;
+  vip_uint32_t dim_size[6];
   vip_enum data_format;
   vip_enum quant_format;
-  vip_quant_data_t quant_data;
+  vip_param_quant_data_t quant_data;
 } vip_buffer_param_t;
+
+/* which layers to dump; a count of -1 is all of them */
+typedef struct _vip_nld_layer_id {
+  vip_int32_t layer_count;
+  vip_int32_t *layer_id;
+} vip_nld_layer_id_t;
+
+/* one output of a dumped layer; the uid is -1 where the layer has none */
+typedef struct _vip_nld_output_info {
+  vip_char_t layer_name[64];
+  vip_uint32_t layer_id;
+  vip_uint32_t layer_output_index;
+  vip_uint32_t uid;
+  vip_buffer_param_t param;
+  vip_uint32_t size;
+  void *memory;
+} vip_nld_output_info_t;
+
+typedef struct _vip_nld_output {
+  vip_uint32_t count;
+  vip_nld_output_info_t *info;
+} vip_nld_output_t;
 
 /* microseconds and cycles of the last run */
 typedef struct _vip_inference_profile_t {

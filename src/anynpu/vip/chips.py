@@ -28,7 +28,7 @@ _LIMITS = replace(
 
 _SDK = Source("vendor's SDK, chip configuration")
 _NO_RKNN = Source("VIPs have no RKNN API")
-_LAYOUT = ("channel_block", "channel_alignment", "input_width_alignment", "nhwc_output_alignment", "pixel_alignment")
+_LAYOUT = ("channel_block", "channel_alignment", "input_width_alignment", "pixel_alignment")
 _SEEN_ON_BOARDS = ("cores", "macs_per_cycle", "clock_hz", "buffer_bytes", "float16", *_LAYOUT)
 
 
@@ -91,7 +91,6 @@ _V853 = Chip(
     channel_block=_EACH_TYPE_1,
     channel_alignment=_EACH_TYPE_1,
     input_width_alignment=_EACH_TYPE_1,
-    nhwc_output_alignment=1,
     pixel_alignment=1,
     quantized_types=("w8a8", "i8", "i8dfp", "w16a16", "fp16"),
     float16=True,

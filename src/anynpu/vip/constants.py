@@ -137,6 +137,7 @@ class vip_power_property_e(IntEnum):
     VIP_POWER_PROPERTY_ON = 4
     VIP_POWER_PROPERTY_STOP = 8
     VIP_POWER_PROPERTY_START = 0x10
+    VIP_POWER_PROPERTY_MAX = 0x11
 
 
 class vip_query_hardware_property_e(IntEnum):

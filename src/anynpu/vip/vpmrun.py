@@ -89,8 +89,9 @@ def vpm_run(options: VpmOptions, write: Write, *, device: str | DeviceChoice | V
 
 
 def _run(options: VpmOptions, write: Write, device: str | DeviceChoice | VipLibrary | None) -> int:
-    write(f"loop_count={options.loops}, device_id={options.device}, file_name={options.sample} bypass={int(options.bypass)}")
     library = open_library(device)
+    for line in _first_lines(options, library.vip_get_version()):
+        write(line)
     write(f"init vip lite, driver version=0x{library.vip_get_version():08x}...")
     check(library, "vip_init", library.vip_init(options.memory))
     try:
@@ -105,6 +106,20 @@ def _run(options: VpmOptions, write: Write, device: str | DeviceChoice | VipLibr
         return _run_tasks(options, write, library)
     finally:
         library.vip_destroy()
+
+
+def _first_lines(options: VpmOptions, version: int) -> list[str]:
+    """What the tool says about its options; that of VIPLite 2.0 says more."""
+    if version < 0x00020000:
+        return [
+            f"loop_count={options.loops}, device_id={options.device}, file_name={options.sample} bypass={int(options.bypass)}"
+        ]
+    return [
+        f"loop_count={options.loops}, device_index={options.device}, core_index={options.core}, file_name={options.sample}, "
+        f"time_out=0x{options.timeout_ms:x}, bypass={int(options.bypass)}",
+        f"enable_npd=0, preload={int(options.preload)}",
+        f"show_top5{int(options.show_top5)}, save_txt={int(options.save_text)}",
+    ]
 
 
 def _run_tasks(options: VpmOptions, write: Write, library: VipLibrary) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import os
+import re
 import shutil
 from typing import Annotated
 
@@ -25,6 +26,12 @@ class LogFormat(str, enum.Enum):
 
     HUMAN = "human"
     JSON = "json"
+
+
+def _version(text: str | None) -> str | None:
+    if text is not None and re.fullmatch(r"\d+\.\d+\.\d+\w*", text) is None:
+        raise typer.BadParameter(f"'{text}' is not a version such as 2.3.2")
+    return text
 
 
 def command(
@@ -56,6 +63,15 @@ def command(
             "--stand-ins/--no-stand-ins", help="Whether Python finds our rknnlite and rknn before the vendor's packages."
         ),
     ] = True,
+    api_version: Annotated[
+        str | None,
+        typer.Option(
+            "--api-version",
+            metavar="X.Y.Z",
+            help="The version that the RKNN library states; by default the newest whose calls it answers.",
+            callback=_version,
+        ),
+    ] = None,
 ) -> None:
     """Run a program for a board on the software NPU.
 
@@ -85,6 +101,7 @@ def command(
         observation=Observation(log, log_format.value, trace),
         machine=machine,
         stand_ins=STAND_INS if stand_ins else (),
+        api_version=api_version,
     )
     try:
         os.execve(path, program, environment)

@@ -1,6 +1,7 @@
 """Writes the headers that C and C++ programs for Allwinner's boards include: ``python build_vip_headers.py FOLDER ABI AWNN``.
 
-``vip_lite_common.h`` has scalar types, statuses and empty macros, ``vip_lite.h`` everything else, ``awnn_lib.h`` libawnn.
+``vip_lite_common.h`` has scalar types, statuses and empty macros, ``vip_lite.h`` everything else, ``awnn_lib.h`` libawnn. ``awnn.h`` is
+libawnn as programs for T527 include it, whose inputs are bytes, and ``awnn_internal.h`` what a context holds.
 Programs of V85x pass a size to ``vip_init`` and ``awnn_init``, others pass nothing: both compile, up to C17 and in C++. What else
 differs on V85x is declared so if ``ANYNPU_VIP_V85X`` is defined.
 """
@@ -27,18 +28,45 @@ OLD_FORM = """#if defined(__cplusplus)
 {result} {name}();
 #endif"""
 
+AWNN_NAME = "typedef struct Awnn_Context Awnn_Context_t;"
+
+AWNN_TENSOR = """typedef struct Awnn_params {
+  vip_buffer_create_params_t vip_param;
+  char name[256];
+  vip_uint32_t elements;
+} Awnn_params_t;"""
+
+AWNN_CONTEXT = """struct Awnn_Context {
+  pthread_mutex_t mutex;
+  vip_network network;
+  vip_uint32_t input_count;
+  vip_uint32_t output_count;
+  vip_buffer *input_buffers;
+  vip_buffer *output_buffers;
+  Awnn_params_t *input_params;
+  Awnn_params_t *output_params;
+  float **quantize_maps;
+  void **user_input_buffers;
+  float **user_output_buffers;
+};"""
+
 ONE_OR_OTHER = "#ifdef ANYNPU_VIP_V85X\n{old}\n#else\n{new}\n#endif"
 
 
 def main(folder: str, abi: str, awnn: str) -> None:
-    """Write the three files into *folder*."""
+    """Write the five files into *folder*."""
     common, rest = list(MACROS), []
     for statement in statements_of(abi):
         shared = SCALAR.match(statement) or re.match(r"typedef enum _vip_(status|bool)_e", statement)
         (common if shared else rest).append(adapted(statement))
     write(Path(folder) / "vip_lite_common.h", ["<stdint.h>"], common, "VIPLite")
     write(Path(folder) / "vip_lite.h", ['"vip_lite_common.h"'], rest, "VIPLite")
-    write(Path(folder) / "awnn_lib.h", [], [adapted(statement) for statement in statements_of(awnn)], "libawnn")
+    calls = [adapted(statement) for statement in statements_of(awnn)]
+    write(Path(folder) / "awnn_lib.h", [], ["#ifndef ANYNPU_AWNN_H", *calls, "#endif"], "libawnn")
+    calls = [adapted(statement.replace("void **input", "unsigned char **input")) for statement in statements_of(awnn)]
+    write(Path(folder) / "awnn.h", [], ["#ifndef ANYNPU_AWNN_LIB_H", *calls, "#endif"], "libawnn")
+    includes = ["<pthread.h>", '"vip_lite.h"']
+    write(Path(folder) / "awnn_internal.h", includes, [AWNN_TENSOR, AWNN_CONTEXT, AWNN_NAME], "libawnn")
 
 
 def statements_of(header: str) -> list[str]:
@@ -54,7 +82,7 @@ def adapted(statement: str) -> str:
     if "vip_power_management(" in statement:
         forms = {"old": "vip_network network", "new": "vip_uint32_t device_id"}
         return ONE_OR_OTHER.format(**{key: statement.replace("vip_ptr device_or_network", text) for key, text in forms.items()})
-    if "awnn_set_input_buffers(" in statement:
+    if "awnn_set_input_buffers(" in statement and "unsigned char" not in statement:
         return ONE_OR_OTHER.format(old=statement.replace("void **", "unsigned char **"), new=statement)
     return statement
 

@@ -1,7 +1,8 @@
 /* libawnn over the vip_ calls: load, run, read. Plain C, for a board as well as for the software NPU.
  *
  * Who owns what: a context owns its network, its buffers and the floats of its outputs. Inputs stay the caller's; their addresses are kept for
- * awnn_dump_io. One mutex in the context lets runs take turns; everything else is for one thread at a time.
+ * awnn_dump_io. One mutex in the context lets runs take turns; the list of live contexts has a lock of its own; everything else is for one
+ * thread at a time.
  *
  * The vip_ functions are those of the program, if it is linked with a VIPLite; otherwise the first library that is found is loaded. */
 #define _GNU_SOURCE
@@ -45,6 +46,12 @@ typedef struct {
     char name[256];
     vip_uint32_t elements;
 } tensor_t;
+
+static pthread_mutex_t live_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct live {
+    Awnn_Context_t *context;
+    struct live *next;
+} *live; /* contexts that were not destroyed: what is destroyed twice is told from what is not by its address alone */
 
 struct Awnn_Context {
     pthread_mutex_t mutex;
@@ -290,11 +297,43 @@ static int bind_all(Awnn_Context_t *context)
     return 1;
 }
 
+static int remember(Awnn_Context_t *context)
+{
+    struct live *entry = malloc(sizeof *entry);
+    if (entry == NULL)
+        return 0;
+    pthread_mutex_lock(&live_lock);
+    *entry = (struct live){context, live};
+    live = entry;
+    pthread_mutex_unlock(&live_lock);
+    return 1;
+}
+
+static int forget(Awnn_Context_t *context)
+{
+    struct live *gone = NULL;
+    pthread_mutex_lock(&live_lock);
+    for (struct live **place = &live; *place != NULL; place = &(*place)->next) {
+        if ((*place)->context == context) {
+            gone = *place;
+            *place = gone->next;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&live_lock);
+    free(gone);
+    return gone != NULL;
+}
+
 Awnn_Context_t *awnn_create(const char *nbg)
 {
     Awnn_Context_t *context = ready() && nbg != NULL ? calloc(1, sizeof *context) : NULL;
     if (context == NULL)
         return NULL;
+    if (!remember(context)) {
+        free(context);
+        return NULL;
+    }
     pthread_mutex_init(&context->mutex, NULL);
     if (failed("create the network", vip.vip_create_network(nbg, 0, VIP_CREATE_NETWORK_FROM_FILE, &context->network)) ||
         !make_side(context, 1, &context->input_count, &context->input_params, &context->input_buffers) ||
@@ -310,6 +349,10 @@ void awnn_destroy(Awnn_Context_t *context)
 {
     if (context == NULL)
         return;
+    if (!forget(context)) {
+        fprintf(stderr, "awnn: awnn_destroy of a context that does not exist, or no longer\n");
+        return;
+    }
     if (context->network != NULL) {
         vip.vip_finish_network(context->network);
         vip.vip_destroy_network(context->network);

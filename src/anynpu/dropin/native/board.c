@@ -34,7 +34,7 @@ struct heap_request {
 #define BUFFER_SYNC _IOW('b', 0, uint64_t) /* cache maintenance on memory from a heap: nothing to do for ours */
 
 static const char *const served[] = {
-    "/dev/dma_heap", "/proc/device-tree", "/proc/rknpu", "/sys/class/devfreq", "/sys/firmware/devicetree/base", "/sys/kernel/debug/rknpu",
+    "/dev/dma_heap", "/dev/vipcore", "/proc/device-tree", "/proc/rknpu", "/sys/class/devfreq", "/sys/firmware/devicetree/base", "/sys/kernel/debug/rknpu",
 };
 
 static const char *root(void)

@@ -24,6 +24,7 @@ from ...timing import Prediction
 from ..constants import Code, Flag
 from .frames import Frames
 from .memory import TensorMemory
+from .outside import new_outside
 from .ports import InputPort, OutputPort, Ports, attr_key, cut_name
 from .refusal import Refusal
 from .sram import Sram, SramShare
@@ -392,7 +393,7 @@ class ModelContext:
 
     def give_output(self, nbytes: int) -> Any:
         """Memory for an output that stays until the caller releases it."""
-        memory = ffi.new("char[]", max(nbytes, 1))
+        memory = new_outside("char[]", max(nbytes, 1))
         self._given[int(ffi.cast("uintptr_t", memory))] = memory
         return memory
 

@@ -50,6 +50,7 @@ from ..constants import (
 from .context import ModelContext
 from .handles import Handles
 from .opencl import Kernels, OpenCl
+from .outside import new_outside
 from .refusal import Refusal
 
 __all__ = ["CustomOperatorCalls", "CustomOperators", "OperatorLayer"]
@@ -123,7 +124,7 @@ class OperatorLayer:
         self._inputs: Any = None
         self._outputs: Any = None
         self._kernel: Any = None
-        self.struct = ffi.new("rknn_custom_op_context *")
+        self.struct = new_outside("rknn_custom_op_context *")
         self.struct.target = int(operator.target)
         if operator.kernels is not None:
             opencl, self._kernel = operator.kernels.opencl, operator.kernels.kernel()
@@ -164,7 +165,7 @@ class OperatorAttribute:
             self.dtype = rknn_tensor_type.RKNN_TENSOR_UINT8
             self.count = len(data)
         # an allocation of our own is aligned for every type
-        self.data = ffi.new("char[]", len(data) + 1)
+        self.data = new_outside("char[]", len(data) + 1)
         ffi.memmove(self.data, data, len(data))
 
 
@@ -376,7 +377,7 @@ def _text(field: Any) -> str:
 
 def _tensors(tensors: tuple[CustomTensor, ...]) -> Any:
     """An array of ``rknn_custom_op_tensor``, at least one long."""
-    array = ffi.new("rknn_custom_op_tensor[]", max(len(tensors), 1))
+    array = new_outside("rknn_custom_op_tensor[]", max(len(tensors), 1))
     for index, (struct, tensor) in enumerate(zip(array, tensors, strict=False)):
         fill(_attr(index, tensor), ffi.addressof(struct, "attr"))
         _place(struct.mem, tensor)

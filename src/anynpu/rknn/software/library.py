@@ -523,7 +523,7 @@ def _rknn_chip(name: str) -> Chip:
 
 def _read_model(model: Any, size: int, extend: Any) -> Model:
     if size:
-        return modelfile.read(bytes(ffi.buffer(ffi.cast("char *", model), size)))
+        return modelfile.read_or_twin(bytes(ffi.buffer(ffi.cast("char *", model), size)))
     path = Path(os.fsdecode(ffi.string(ffi.cast("char *", model))))
     offset, length = (0, 0) if extend == ffi.NULL else (extend.real_model_offset, extend.real_model_size)
     if not offset and not length:
@@ -537,7 +537,7 @@ def _read_model(model: Any, size: int, extend: Any) -> Model:
                     Code.RKNN_ERR_PARAM_INVALID, f"{path} has {end} bytes: a model of {length} at {offset} is not inside"
                 )
             file.seek(offset)
-            return modelfile.read(file.read(length))
+            return modelfile.read_or_twin(file.read(length))
     except OSError as error:
         raise Refusal(Code.RKNN_ERR_MODEL_INVALID, f"{path} cannot be read: {error.strerror or error}") from error
 

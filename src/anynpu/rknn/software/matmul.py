@@ -34,6 +34,7 @@ from .handles import Handles
 from .matmul_layouts import MatmulLayout, MatrixAttributes, convert_b
 from .matmul_quantization import Parameters, Quantization
 from .memory import MemoryTable, TensorMemory
+from .outside import new_outside
 from .refusal import Refusal
 
 __all__ = ["MatmulCalls", "MatmulState"]
@@ -112,7 +113,7 @@ class MatmulState:
         scale = self._quantization.normalised_scale()
         if params != ffi.NULL:
             held = self._quantization.of("B")
-            scales, zeros = ffi.new("float[]", held.scale.tolist()), ffi.new("int32_t[]", held.zero_point.tolist())
+            scales, zeros = new_outside("float[]", held.scale.tolist()), new_outside("int32_t[]", held.zero_point.tolist())
             self._given = (scales, zeros)
             params.name = b"B"
             params.scale, params.scale_len = scales, len(scales)

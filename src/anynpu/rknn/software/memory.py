@@ -18,6 +18,7 @@ import numpy.typing as npt
 from ..._rknn import ffi
 from ...npu import Buffer
 from ..constants import Code, rknn_tensor_mem_flags
+from .outside import new_outside
 from .refusal import Refusal
 from .sram import SramShare
 
@@ -70,7 +71,7 @@ class MemoryTable:
 
         :param virtual: what ``virt_addr`` says, without the offset
         """
-        struct = ffi.new("rknn_tensor_mem *")
+        struct = new_outside("rknn_tensor_mem *")
         struct.virt_addr = ffi.cast("void *", virtual)
         struct.phys_addr = physical
         struct.fd = fd

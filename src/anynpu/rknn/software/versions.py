@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from functools import lru_cache
 from importlib import metadata
 
@@ -10,7 +12,13 @@ from ...chips import Chip
 __all__ = ["API_VERSION", "api_version", "board_files", "driver_version"]
 
 API_VERSION = "2.3.2"
-"""The interface that it offers; ``abi.h`` is this version's."""
+"""The interface that it offers, the newest whose calls it answers; ``abi.h`` is this version's."""
+
+VERSION_VARIABLE = "ANYNPU_API_VERSION"
+"""The environment variable that makes it state another version, for programs that refuse or warn by it."""
+
+VERSION_FORM = r"\d+\.\d+\.\d+\w*"
+"""What a version looks like: 1.6.0, 2.0.0b0."""
 
 _NPU_DEVICES = {
     "rk3588": "fdab0000.npu",
@@ -33,7 +41,8 @@ def _product() -> str:
 def api_version(chip: Chip) -> str:
     """Version and, in brackets, whose it is."""
     del chip
-    return f"{API_VERSION} ({_product()})"
+    asked = os.environ.get(VERSION_VARIABLE, "")
+    return f"{asked if re.fullmatch(VERSION_FORM, asked) else API_VERSION} ({_product()})"
 
 
 def driver_version(chip: Chip) -> str:

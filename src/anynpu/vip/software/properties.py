@@ -13,6 +13,7 @@ from ...chips import Chip
 from ..attributes import NAME_BYTES, Attributes
 from ..constants import (
     vip_buffer_property_e,
+    vip_buffer_quantize_format_e,
     vip_group_property_e,
     vip_network_property_e,
     vip_query_hardware_property_e,
@@ -30,6 +31,8 @@ _BUFFER = vip_buffer_property_e
 _GROUP = vip_group_property_e
 _HARDWARE = vip_query_hardware_property_e
 _NETWORK = vip_network_property_e
+_AFFINE = vip_buffer_quantize_format_e.VIP_BUFFER_QUANTIZE_TF_ASYMM
+_FIXED_POINT = vip_buffer_quantize_format_e.VIP_BUFFER_QUANTIZE_DYNAMIC_FIXED_POINT
 _MAX_VALUE = 0xFFFF_FFFF
 
 
@@ -107,8 +110,15 @@ def set_network(network: NetworkState, generation: Generation, handles: Handles,
         elif property == _NETWORK.VIP_NETWORK_PROP_SET_COEFF_MEMORY:
             network.require_unprepared("the memory of coefficients")
             network.coefficients = _read_buffer(value, handles)
-        elif property in (_NETWORK.VIP_NETWORK_PROP_SET_ENABLE_NPD, _NETWORK.VIP_NETWORK_PROP_SET_VIPSRAM_PRELOAD):
-            _require(value)  # both concern the speed of the chip alone
+        elif property == _NETWORK.VIP_NETWORK_PROP_SET_ENABLE_NPD:
+            if _read("int32_t", value):
+                raise Refusal(
+                    Status.VIP_ERROR_NOT_SUPPORTED,
+                    "the time of each layer is not told through this interface",
+                    "anynpu profile MODEL shows it",
+                )
+        elif property == _NETWORK.VIP_NETWORK_PROP_SET_VIPSRAM_PRELOAD:
+            _require(value)  # it concerns the speed of the chip alone
         else:
             raise _not_possible(property, "set")
 
@@ -152,6 +162,17 @@ def _read(kind: str, value: Any) -> int:
 def _write(kind: str, value: Any, number: float) -> None:
     _require(value)
     ffi.cast(f"{kind} *", value)[0] = number
+
+
+def _write_unless(other: vip_buffer_quantize_format_e, seen: Attributes, kind: str, value: Any, number: float) -> None:
+    """A number of one quantisation; nothing where the tensor has the *other*.
+
+    Programs ask for all of them, one after the other, and the position of a fixed point lies where the scale does.
+    """
+    if seen.quant_format == other:
+        _require(value)
+    else:
+        _write(kind, value, number)
 
 
 def _write_name(value: Any, name: str) -> None:
@@ -205,8 +226,12 @@ _BUFFER_ANSWERS: dict[int, Callable[[Attributes, Any], None]] = {
     _BUFFER.VIP_BUFFER_PROP_NUM_OF_DIMENSION: lambda seen, value: _write("uint32_t", value, len(seen.dims)),
     _BUFFER.VIP_BUFFER_PROP_SIZES_OF_DIMENSION: _write_sizes,
     _BUFFER.VIP_BUFFER_PROP_DATA_FORMAT: lambda seen, value: _write("int32_t", value, int(seen.data_format)),
-    _BUFFER.VIP_BUFFER_PROP_FIXED_POINT_POS: lambda seen, value: _write("int32_t", value, seen.fixed_point_pos),
-    _BUFFER.VIP_BUFFER_PROP_TF_SCALE: lambda seen, value: _write("float", value, seen.scale),
-    _BUFFER.VIP_BUFFER_PROP_TF_ZERO_POINT: lambda seen, value: _write("int32_t", value, seen.zero_point),
+    _BUFFER.VIP_BUFFER_PROP_FIXED_POINT_POS: lambda seen, value: _write_unless(
+        _AFFINE, seen, "int32_t", value, seen.fixed_point_pos
+    ),
+    _BUFFER.VIP_BUFFER_PROP_TF_SCALE: lambda seen, value: _write_unless(_FIXED_POINT, seen, "float", value, seen.scale),
+    _BUFFER.VIP_BUFFER_PROP_TF_ZERO_POINT: lambda seen, value: _write_unless(
+        _FIXED_POINT, seen, "int32_t", value, seen.zero_point
+    ),
     _BUFFER.VIP_BUFFER_PROP_NAME: lambda seen, value: _write_name(value, seen.name),
 }

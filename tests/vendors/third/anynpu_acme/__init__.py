@@ -35,7 +35,6 @@ A100 = Chip(
     channel_block=_EACH_TYPE_1,
     channel_alignment=_EACH_TYPE_1,
     input_width_alignment=_EACH_TYPE_1,
-    nhwc_output_alignment=1,
     pixel_alignment=1,
     quantized_types=("w8a8", "fp16"),
     float16=True,

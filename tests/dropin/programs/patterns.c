@@ -1,0 +1,151 @@
+/* Programs after the patterns of the vendor's demonstrations, one per name: patterns NAME MODEL [OUTPUT]. */
+#include "support.h"
+
+static rknn_tensor_attr queried(rknn_context context, rknn_query_cmd command, uint32_t index)
+{
+    rknn_tensor_attr attr;
+    memset(&attr, 0, sizeof attr);
+    attr.index = index;
+    OK(rknn_query(context, command, &attr, sizeof attr));
+    return attr;
+}
+
+/* Read into a buffer that is freed at once, as most programs do. */
+static rknn_context opened(const char *path, uint32_t flags)
+{
+    uint32_t size;
+    void *bytes = read_file(path, &size);
+    rknn_context context = 0;
+    int code = rknn_init(&context, bytes, size, flags, NULL);
+    free(bytes);
+    if (code != 0) {
+        printf("rknn_init fail! ret=%d\n", code);
+        exit(3);
+    }
+    return context;
+}
+
+/* Asks for the times of layers without having collected them, and ends where that fails. */
+static void perf(const char *path)
+{
+    rknn_context context = opened(path, 0);
+    rknn_tensor_attr attr = queried(context, RKNN_QUERY_INPUT_ATTR, 0);
+    uint8_t *picture = malloc(attr.n_elems);
+    fill_bytes(picture, attr.n_elems, 1);
+    rknn_input input = {.index = 0, .buf = picture, .size = attr.n_elems, .type = RKNN_TENSOR_UINT8, .fmt = RKNN_TENSOR_NHWC};
+    OK(rknn_inputs_set(context, 1, &input));
+    OK(rknn_run(context, NULL));
+    rknn_perf_detail detail;
+    OK(rknn_query(context, RKNN_QUERY_PERF_DETAIL, &detail, sizeof detail));
+    CHECK(strlen(detail.perf_data) == detail.data_len);
+    printf("%s\n", detail.perf_data);
+    free(picture);
+    OK(rknn_destroy(context));
+}
+
+/* The small runtime: the picture as the NHWC query has it, outputs as float32 or as they are. */
+static void mini(const char *path, const char *result, int floats)
+{
+    rknn_context context = opened(path, 0);
+    rknn_input_output_num count;
+    OK(rknn_query(context, RKNN_QUERY_IN_OUT_NUM, &count, sizeof count));
+    CHECK(count.n_input == 1);
+    rknn_tensor_attr input = queried(context, RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR, 0);
+    rknn_tensor_mem *picture = rknn_create_mem(context, input.size_with_stride);
+    fill_bytes(picture->virt_addr, input.size, 7);
+    OK(rknn_set_io_mem(context, picture, &input));
+    rknn_tensor_attr output = queried(context, RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR, 0);
+    size_t bytes = output.n_elems;
+    if (floats) {
+        output.type = RKNN_TENSOR_FLOAT32;
+        bytes *= sizeof(float);
+    }
+    rknn_tensor_mem *memory = rknn_create_mem(context, (uint32_t)bytes);
+    OK(rknn_set_io_mem(context, memory, &output));
+    OK(rknn_run(context, NULL));
+    write_file(result, memory->virt_addr, bytes);
+    printf("%d %d %u\n", input.type, input.fmt, output.n_dims);
+    OK(rknn_destroy_mem(context, picture));
+    OK(rknn_destroy_mem(context, memory));
+    OK(rknn_destroy(context));
+}
+
+/* A detector that asks for the type of the first output and reads all of them as that. */
+static void detector(const char *path, const char *result)
+{
+    rknn_context context = opened(path, 0);
+    rknn_input_output_num count;
+    OK(rknn_query(context, RKNN_QUERY_IN_OUT_NUM, &count, sizeof count));
+    rknn_tensor_attr attr = queried(context, RKNN_QUERY_INPUT_ATTR, 0);
+    uint8_t *picture = malloc(attr.n_elems);
+    fill_bytes(picture, attr.n_elems, 3);
+    rknn_input input = {.index = 0, .buf = picture, .size = attr.n_elems, .type = RKNN_TENSOR_UINT8, .fmt = RKNN_TENSOR_NHWC};
+    OK(rknn_inputs_set(context, 1, &input));
+    OK(rknn_run(context, NULL));
+    rknn_tensor_attr first = queried(context, RKNN_QUERY_OUTPUT_ATTR, 0);
+    int quantized = first.qnt_type == RKNN_TENSOR_QNT_AFFINE_ASYMMETRIC && first.type != RKNN_TENSOR_FLOAT16;
+    CHECK(quantized);
+    rknn_output outputs[16];
+    memset(outputs, 0, sizeof outputs);
+    for (uint32_t index = 0; index < count.n_output; index++) {
+        outputs[index].index = index;
+        outputs[index].want_float = !quantized;
+    }
+    OK(rknn_outputs_get(context, count.n_output, outputs, NULL));
+    FILE *file = fopen(result, "wb");
+    CHECK(file != NULL);
+    for (uint32_t index = 0; index < count.n_output; index++) {
+        rknn_tensor_attr each = queried(context, RKNN_QUERY_OUTPUT_ATTR, index);
+        const int8_t *codes = outputs[index].buf;
+        for (uint32_t element = 0; element < each.n_elems; element++) {
+            float value = ((float)codes[element] - (float)each.zp) * each.scale;
+            CHECK(fwrite(&value, sizeof value, 1, file) == 1);
+        }
+    }
+    fclose(file);
+    OK(rknn_outputs_release(context, count.n_output, outputs));
+    free(picture);
+    OK(rknn_destroy(context));
+}
+
+/* Writes behind everything that it was given, as a program does that was made for another model. */
+static void beyond(const char *path)
+{
+    for (int round = 0; round < 50; round++) {
+        rknn_context context = opened(path, 0);
+        rknn_tensor_attr attr = queried(context, RKNN_QUERY_INPUT_ATTR, 0);
+        uint8_t *picture = calloc(attr.n_elems, 1);
+        rknn_input input = {.index = 0, .buf = picture, .size = attr.n_elems, .type = RKNN_TENSOR_UINT8, .fmt = RKNN_TENSOR_NHWC};
+        OK(rknn_inputs_set(context, 1, &input));
+        OK(rknn_run(context, NULL));
+        rknn_output output = {.index = 0};
+        OK(rknn_outputs_get(context, 1, &output, NULL));
+        memset((char *)output.buf + output.size, 0xff, 1000);
+        rknn_tensor_mem *memory = rknn_create_mem(context, 64);
+        memset((char *)memory + sizeof *memory, 0xff, 1000);
+        OK(rknn_outputs_release(context, 1, &output));
+        OK(rknn_destroy_mem(context, memory));
+        OK(rknn_destroy(context));
+        free(picture);
+    }
+}
+
+int main(int count, char **arguments)
+{
+    CHECK(count > 2);
+    const char *name = arguments[1], *result = count > 3 ? arguments[3] : "";
+    if (strcmp(name, "perf") == 0)
+        perf(arguments[2]);
+    else if (strcmp(name, "mini") == 0)
+        mini(arguments[2], result, 0);
+    else if (strcmp(name, "mini-floats") == 0)
+        mini(arguments[2], result, 1);
+    else if (strcmp(name, "detector") == 0)
+        detector(arguments[2], result);
+    else if (strcmp(name, "beyond") == 0)
+        beyond(arguments[2]);
+    else
+        CHECK(!"a name that is known");
+    printf("done\n");
+    return 0;
+}
