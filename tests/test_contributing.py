@@ -19,7 +19,7 @@ SUBJECTS = (
         "A query of rknn_query",
     ),
     *("An option of a session", "A command", "An instruction set", "A path of the REST face", "A field of the model file"),
-    *("A vendor", "A quantised type"),
+    *("A vendor", "A quantised type", "A Python package that programs find under exec"),
 )
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from tools import need
 
 from anynpu.dropin.environment import Observation, include_folder, library_folder, program_environment
-from anynpu.dropin.standins import STAND_INS
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 120
@@ -55,7 +54,7 @@ def python_environment(chip: str | None = "rk3588", log: Path | None = None, **e
     """That of a Python program under ``anynpu exec --machine aarch64``."""
     changed = clean_environment(LD_LIBRARY_PATH=None, **environment)
     seen = Observation(None if log is None else str(log))
-    return program_environment(changed, chip=chip, machine="aarch64", observation=seen, stand_ins=STAND_INS)
+    return program_environment(changed, chip=chip, machine="aarch64", observation=seen, stand_ins=("rknn", "rknnlite"))
 
 
 def run(
