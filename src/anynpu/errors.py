@@ -22,7 +22,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |-- DeviceError                 the device refuses or fails
     |   |-- UnknownChipError        (ValueError)
     |   |-- UnsupportedCall         this chip does not have the call                 (NotImplementedError)
-    |   |-- DeviceMemoryError       a buffer is missing, too small or not to be had  (MemoryError)
+    |   |-- DeviceMemoryError       a buffer is missing, too small or not available  (MemoryError)
     |   |-- DeviceTimeout           (TimeoutError)
     |   |-- CustomOperatorError     a function of the user failed in the middle      (RuntimeError)
     |   |-- DeviceHungError         a job never came back; its context was given up  (TimeoutError, RuntimeError)
@@ -224,7 +224,7 @@ class UnsupportedCall(DeviceError, NotImplementedError):
 
 
 class DeviceMemoryError(DeviceError, MemoryError):
-    """A device buffer is missing, too small or not to be had."""
+    """A device buffer is missing, too small or not available."""
 
 
 class DeviceTimeout(DeviceError, TimeoutError):

@@ -17,7 +17,7 @@ __all__ = ["Affine", "DType", "DynamicFixedPoint", "Layout", "Quantization", "Te
 
 
 class DType(str, enum.Enum):
-    """An element type. ``bfloat16`` is held as its 16 bits, ``int4`` and ``uint4`` as two elements a byte, the first in the low half."""
+    """An element type. ``bfloat16`` is held as its 16 bits, ``int4`` and ``uint4`` as two elements per byte, the first in the low half."""
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
@@ -36,7 +36,7 @@ class DType(str, enum.Enum):
 
     @property
     def bits(self) -> int:
-        """Bits an element: 4 for the packed types."""
+        """Bits per element: 4 for the packed types."""
         return 4 if self in (DType.INT4, DType.UINT4) else self.storage.itemsize * 8
 
     @property

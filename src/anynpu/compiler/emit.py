@@ -247,7 +247,7 @@ class Emitter:
 
     @staticmethod
     def _zero_point(quantization: Quantization) -> Array:
-        """One number, or one a channel where there are groups."""
+        """One number, or one per channel where there are groups."""
         sizes = quantization.group_sizes if isinstance(quantization, Affine) else ()
         return quantization.expand(sum(sizes) or 1)[1]
 

@@ -102,7 +102,7 @@ def _split_outputs(graph: Graph) -> None:
 
 
 class _Splitter:
-    """Writes the nodes of a graph anew, with some tensors in parts."""
+    """Rewrites the nodes of a graph, with some tensors in parts."""
 
     def __init__(self, graph: Graph, steps: Sequence[Step], choices: dict[str, GroupChoice]) -> None:
         self._graph = graph

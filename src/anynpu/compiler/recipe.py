@@ -31,7 +31,7 @@ class Recipe:
     :ivar heads: keep the whole range between the last convolution and an output
     :ivar clip: draw in ranges before tables where the table is flat
     :ivar asymmetric: weights with zero points
-    :ivar refit: fit weights anew to rounded inputs
+    :ivar refit: refit weights to rounded inputs
     """
 
     algorithm: str = "percentile"

@@ -1,6 +1,6 @@
 """Re-fit: weights and biases that answer what the layers before them have already lost.
 
-Convolution by convolution, in the order of execution, the weights are fitted anew by least squares: on the *rounded* input they shall give
+Convolution by convolution, in the order of execution, the weights are refitted by least squares: on the *rounded* input they shall give
 what the float network gives there. Then they are rounded one column after the other, each making up for what the columns before it have
 lost, and the bias takes what is left of the mean. Convolutions that end in an output keep their weights: there the background of a
 picture outnumbers what the network is for, and a fit to it loses detections.

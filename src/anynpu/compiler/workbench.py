@@ -78,7 +78,7 @@ class Trial:
     """A network, quantised by a recipe.
 
     :ivar groups: tensors with groups of channels, and why
-    :ivar refined: weights that were fitted anew, by the result of their step
+    :ivar refined: refitted weights, by the result of their step
     :ivar notes: what was done and why, a line for each step
     :ivar floats: tensors that are never rounded to codes: what makes them and what reads them is in float16
     """

@@ -3,7 +3,7 @@
 The library calls :func:`fill` once, in the Python that it found or started. A vendor's table has bindings (a cffi module with the types and
 one C function for each call) and opens a *library object*, whose methods carry the names of the calls; :func:`fill` ties the two together.
 
-State: what each vendor in this process uses is kept in a module variable, which :func:`fill` writes and which a forked child writes anew:
+State: what each vendor in this process uses is kept in a module variable, which :func:`fill` writes and which a forked child rewrites:
 the threads of its parent do not exist in it, so that it gets another library object, to which contexts of before the fork are unknown.
 Who ends: Python's end closes the gate of each library before anything of Python is gone; a program in C closes it in ``exit``.
 """

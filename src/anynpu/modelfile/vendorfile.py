@@ -51,7 +51,7 @@ class VendorModelInfo:
     :ivar chip: the first of those that is in the catalogue; empty where none is
     :ivar toolkit: the tool that wrote it and its version
     :ivar memory_bytes: memory pool that it needs; 0 where the file does not say
-    :ivar notes: what was not understood, or is not to be had from the file
+    :ivar notes: what was not understood, or is not in the file
     """
 
     kind: FileKind

@@ -13,7 +13,7 @@ A product of two float16 values, or of one and a code, is exact in float32, so a
 set gives the same bytes (only which NaN a NaN is depends on the processor). Vendors do not document whether int16 saturates or wraps
 around, nor the order of their sums; both are choices of this module.
 
-A :class:`PackedMatrix` is packed once and multiplied often. A :class:`StoredMatrix` is read anew for each product, as an NPU reads it: its
+A :class:`PackedMatrix` is packed once and multiplied often. A :class:`StoredMatrix` is read again for each product, as an NPU reads it: its
 owner may change it in between. It is packed on the way or, for a few rows of int8, read by kernels that need no packing.
 
 >>> b = PackedMatrix(np.array([[1, -2], [3, 4], [5, -128]], np.int8))
@@ -331,7 +331,9 @@ def _check_matrix(name: str, values: Array, dtype: DType) -> None:
     if values.ndim != 2:
         raise ShapeError(f"{name} has {values.ndim} dimensions", hint="a matrix has two; a vector is one of a single row")
     if dtype is DType.INT4 and values.size and (values.min() < -8 or values.max() > 7):
-        raise TensorTypeError(f"{name} has values that int4 does not have", hint="int4 is -8 to 7; unpack two a byte beforehand")
+        raise TensorTypeError(
+            f"{name} has values that int4 does not have", hint="int4 is -8 to 7; unpack two per byte beforehand"
+        )
 
 
 def _by_column(name: str, values: npt.ArrayLike, n: int) -> Array:

@@ -192,7 +192,7 @@ class Buffer(Closeable):
             if fd >= 0:
                 os.close(fd)
             raise DeviceMemoryError(
-                f"{size} bytes of device memory are not to be had: {error}",
+                f"{size} bytes of device memory are not available: {error}",
                 hint="close contexts or buffers that are no longer used; look at the limits for open files and for shared memory",
             ) from error
         return cls(memoryview(mapping)[:size], fd=fd, owns_fd=True, on_release=on_release)

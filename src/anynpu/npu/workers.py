@@ -47,7 +47,7 @@ class WorkerPool:
                 self._threads.add(thread)
                 try:
                     thread.start()
-                except RuntimeError:  # no thread to be had, which includes an interpreter that ends
+                except RuntimeError:  # no thread available, which includes an interpreter that ends
                     self._threads.discard(thread)
                     if not self._threads:
                         self._tasks.remove(task)

@@ -40,7 +40,7 @@ class TensorMemory(Closeable):
             failure = library.last_error()
             if failure is not None and failure.call == call:
                 check(library, call, failure.code)
-            raise DeviceMemoryError("the memory is not to be had", call=call, hint="close what is no longer used")
+            raise DeviceMemoryError("the memory is not available", call=call, hint="close what is no longer used")
         self.keep = keep
         self._library, self._handle = library, handle
         self._pointer: Any = pointer

@@ -1,6 +1,6 @@
 """Admission: a request is accepted only if it will be done in time, and refused at once otherwise.
 
-The wait of a new request is predicted from what is in the house, from when the cores took up what they work on, and from how long one
+The wait of a new request is predicted from the requests in flight, from when the cores took up what they work on, and from how long one
 inference has taken of late. A burst, or a few clients who wait for their answers, may wait for a few inferences. When something had to be
 refused and clearly more is offered than can be done, what comes must begin within 0.6 inferences: so under a lasting overload the latency
 of what is accepted stays close to that of an idle server, however much is offered.

@@ -1,4 +1,4 @@
-"""HTTP/1.1 connections: one request at a time, bounded in every phase, and nobody is waited for for ever.
+"""HTTP/1.1 connections: one request at a time, bounded in every phase, and every wait has a timeout.
 
 httptools parses heads; bodies are in :mod:`anynpu.serve.body`. A body stays in the socket until the handler asks for it. If the handler
 answers without having asked, what comes is thrown away unread, so that refusing a picture costs little. What a client sends behind a
@@ -437,7 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         self._close()
 
     def _close(self) -> None:
-        """Close when everything is written, and not wait for that for ever.
+        """Close when everything is written, within a time limit.
 
         If the client is still sending, what it sends is thrown away for a moment: else the answer would be lost with the connection.
         """

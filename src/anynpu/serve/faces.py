@@ -101,7 +101,7 @@ class Models(Protocol):
         """Whether something that was asked for is not there."""
 
     async def load(self, name: str, path: str | None = None) -> None:
-        """Load a model, or load it anew."""
+        """Load or reload a model."""
 
     async def unload(self, name: str) -> None:
         """Take a model away."""

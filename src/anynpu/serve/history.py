@@ -68,7 +68,7 @@ class History:
         self._before[name] = at, model
         points = self._points.setdefault(name, deque(maxlen=KEPT))
         if before is None or at <= before[0] or model["answered"] < before[1]["answered"]:
-            return  # new, or loaded anew
+            return  # new, or reloaded
         seconds, old = at - before[0], before[1]
         answers = model["answered"] - old["answered"]
         times = Percentiles.of(list(latencies)[-answers:] if answers else [])

@@ -146,7 +146,7 @@ class ModelFigures:
     :ivar waiting: runs that wait for a core
     :ivar running: runs on the cores
     :ivar shed: requests that were refused because they would be late
-    :ivar run_ms: the middle one of the last runs
+    :ivar run_ms: median of the last runs
     """
 
     device: str

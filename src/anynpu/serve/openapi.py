@@ -290,7 +290,7 @@ _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
         "index", "All models, loaded or not", _answer("The models", "Index"), _BODY_ERRORS, "IndexRequest"
     ),
     ("POST", "/v2/repository/models/{model}/load"): _operation(
-        "load", "Load a model, or load it anew", _answer("It is loaded", "Done"), (*_CONTROL, 500), "LoadRequest"
+        "load", "Load or reload a model", _answer("It is loaded", "Done"), (*_CONTROL, 500), "LoadRequest"
     ),
     ("POST", "/v2/repository/models/{model}/unload"): _operation(
         "unload", "Take a model away", _answer("It is unloaded", "Done"), _CONTROL, "UnloadRequest"

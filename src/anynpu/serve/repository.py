@@ -1,6 +1,6 @@
 """The models of a server: which there are, which are loaded, and how one takes the place of another.
 
-What can be loaded comes from the command line: files, and folders that are looked through anew at every load. A folder holds model files,
+What can be loaded comes from the command line: files, and folders that are searched again at every load. A folder holds model files,
 whose stems are their names, or folders ``NAME/VERSION/`` with one model file each. ``NAME=FOLDER`` is one model: the only model file of the
 folder, whatever it is called, or the folders ``VERSION/`` in it.
 
@@ -164,7 +164,7 @@ class Repository:
         return any(version not in self._ready.get(name, ()) for name, version in self._reasons)
 
     async def load(self, name: str, path: str | None = None) -> None:
-        """Load all versions of a model, or load them anew.
+        """Load or reload all versions of a model.
 
         :param path: a file that the client names, below ``load_root``
         """

@@ -169,7 +169,7 @@ class Service:
             raise ModelUnavailableError("the server is about to end", hint="come again when it is back")
 
     async def load(self, name: str, parameters: dict[str, Any]) -> None:
-        """Load a model, or load it anew."""
+        """Load or reload a model."""
         self.check_control()
         unknown = [key for key in parameters if key not in ("path", "config")]
         path = parameters.get("path")

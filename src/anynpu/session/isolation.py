@@ -266,5 +266,5 @@ class WorkerProcess:
             )
         name = signal.Signals(-status).name if status < 0 else f"status {status}"
         return DeviceError(
-            f"the process of the isolated model ended ({name})", hint="do not trust the model; the next run starts anew"
+            f"the process of the isolated model ended ({name})", hint="do not trust the model; the next run starts a new one"
         )

@@ -139,7 +139,7 @@ class SessionOptions(OptionTable):
         parse=values.flag,
     )
     watchdog_ms: int | None = option(
-        None, "how long a run may take before its context is given up; not given: for ever", parse=values.positive
+        None, "how long a run may take before its context is given up; not given: no limit", parse=values.positive
     )
     isolate: bool = option(
         False,

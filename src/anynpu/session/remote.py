@@ -404,7 +404,7 @@ def _spec(tensor: Any) -> TensorSpec:
 
 
 def _check_output_types(outputs: Sequence[TensorSpec], options: SessionOptions) -> None:
-    """Servers give values: codes of a quantised output cannot be had."""
+    """Servers give values: codes of a quantised output are not available."""
     asked = options.output_type
     for spec in outputs:
         kind = asked.get(spec.name, "float32") if isinstance(asked, Mapping) else asked

@@ -249,7 +249,7 @@ class Runner:
                 self._perform(todo, deliver_here=following is None)
 
     def _open(self, slot: Slot, request: Request) -> bool:
-        """Open a lane at its first use. If there are no more to be had the session goes on with those it has: the request queues again,
+        """Open a lane at its first use. If no more are available the session goes on with those it has: the request queues again,
         and False is returned."""
         request.started = time.perf_counter_ns()
         try:

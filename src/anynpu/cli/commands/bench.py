@@ -50,7 +50,7 @@ def command(
     given: dict[str, Any],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A compiled model.", exists=True, dir_okay=False, readable=True)],
     asynchronous: Annotated[
-        bool, typer.Option("--async", help="Only the asynchronous run, with several requests on their way.")
+        bool, typer.Option("--async", help="Only the asynchronous run, with several requests in flight.")
     ] = False,
     sync: Annotated[bool, typer.Option("--sync", help="Only one request after the other.")] = False,
     cores: Annotated[
@@ -58,7 +58,7 @@ def command(
     ] = None,
     seconds: Annotated[float, typer.Option("--seconds", min=0.05, max=600.0, help="How long each measurement lasts.")] = 3.0,
     warmup: Annotated[int, typer.Option("--warmup", min=0, max=10_000, help="Requests before the first that counts.")] = 3,
-    depth: Annotated[int | None, typer.Option("--depth", min=1, max=1000, help="Requests on their way at a time.")] = None,
+    depth: Annotated[int | None, typer.Option("--depth", min=1, max=1000, help="Requests in flight at a time.")] = None,
     device: Annotated[
         str | None, typer.Option("--device", metavar="DEVICE", help="sim, sim:rk3588, rknn, rknn:PATH ...; see anynpu doctor.")
     ] = None,
@@ -142,7 +142,7 @@ def _sync(session: InferenceSession, seconds: float, warmup: int) -> Measurement
 
 
 def _async(session: InferenceSession, seconds: float, warmup: int, depth: int | None, schedule: list[int] | None) -> Measurement:
-    """Keeps *depth* requests on their way: a callback frees the place of its request."""
+    """Keeps *depth* requests in flight: a callback frees the place of its request."""
     feed = _feed(session)
     count = depth or 2 * (len(set(schedule)) if schedule else session.cores)
     for _ in range(warmup):

@@ -28,7 +28,7 @@ def command(
         Path,
         typer.Argument(
             metavar="MEASURED.csv",
-            help="A line a model: model,ms or model,fps; also dtype, cores, chip.",
+            help="One line per model: model,ms or model,fps; also dtype, cores, chip.",
             exists=True,
             dir_okay=False,
             readable=True,

@@ -210,7 +210,7 @@ class ModelContext:
             return self.frames
 
     def settle(self) -> None:
-        """Wait for frames that are on their way; what the caller changes next is not for them."""
+        """Wait for frames that are in flight; what the caller changes next is not for them."""
         if self.frames is not None:
             self.frames.settle()
 

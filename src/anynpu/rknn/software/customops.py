@@ -204,7 +204,7 @@ class CustomOperators:
                 raise
 
     def attach(self, npu: Context) -> None:
-        """Serve another engine context; layers keep what ``init`` made, and get their tensors anew."""
+        """Serve another engine context; layers keep what ``init`` made, and get new tensors."""
         self._npu = npu
         with self._callbacks():
             for operator in list(self._operators.values()):

@@ -46,7 +46,7 @@ class Frames:
                 raise Refusal(Code.RKNN_ERR_CTX_INVALID, "the context was destroyed")
             if not frame:
                 frame = self._next
-                while self._on_its_way(frame):  # the numbers have begun anew
+                while self._on_its_way(frame):  # the numbers have started again
                     frame = frame % _MAX_NUMBER + 1
             if self._on_its_way(frame):
                 raise Refusal(Code.RKNN_ERR_PARAM_INVALID, f"frame {frame} is on its way already", "give every frame its number")

@@ -1,6 +1,6 @@
 """The matmul calls: products of two matrices without a model.
 
-A product reads A and B and writes C where the caller bound them, each time anew: what changed in the memory of B since the last run is
+A product reads A and B and writes C where the caller bound them, again each time: what changed in the memory of B since the last run is
 seen. Nothing is kept of either.
 
 ``rknn_matmul_info`` had 24 bytes in SDK 1.6.0 and has 64 since 2.0. Its first 24 bytes mean the same in both (the old fields of 32 bits are

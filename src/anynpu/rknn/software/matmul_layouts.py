@@ -13,7 +13,7 @@ product of one type that gives C: of float16 where C is a float, of int8 where i
 that the rules do not name (int8, float16, bfloat16) have blocks of 16 bytes in the native layout, as int16 and int32 have. A native B of
 more than ``segment_k`` rows is cut into segments of so many rows, each laid out by itself, one after the other.
 
-Elements of four bits are two a byte, the first in the low half.
+Elements of four bits are two per byte, the first in the low half.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class BoardReplica:
         return await self._board.obey(orders)
 
     async def check_health(self) -> None:
-        """Called by Ray every other second; what raises is started anew."""
+        """Called by Ray every other second; what raises is restarted."""
         self._board.check_health()
 
     async def __del__(self) -> None:

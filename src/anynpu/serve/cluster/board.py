@@ -105,12 +105,12 @@ class Board:
         return BoardReport(self.identity, self.name, os.getpid(), tuple(reports), index, self._repository.problems())
 
     def check_health(self) -> None:
-        """Raise if the board should be started anew: a session has ended on its own, or no core comes back any more."""
+        """Raise if the board should be restarted: a session has ended on its own, or no core comes back any more."""
         models = self._repository.models()
         for model in models:
             if isinstance(model, ServedModel) and model.session.closed:
                 raise DeviceUnavailable(
-                    f"the session of model '{model.name}' on {self.name} has ended", hint="the board starts anew"
+                    f"the session of model '{model.name}' on {self.name} has ended", hint="the board restarts"
                 )
         cores = max((model.details.cores for model in models), default=1)
         if self._hung >= max(1, cores):

@@ -157,7 +157,7 @@ class Engine:
                 self._deploy()
 
     def update(self) -> None:
-        """Replace what runs on the boards, board by board: each finishes what it has accepted, then starts anew."""
+        """Replace what runs on the boards, board by board: each finishes what it has accepted, then restarts."""
         with self._lock:
             if not self._deployed:
                 raise ServeError(

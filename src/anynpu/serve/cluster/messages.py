@@ -62,7 +62,7 @@ class Order:
     """The last thing that a client said about a model.
 
     :ivar number: later orders have greater ones, whichever front they come from
-    :ivar load: load it anew; False: take it away
+    :ivar load: reload it; False: unload it
     :ivar path: of a file that the client named
     """
 

@@ -252,7 +252,7 @@ class ClusterModels:
         return any(not pool.reports for pool in self._pools) or any(report.problems for report in _reports(self._pools))
 
     async def load(self, name: str, path: str | None = None) -> None:
-        """Load a model on all boards that know it, or load it anew."""
+        """Load or reload a model on all boards that know it."""
         await self._order(name, True, path)
 
     async def unload(self, name: str) -> None:

@@ -134,7 +134,7 @@ def read_shape(params: Any, generation: Generation) -> BufferShape:
     if memory >= vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_MAX:
         raise _wrong(f"there is no memory type {memory}", "use VIP_BUFFER_MEMORY_TYPE_DEFAULT")
     if memory == vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_SECURE:
-        raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure memory is not to be had", "use VIP_BUFFER_MEMORY_TYPE_DEFAULT")
+        raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure memory is not available", "use VIP_BUFFER_MEMORY_TYPE_DEFAULT")
     shape = BufferShape(dims, kind, quant, memory)
     if shape.nbytes > _MAX_VALUE:
         raise Refusal(Status.VIP_ERROR_OUT_OF_MEMORY, f"{shape.nbytes} bytes do not fit 32 bits", "make smaller buffers")

@@ -87,7 +87,7 @@ class GroupState:
         self._note(self._waited_for)
 
     def close(self) -> None:
-        """Forget the networks; jobs that are on their way go on."""
+        """Forget the networks; jobs that are in flight go on."""
         with self.lock:
             self._networks = []
 

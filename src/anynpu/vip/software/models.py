@@ -67,7 +67,7 @@ def read_model(data: Any, size: int, kind: int, chip: Chip | None, generation: G
             "use VIP_CREATE_NETWORK_FROM_FILE or VIP_CREATE_NETWORK_FROM_MEMORY",
         )
     if kind & vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_SECURE:
-        raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure networks are not to be had", "leave out the mode")
+        raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure networks are not available", "leave out the mode")
     source: Path | bytes
     if origin == _FILE:
         source = Path(os.fsdecode(ffi.string(ffi.cast("char *", data))))

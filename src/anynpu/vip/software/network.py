@@ -264,7 +264,7 @@ class NetworkState:
         return known
 
     def cancel(self) -> None:
-        """Stop the jobs that are on their way."""
+        """Stop the jobs that are in flight."""
         self._jobs.stop_all(self, lambda: JobCancelled("the network was cancelled"))
 
     def close(self) -> None:
