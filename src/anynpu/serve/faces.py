@@ -6,14 +6,18 @@ has its own, whose models run on its boards.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from ..errors import UnknownModelError
 from ..protocol.messages import ModelDetails
 from .admission import Announcement
 from .model import InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 
-__all__ = ["IndexEntry", "Model", "Models"]
+__all__ = ["IndexEntry", "Model", "Models", "pick_version", "unknown_model"]
+
+ModelT = TypeVar("ModelT")
 
 
 @dataclass(frozen=True)
@@ -105,3 +109,14 @@ class Models(Protocol):
 
     async def unload(self, name: str) -> None:
         """Take a model away."""
+
+
+def pick_version(models: Mapping[str, Mapping[str, ModelT]], name: str, version: str) -> ModelT | None:
+    """A version of a model, the highest if none is named; None if there is none."""
+    versions = models.get(name)
+    return (versions.get(version) if version else versions[max(versions, key=int)]) if versions else None
+
+
+def unknown_model(models: Mapping[str, object], label: str) -> UnknownModelError:
+    """What a request for a model that nobody knows gets."""
+    return UnknownModelError(f"there is no model '{label}'", hint=f"there are: {', '.join(sorted(models)) or 'none'}")

@@ -19,7 +19,7 @@ from pathlib import Path
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError, OptionError, RequestError, UnknownModelError
 from ..modelfile.twins import TWIN_SUFFIX
 from ..vendors import registry
-from .faces import IndexEntry, Model
+from .faces import IndexEntry, Model, pick_version, unknown_model
 from .model import ServedModel, open_session
 from .options import ServeOptions
 
@@ -132,16 +132,14 @@ class Repository:
 
     def get(self, name: str, version: str = "") -> ServedModel:
         """A model that is loaded; the highest version if none is named."""
-        versions = self._ready.get(name)
-        if versions:
-            found = versions.get(version) if version else versions[max(versions, key=int)]
-            if found is not None:
-                return found
+        found = pick_version(self._ready, name, version)
+        if found is not None:
+            return found
         label = f"{name}' version '{version}" if version else name
-        if not versions and (name in self._sources or name in self._named):
+        if not self._ready.get(name) and (name in self._sources or name in self._named):
             reason = next((text for (known, _), text in self._reasons.items() if known == name), "it was unloaded")
             raise ModelUnavailableError(f"model '{label}' is not loaded: {reason}", hint="load it with the repository's call")
-        raise UnknownModelError(f"there is no model '{label}'", hint=f"there are: {', '.join(sorted(self._ready)) or 'none'}")
+        raise unknown_model(self._ready, label)
 
     def versions(self, name: str) -> list[str]:
         """Versions of a model that are loaded, in order."""

@@ -32,7 +32,8 @@ from ..npu.memory import Buffer
 from ..protocol.messages import ModelDetails
 from ..types import Array
 from .frames import SharedArrays, receive, send
-from .remote import HostMemory, run_bound_by_copies
+from .hostmemory import HostMemory
+from .remote import run_bound_by_copies
 
 if TYPE_CHECKING:
     from .backend import Backend, Bound, Marks, Memory

@@ -22,6 +22,7 @@ from ..types import Array
 from ..vendors import registry
 from .backend import Memory
 from .feeds import channels_last
+from .hostmemory import HostMemory
 from .nodes import byte_strides, type_string
 
 if TYPE_CHECKING:
@@ -35,29 +36,6 @@ FORMATS = {Layout.NCHW: 0, Layout.NHWC: 1, Layout.NC1HWC2: 2, Layout.PLAIN: 3}
 """Layouts by the number that RKNN calls have for them."""
 DLPACK_CPU = 1
 """DLPack's number for the memory of this process."""
-
-
-class _MappedMemory:
-    """Memory behind a descriptor, before any device knows it."""
-
-    def __init__(self, buffer: Buffer) -> None:
-        self._buffer = buffer
-        self.nbytes = buffer.size
-        self.address = buffer.address
-        self.fd = buffer.fd
-        self.offset = buffer.offset
-
-    def array(self) -> npt.NDArray[np.uint8]:
-        return self._buffer.array(np.uint8)
-
-    def sync_to_device(self) -> None:
-        """Nothing to do: both sides see the same memory."""
-
-    def sync_from_device(self) -> None:
-        """Nothing to do: both sides see the same memory."""
-
-    def close(self) -> None:
-        self._buffer.close()
 
 
 class OrtValue:
@@ -154,7 +132,7 @@ class OrtValue:
         device = device_named(device_type)
         if session is None and name is None:
             spec = plain(tuple(shape), kind)
-            return cls(spec, memory=_MappedMemory(Buffer.allocate(max(1, spec.nbytes))), device=device, generic=True)
+            return cls(spec, memory=HostMemory(Buffer.allocate(max(1, spec.nbytes))), device=device, generic=True)
         session, spec = _port(session, name, io_kind, "ortvalue_from_shape_and_type")
         last = session._layout_last and io_kind != "output"
         check_shape(tuple(shape), spec, last, io_kind or "input")
@@ -185,7 +163,7 @@ class OrtValue:
         last = session is not None and session._layout_last and io_kind != "output"
         if session is None:
             spec = plain(tuple(shape), kind)
-            memory: Memory = _MappedMemory(Buffer.from_fd(fd, size, offset))
+            memory: Memory = HostMemory(Buffer.from_fd(fd, size, offset))
         else:
             _, port = _port(session, name, io_kind, "ortvalue_from_dmabuf")
             check_shape(tuple(shape), port, last, io_kind or "input")

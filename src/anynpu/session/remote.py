@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import _optional
 from ..errors import (
@@ -54,13 +53,14 @@ from ..protocol.messages import (
 from ..protocol.raw_contents import join_contents, split_contents
 from ..tensor import DType, Layout, TensorSpec
 from ..types import Array
+from .hostmemory import HostMemory
 
 if TYPE_CHECKING:
     from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory
     from .feeds import Feed
     from .options import SessionOptions
 
-__all__ = ["HostMemory", "RemoteBackend", "open_backend", "parse_address", "run_bound_by_copies"]
+__all__ = ["RemoteBackend", "open_backend", "parse_address", "run_bound_by_copies"]
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -331,43 +331,6 @@ def run_bound_by_copies(lane: Lane, inputs: Sequence[Bound], outputs: Sequence[B
         data = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
         bound.memory.array()[: data.size] = data
         bound.memory.sync_to_device()
-
-
-class HostMemory:
-    """Memory of this machine, as a binding wants it."""
-
-    def __init__(self, buffer: Buffer) -> None:
-        self._buffer = buffer
-
-    @property
-    def nbytes(self) -> int:
-        return self._buffer.size
-
-    @property
-    def address(self) -> int:
-        return self._buffer.address
-
-    @property
-    def fd(self) -> int:
-        return self._buffer.fd
-
-    @property
-    def offset(self) -> int:
-        return self._buffer.offset
-
-    def array(self) -> npt.NDArray[np.uint8]:
-        """The bytes, shared."""
-        return self._buffer.array(np.uint8)
-
-    def sync_to_device(self) -> None:
-        """Nothing to do: calls copy."""
-
-    def sync_from_device(self) -> None:
-        """Nothing to do: calls copy."""
-
-    def close(self) -> None:
-        """Give it back."""
-        self._buffer.close()
 
 
 class _NoMarks:

@@ -18,7 +18,7 @@ from dataclasses import replace
 from ...errors import AnynpuError, DeviceTimeout, ModelUnavailableError, OverloadedError, UnknownModelError
 from ...protocol.messages import ModelDetails
 from ..admission import Admission, Announcement
-from ..faces import IndexEntry, Model
+from ..faces import IndexEntry, Model, pick_version, unknown_model
 from ..model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 from ..options import ServeOptions
 from .messages import BoardReport, ModelReport, Order, Orders
@@ -215,18 +215,16 @@ class ClusterModels:
 
     def get(self, name: str, version: str = "") -> RemoteModel:
         """One that is ready; the highest version if none is named."""
-        versions = self._models.get(name)
-        if versions:
-            found = versions.get(version) if version else versions[max(versions, key=int)]
-            if found is not None:
-                return found
+        found = pick_version(self._models, name, version)
+        if found is not None:
+            return found
         label = f"{name}' version '{version}" if version else name
         known = next((entry for entry in self._index().values() if entry.name == name), None)
-        if not versions and known is not None:
+        if not self._models.get(name) and known is not None:
             raise ModelUnavailableError(
                 f"model '{label}' is not loaded: {known.reason}", hint="load it with the repository's call, or look at the boards"
             )
-        raise UnknownModelError(f"there is no model '{label}'", hint=f"there are: {', '.join(sorted(self._models)) or 'none'}")
+        raise unknown_model(self._models, label)
 
     def versions(self, name: str) -> list[str]:
         """Versions of a model that are ready, in order."""
