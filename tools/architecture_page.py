@@ -7,6 +7,7 @@ checkers.
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,8 +48,13 @@ def room_of(module: str) -> str:
     return EXTENSIONS.get(name, name)
 
 
+def _last_name(node: ast.expr) -> str:
+    """``name`` of both ``name`` and ``module.name``; empty for other expressions."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
 def _is_type_checking(node: ast.AST) -> bool:
-    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+    return isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING"
 
 
 def imports_of(path: Path, package: Path, modules: Collection[str]) -> Iterator[Import]:
@@ -66,7 +72,7 @@ def imports_of(path: Path, package: Path, modules: Collection[str]) -> Iterator[
             for alias in node.names:
                 inner = f"{origin}.{alias.name}"
                 yield Import(inner if inner in modules else origin, node.lineno, lazy, typing)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module") and node.args:
+        elif isinstance(node, ast.Call) and _last_name(node.func) == "import_module" and node.args:
             name = node.args[0]
             if isinstance(name, ast.Constant) and isinstance(name.value, str):
                 yield Import(".".join(base) + name.value if name.value.startswith(".") else name.value, node.lineno, lazy, typing)
@@ -83,6 +89,7 @@ def files_of(package: Path) -> list[Path]:
     return [path for path in sorted(package.rglob("*.py")) if not set(path.relative_to(package).parts[:-1]) & set(NOT_IMPORTED)]
 
 
+@functools.cache
 def module_imports(package: Path) -> dict[str, list[Import]]:
     """The imports of each module that stay inside the package, the target being a module."""
     files = files_of(package)

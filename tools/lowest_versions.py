@@ -15,8 +15,11 @@ from typing import Any
 
 if sys.version_info >= (3, 11):
     import tomllib
-else:  # nothing else is installed when this runs
-    from pip._vendor import tomli as tomllib
+else:
+    try:
+        import tomli as tomllib
+    except ImportError:  # nothing but pip is installed when `make test-lowest` runs this
+        from pip._vendor import tomli as tomllib
 
 EXTRAS = ("sim", "vision", "serve", "trace")
 """What users install. The tools of the tests themselves (``test``, ``dev``) may be new."""

@@ -61,11 +61,13 @@ def test_virtual_boards_until_a_signal(compiled_path: Path) -> None:
 
 def _address(process: subprocess.Popen[str]) -> str:
     assert process.stderr is not None
+    said: list[str] = []
     for line in process.stderr:
+        said.append(line)
         found = re.search(r"serving on http://(\S+) and", json.loads(line)["message"]) if line.startswith("{") else None
         if found:
             return found[1]
-    pytest.fail("the cluster ended")
+    pytest.fail(f"the cluster ended: {''.join(said)[-4000:]}")
 
 
 @pytest.mark.parametrize(

@@ -264,7 +264,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(params=list(CASES))
+@pytest.fixture(params=[pytest.param(name, marks=() if name == "image" else pytest.mark.full) for name in CASES])
 def served(request: pytest.FixtureRequest, models: Path, tmp_path: Path) -> Iterator[tuple[Case, int, int]]:
     """The server of a committed command, but on loopback, with ports of the test, its models, and the software NPU."""
     case = CASES[request.param]()

@@ -150,6 +150,7 @@ def test_libawnn(models: dict[tuple[str, str], Path], dtype: str, linked: bool, 
         assert (tmp_path / f"c.output_{index}.txt").read_text() == (tmp_path / f"python.output_{index}.txt").read_text()
 
 
+@pytest.mark.full
 def test_random_calls_and_many_lives(models: dict[tuple[str, str], Path], tmp_path: Path) -> None:
     program = build("vip_misuse.c", tmp_path / "misuse", library="VIPlite")
     done = run([program, models["t527", "w8a8"], str(STEPS), "7", "20"], board_environment("t527"), timeout=60 + STEPS / 100)

@@ -40,3 +40,9 @@ def compiled(paths: dict[str, Path]) -> Callable[[str], Compiled]:
         return Compiled(network, paths[name], network.compile(paths[name], "rk3588", samples=network.pictures(16)))
 
     return by_name
+
+
+@pytest.fixture(scope="session")
+def classification(compiled: Callable[[str], Compiled]) -> Compiled:
+    """The smallest network, for quick tests."""
+    return compiled("classification")

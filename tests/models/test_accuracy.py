@@ -56,16 +56,15 @@ def test_detection_on_other_pages(paths: dict[str, Path], picture: Callable[[int
     assert min(cosines) >= 0.96
 
 
-def test_classification_of_lines(compiled: Compile) -> None:
-    made = compiled("classification")
-    expected, found = classes(made, made.network.pictures(40, HELD_OUT))
+def test_classification_of_lines(classification: Compiled) -> None:
+    expected, found = classes(classification, classification.network.pictures(40, HELD_OUT))
     assert agreements(expected, found) >= 38
     assert expected.count(0) == expected.count(1) == 20  # the float32 model tells upright from upside down
 
 
-def test_classification_keeps_its_margin(compiled: Compile) -> None:
+def test_classification_keeps_its_margin(classification: Compiled) -> None:
     """Two classes: a cosine would say nothing."""
-    made = compiled("classification")
+    made = classification
     images = made.network.pictures(20, HELD_OUT)
     kept = [
         margin([run_float(made.path, made.network, image)], [given])

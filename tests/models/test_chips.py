@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,14 +14,31 @@ import anynpu
 from anynpu import chips
 from anynpu.demo.detection import cosine
 
-from .networks import EACH, HELD_OUT, NETWORKS, run_float, run_on_device
+from .networks import HELD_OUT, NETWORKS, run_float, run_on_device
 
 ONE_OF_EACH_GENERATION = ("rk3588", "rk3576", "rk3566", "rk3562", "rv1106", "rv1103b", "v853", "t527", "a733")
 EVERY_CHIP = chips.names()
+QUICK_CHIPS = ("rk3588", "rk3566", "rv1106", "v853", "t527")
 
 
-@pytest.mark.parametrize("name", EACH)
-@pytest.mark.parametrize("chip", ONE_OF_EACH_GENERATION)
+def on_each(chosen: Iterable[str], names: Iterable[str]) -> list[Any]:
+    """Every network on every chip; quick are the smallest on a few chips, and all of them on rk3588."""
+
+    def is_quick(chip: str, name: str) -> bool:
+        return (name in ("classification", "squeezenet") and chip in QUICK_CHIPS) or chip == "rk3588"
+
+    pairs = [(chip, name) for chip in chosen for name in names]
+    return [pytest.param(*pair, marks=() if is_quick(*pair) else pytest.mark.full) for pair in pairs]
+
+
+def compiled_on_each(chosen: Iterable[str]) -> list[Any]:
+    """Every network on every chip; quick is the smallest, on a few chips."""
+    pairs = [(chip, name) for chip in chosen for name in NETWORKS]
+    quick = [(chip, "classification") for chip in QUICK_CHIPS]
+    return [pytest.param(*pair, marks=() if pair in quick else pytest.mark.full) for pair in pairs]
+
+
+@pytest.mark.parametrize(("chip", "name"), compiled_on_each(ONE_OF_EACH_GENERATION))
 def test_a_network_compiles_to_int8_and_runs(paths: dict[str, Path], chip: str, name: str) -> None:
     network = NETWORKS[name]
     # one scale for all weights of a layer, as uint8 has it on a VIP, is not enough for the recogniser
@@ -33,8 +52,9 @@ def test_a_network_compiles_to_int8_and_runs(paths: dict[str, Path], chip: str, 
     assert cosine(expected, output) > 0.9
 
 
-@pytest.mark.parametrize("name", EACH)
-@pytest.mark.parametrize("chip", [chip for chip in ONE_OF_EACH_GENERATION if "fp16" in chips.get(chip).quantized_types])
+@pytest.mark.parametrize(
+    ("chip", "name"), compiled_on_each(chip for chip in ONE_OF_EACH_GENERATION if "fp16" in chips.get(chip).quantized_types)
+)
 def test_a_network_compiles_to_float16_and_runs(paths: dict[str, Path], chip: str, name: str) -> None:
     network = NETWORKS[name]
     model = network.compile(paths[name], chip, "fp16")
@@ -46,8 +66,7 @@ def test_a_network_compiles_to_float16_and_runs(paths: dict[str, Path], chip: st
     assert np.abs(output - expected).max() < 0.05  # of probabilities; the detector's edges are steep
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-@pytest.mark.parametrize("chip", EVERY_CHIP)
+@pytest.mark.parametrize(("chip", "name"), on_each(EVERY_CHIP, NETWORKS))
 def test_check_reports_a_network_on_every_chip(paths: dict[str, Path], chip: str, name: str) -> None:
     network = NETWORKS[name]
     report = anynpu.check(paths[name], chip, shapes={"x": network.shape})
@@ -60,8 +79,7 @@ def test_check_reports_a_network_on_every_chip(paths: dict[str, Path], chip: str
     assert sum(layer.macs for layer in report.on_cpu) < report.macs / 10  # what costs most runs where it should
 
 
-@pytest.mark.parametrize("name", ["shufflenet", "squeezenet"])
-@pytest.mark.parametrize("chip", EVERY_CHIP)
+@pytest.mark.parametrize(("chip", "name"), on_each(EVERY_CHIP, ["shufflenet", "squeezenet"]))
 def test_check_reports_an_architecture_on_every_chip(real_models: RealModels, chip: str, name: str) -> None:
     report = anynpu.check(real_models.light[name], chip)
     assert report.chip == chip

@@ -49,6 +49,7 @@ def test_a_second_context_adds_no_weights(compiled: Compile) -> None:
         assert np.shares_memory(stored, loaded.weights.array())
 
 
+@pytest.mark.full
 def test_a_second_context_adds_less_than_a_tenth_where_weights_dominate(real_models: RealModels) -> None:
     source = with_random_weights(real_models.light["resnet50"], seed=1)
     samples = [blurred_noise((1, 3, 224, 224), 0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +50,7 @@ def expected(name: str, path: Path) -> tuple[npt.NDArray[np.intp], npt.NDArray[n
     return outputs.argmax(axis=1), ranked[:, -1] - ranked[:, -2] > CLEAR
 
 
+@cache
 def compiled(path: Path, name: str, chip: str, dtype: str) -> anynpu.Model:
     network = NETWORKS[name]
     dataset = None if dtype == "float16" else network.pictures(16)
@@ -57,8 +59,21 @@ def compiled(path: Path, name: str, chip: str, dtype: str) -> anynpu.Model:
     )
 
 
-@pytest.mark.parametrize(("name", "dtype"), CASES)
-@pytest.mark.parametrize("chip", CHIPS)
+@pytest.fixture(scope="module")
+def quick_model(paths: dict[str, Path]) -> anynpu.Model:
+    """What the quick tests share; it is compiled before the first of them, and not charged to it."""
+    return compiled(paths["classification"], "classification", "t527", "int8")
+
+
+def grid() -> list[Any]:
+    """Every chip with every case; one of them is quick."""
+    quick = ("t527", "classification", "int8")
+    cases = [(chip, *case) for chip in CHIPS for case in CASES]
+    return [pytest.param(*case, marks=() if case == quick else pytest.mark.full) for case in cases]
+
+
+@pytest.mark.usefixtures("quick_model")
+@pytest.mark.parametrize(("chip", "name", "dtype"), grid())
 def test_the_class_is_that_of_float32(paths: dict[str, Path], tmp_path: Path, chip: str, name: str, dtype: str) -> None:
     model = compiled(paths[name], name, chip, dtype)
     path = model.save(tmp_path / "model.nb")
@@ -78,7 +93,10 @@ def run_on(engine: Engine, model: anynpu.Model, image: Image) -> Floats:
         return context.run({INPUT: image[None]}, layout="nhwc")[0]
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "int8", "int8_dfp", "int16"])
+@pytest.mark.parametrize(
+    "dtype", ["int8", *(pytest.param(other, marks=pytest.mark.full) for other in ("uint8", "int8_dfp", "int16"))]
+)
+@pytest.mark.usefixtures("quick_model")
 def test_both_engines_give_the_same_bytes(paths: dict[str, Path], dtype: str) -> None:
     model = compiled(paths["classification"], "classification", "t527", dtype)
     image = pictures("classification")[0]
@@ -88,7 +106,7 @@ def test_both_engines_give_the_same_bytes(paths: dict[str, Path], dtype: str) ->
     assert native.std() > 0.1
 
 
-@pytest.mark.parametrize("name", ["classification", "orientation"])
+@pytest.mark.parametrize("name", ["classification", pytest.param("orientation", marks=pytest.mark.full)])
 def test_bfloat16_keeps_the_class(paths: dict[str, Path], name: str) -> None:
     network = NETWORKS[name]
     model = anynpu.compile(
@@ -109,7 +127,6 @@ def test_all_tensors_of_a_network_are_fixed_point(paths: dict[str, Path], dtype:
     assert all(isinstance(spec.quantization, DynamicFixedPoint) for spec in codes)
 
 
-def test_a_file_reads_back_as_it_was(paths: dict[str, Path]) -> None:
-    model = compiled(paths["classification"], "classification", "t527", "uint8")
-    data = modelfile.to_bytes(model)
+def test_a_file_reads_back_as_it_was(quick_model: anynpu.Model) -> None:
+    data = modelfile.to_bytes(quick_model)
     assert modelfile.to_bytes(modelfile.read(data)) == data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,16 @@ def test_the_name_of_a_board_is_no_path(place: Path, name: str) -> None:
     for use in (lambda: board_folder(name, "rk3588"), lambda: board_root("rk3588", name)):
         with pytest.raises(ParameterError, match="cannot be the name of a board"):
             use()
+
+
+def test_it_waits_for_no_lock_of_the_standard_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that is forked while another thread looks for the temporary folder inherits that lock, and nobody to release it."""
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    found: list[Path] = []
+    thread = threading.Thread(target=lambda: found.append(runtime_folder()), daemon=True)
+    with tempfile._once_lock:  # type: ignore[attr-defined]
+        thread.start()
+        thread.join(60)
+        assert found == [tmp_path / f"anynpu-{os.getuid()}"]

@@ -32,7 +32,8 @@ def assert_flat(step: Callable[[int], None], count: int) -> None:
     assert grown < TOLERANCE, f"{grown} bytes more after {count} rounds"
 
 
-@pytest.mark.parametrize("name", ["int8", pytest.param("fp16", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("name", ["int8", "fp16"])
 def test_inferences_leave_nothing(name: str) -> None:
     library = SoftwareLibrary()
     handle = init(library, name, 0x8)

@@ -13,6 +13,8 @@ from anynpu.program import Model
 from anynpu.rknn import Context, Flag
 from anynpu.rknn.constants import rknn_core_mask
 
+pytestmark = pytest.mark.full  # text detection in its full size
+
 TOTAL = re.compile(r"^Total Operator Elapsed Per Frame Time\(us\):\s*([\d.]+)", re.MULTILINE)
 SIZE = re.compile(r"^Total Memory Read/Write Per Frame Size\(KB\):\s*([\d.]+)", re.MULTILINE)
 RULE = re.compile(r"^-{20,}$")

@@ -68,6 +68,7 @@ def duplicate(library: SoftwareLibrary, handle: int) -> int:
     return int(target[0])
 
 
+@pytest.mark.full
 def test_sixteen_contexts_of_one_model_give_what_one_gives(library: SoftwareLibrary) -> None:
     first = init(library, "int8")
     pictures = [image(seed) for seed in range(THREADS)]
@@ -90,7 +91,7 @@ def test_sixteen_contexts_of_one_model_give_what_one_gives(library: SoftwareLibr
         assert library.rknn_destroy(handle) == 0
 
 
-@pytest.mark.parametrize("flags", [0, 0x800, 0x8])
+@pytest.mark.parametrize("flags", [0x800, pytest.param(0, marks=pytest.mark.full), pytest.param(0x8, marks=pytest.mark.full)])
 def test_contexts_come_and_go_beside_each_other(library: SoftwareLibrary, flags: int) -> None:
     names = ["int8", "fp16", "single", "int8"]
     picture = image()
@@ -136,7 +137,7 @@ def until_ended(call: Callable[[], int], allowed: frozenset[int] = frozenset({0}
     return work
 
 
-@pytest.mark.parametrize("round_number", range(4))
+@pytest.mark.parametrize("round_number", [0, *(pytest.param(number, marks=pytest.mark.full) for number in range(1, 4))])
 def test_destroying_ends_what_others_do(library: SoftwareLibrary, round_number: int) -> None:
     picture = image()
     answer = ffi.new("rknn_tensor_attr *")

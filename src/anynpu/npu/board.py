@@ -173,13 +173,22 @@ def _open_holders(path: Path, cores: int) -> mmap.mmap:
         os.close(fd)
 
 
+def _temporary_folder() -> str:
+    """As ``tempfile.gettempdir``, without its lock: a child that is forked while another thread holds that lock would wait forever."""
+    wanted = (tempfile.tempdir, *(os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")), "/tmp", "/var/tmp")
+    found = (
+        os.fsdecode(folder) for folder in wanted if folder and os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK)
+    )
+    return next(found, os.curdir)
+
+
 def runtime_folder() -> Path:
     """The folder of this user for what programs share while they run: private, and no link to somewhere else.
 
     Below the temporary folder, where everybody may put something of that name first, that has to be looked at.
     """
     base = os.environ.get("XDG_RUNTIME_DIR")
-    folder = Path(base, "anynpu") if base and os.access(base, os.W_OK) else Path(tempfile.gettempdir(), f"anynpu-{os.getuid()}")
+    folder = Path(base, "anynpu") if base and os.access(base, os.W_OK) else Path(_temporary_folder(), f"anynpu-{os.getuid()}")
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
         folder.mkdir(mode=0o700)

@@ -110,6 +110,7 @@ def picture(shape: tuple[int, int, int], seed: int) -> Array:
     return fine[None].astype(np.float32)
 
 
+@pytest.mark.full
 def test_every_tensor_of_text_detection(real_models: RealModels) -> None:
     model = compiled(real_models.detection, (3, 160, 192))
     assert compare_all(model, {"x": picture((3, 160, 192), 9)}) > 1_000_000
