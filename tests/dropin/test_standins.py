@@ -173,3 +173,9 @@ print(open(rknn.__path__[0] + "/VERSION").read().strip(), RKNN.__module__, RKNNL
 """
     done = run([sys.executable, "-c", program], python_environment())
     assert done.stdout == f"{STAND_INS['rknn'].version} anynpu.rknn_toolkit.toolkit anynpu.rknnlite.lite\n"
+
+
+def test_a_python_of_another_version_is_told_so() -> None:
+    environment = {**python_environment(), "ANYNPU_PYTHON_VERSION": "2.7"}
+    done = run([sys.executable, "-S", "-c", "import rknnlite.api"], environment, code=1)
+    assert "anynpu is installed for Python 2.7, this program runs in" in done.stderr

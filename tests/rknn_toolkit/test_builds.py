@@ -129,6 +129,16 @@ def test_several_inputs(rknn: RKNN, pairs: Path, quantised: bool) -> None:
     assert rknn.codegen("program", inputs=["0.png", "0.npy"]) == 0
 
 
+def test_a_free_size_is_asked_for_in_the_words_of_the_class(rknn: RKNN, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net = Net()
+    net.output(net.op("Relu", net.input("image", ("batch", 3, "height", SIDE))))
+    onnx.save(net.proto(), work / "net.onnx")
+    assert loaded(rknn).build(do_quantization=False) == -1
+    assert "[[1, 3, 640, 640]]), or config(dynamic_input=...)" in capsys.readouterr().err
+    assert rknn.load_onnx("net.onnx", inputs=["image"], input_size_list=[[1, 3, SIDE, SIDE]]) == 0
+    assert rknn.build(do_quantization=False) == 0
+
+
 def test_too_many_means_are_refused(rknn: RKNN, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
     loaded(rknn, mean_values=[[0, 0, 0], [1, 2, 3]])
     assert rknn.build(do_quantization=False) == -1

@@ -418,6 +418,12 @@ class RKNN(CoreMasks):
 
     def _compile(self, options: dict[str, Any]) -> CompiledModel:
         source, config = self._loaded()
+        for name, shape in source.inputs.items():
+            if 0 in shape[1:] and name not in source.sizes and not config.dynamic:
+                raise CompileError(
+                    f"input '{name}' has the shape {[extent or '?' for extent in shape]}, and a chip needs fixed numbers",
+                    hint=f"load_onnx(model, inputs=['{name}'], input_size_list=[[1, 3, 640, 640]]), or config(dynamic_input=...)",
+                )
         chosen = {"shapes": source.sizes or None, **config.options(source.inputs), "name": source.name, **options}
         chosen["custom_ops"] = {name: customop.for_compiler(one) for name, one in self._operators.items()}
         return compile_model(source.proto, config.target, **chosen)
