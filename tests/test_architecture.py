@@ -71,6 +71,7 @@ ARROWS: dict[str, set[str]] = {
     "session": DEVICE | {"protocol"},
     "rknn": VENDOR,
     "vip": VENDOR,
+    "onnxruntime": DEVICE | {"session", "compiler"},
     # Rockchip's own classes, on its room
     "rknnlite": VENDOR | {"rknn", "compiler"},
     "rknn_toolkit": VENDOR | {"rknn", "rknnlite", "compiler", "comparison"},
@@ -79,7 +80,9 @@ ARROWS: dict[str, set[str]] = {
     "profiling": DEVICE | {"pages"},
     "comparison": DEVICE | {"compiler", "profiling", "pages"},
     "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
-    "cli": DEVICE | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "demo", "pages"},
+    "cli": DEVICE
+    | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "demo", "pages"}
+    | {"onnxruntime"},
     # old names of modules
     "devices": {"vendors"},
     "validate": {"modelfile"},

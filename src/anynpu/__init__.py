@@ -17,27 +17,71 @@ if TYPE_CHECKING:
     from .modelfile import CompiledModel as Model
     from .modelfile import read as load
     from .npu import Device
+    from .onnxruntime import (
+        ExecutionMode,
+        GraphOptimizationLevel,
+        InferenceSession,
+        IOBinding,
+        ModelMetadata,
+        NodeArg,
+        OrtDevice,
+        OrtValue,
+        RunOptions,
+        SessionOptions,
+        get_all_providers,
+        get_available_providers,
+        get_device,
+        set_default_logger_severity,
+    )
     from .reports import Report, report
-    from .session import InferenceSession, make_provider_options
+    from .session import make_provider_options
 
 __all__ = [
     "CompileOptions",
     "Device",
+    "ExecutionMode",
+    "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "Model",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtDevice",
+    "OrtValue",
     "Report",
+    "RunOptions",
+    "SessionOptions",
     "check",
     "compile",
+    "get_all_providers",
+    "get_available_providers",
+    "get_device",
     "load",
     "make_provider_options",
     "report",
+    "set_default_logger_severity",
 ]
+
+_OF_ONNXRUNTIME = (
+    *(
+        "ExecutionMode",
+        "GraphOptimizationLevel",
+        "IOBinding",
+        "InferenceSession",
+        "ModelMetadata",
+        "NodeArg",
+        "OrtDevice",
+        "OrtValue",
+    ),
+    *("RunOptions", "SessionOptions"),
+    *("get_all_providers", "get_available_providers", "get_device", "set_default_logger_severity"),
+)
+"""What ``import anynpu as ort`` is expected to have."""
 
 # Names are imported at first use: `import anynpu` costs numpy and nothing else.
 _HOMES = {
     "CompileOptions": ("compiler", "CompileOptions"),
     "Device": ("npu", "Device"),
-    "InferenceSession": ("session", "InferenceSession"),
     "Model": ("modelfile", "CompiledModel"),
     "Report": ("reports", "Report"),
     "check": ("compiler", "check"),
@@ -45,10 +89,15 @@ _HOMES = {
     "load": ("modelfile", "read"),
     "make_provider_options": ("session", "make_provider_options"),
     "report": ("reports", "report"),
+    **{name: ("onnxruntime", name) for name in _OF_ONNXRUNTIME},
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("anynpu")
     try:
         module, attribute = _HOMES[name]
     except KeyError:

@@ -87,7 +87,7 @@ def _genuine_onnxruntime() -> ModuleType:
 
 def _has_core(folder: Path) -> bool:
     """Whether a folder is the genuine package: it has the compiled part."""
-    return any(folder.glob("capi/onnxruntime_pybind11_state*"))
+    return any(path.suffix in (".so", ".pyd") for path in folder.glob("capi/onnxruntime_pybind11_state*"))
 
 
 def _is_named(name: str) -> bool:

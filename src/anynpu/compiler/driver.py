@@ -82,7 +82,7 @@ def compile(
     job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress)
     job.calibrate()
     programs = job.lower()
-    metadata, left_out = _metadata(proto)
+    metadata, left_out = onnx_metadata(proto)
     _warn_of_later_sizes(programs)
     if not kind.floats:
         job.remarks |= _float_ends(programs[0], kind)
@@ -367,7 +367,7 @@ def _name_of(model: Any, proto: Any) -> str:
     return Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
 
 
-def _metadata(proto: Any) -> tuple[OnnxMetadata, str]:
+def onnx_metadata(proto: Any) -> tuple[OnnxMetadata, str]:
     """What the ONNX model says about itself, and why that is not in the file: text that is too long, or no Unicode, is not."""
     found = OnnxMetadata(
         {entry.key: entry.value for entry in proto.metadata_props},

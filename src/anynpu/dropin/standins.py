@@ -16,7 +16,7 @@ from pathlib import Path
 
 from ..npu.board import runtime_folder
 
-__all__ = ["STAND_INS", "StandIn", "stand_in_folder", "with_stand_ins"]
+__all__ = ["ALWAYS", "ON_REQUEST", "STAND_INS", "StandIn", "stand_in_folder", "with_stand_ins"]
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,25 @@ STAND_INS: Mapping[str, StandIn] = {
         },
         {"rknn/VERSION": f"{_RKNN_VERSION}\n"},
     ),
+    "onnxruntime": StandIn(
+        "onnxruntime",
+        "1.20.0",
+        {
+            "onnxruntime": "anynpu.onnxruntime",
+            "onnxruntime.capi": "anynpu.onnxruntime.capi",
+            "onnxruntime.capi._pybind_state": "anynpu.onnxruntime.exceptions",
+            "onnxruntime.capi.onnxruntime_inference_collection": "anynpu.onnxruntime",
+            "onnxruntime.capi.onnxruntime_pybind11_state": "anynpu.onnxruntime.exceptions",
+        },
+    ),
 }
 """By the name of the package that a program imports."""
+
+ON_REQUEST = ("onnxruntime",)
+"""Those that hide a package which works here as it is."""
+
+ALWAYS = tuple(name for name in STAND_INS if name not in ON_REQUEST)
+"""Those that a program gets without asking."""
 
 _LOADER = "_anynpu_stand_in"
 _LOADER_TEXT = '''"""Written by anynpu exec: where the packages beside this file take their names from."""
@@ -91,7 +108,7 @@ def names(target):
 '''
 
 
-def stand_in_folder(names: Iterable[str] = tuple(STAND_INS)) -> Path:
+def stand_in_folder(names: Iterable[str] = ALWAYS) -> Path:
     """A folder with the packages of these stand-ins, which is made where it is not there yet."""
     chosen = sorted(names)
     root = runtime_folder() / "-".join(("python", *chosen))
@@ -108,7 +125,7 @@ def stand_in_folder(names: Iterable[str] = tuple(STAND_INS)) -> Path:
     return root
 
 
-def with_stand_ins(environment: Mapping[str, str], names: Iterable[str] = tuple(STAND_INS)) -> dict[str, str]:
+def with_stand_ins(environment: Mapping[str, str], names: Iterable[str] = ALWAYS) -> dict[str, str]:
     """*environment*, changed so that Python finds these stand-ins before anything that is installed."""
     folder = str(stand_in_folder(names))
     return {**environment, "PYTHONPATH": ":".join(filter(None, (folder, environment.get("PYTHONPATH"))))}

@@ -124,7 +124,8 @@ class Backend(Protocol):
     native_inputs: tuple[TensorSpec, ...]
     native_outputs: tuple[TensorSpec, ...]
     shape_sets: tuple[tuple[tuple[int, ...], ...], ...]
-    """For a model with dynamic shapes: for each set, the shape of each input. Empty for one set of shapes."""
+    """For a model with dynamic shapes: for each set, the shape of each input. Empty for one set of shapes. A backend that takes any shapes
+    has a method ``grow(number, shapes)`` as well, which a session calls before the first feed of new ones."""
     metadata: Mapping[str, str]
     """What the model says about itself: the entries of :class:`anynpu.program.OnnxMetadata`, and ``rknn_custom_string``."""
 

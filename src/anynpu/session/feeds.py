@@ -16,7 +16,8 @@ option ``copy_inputs``), unless it views immutable bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,13 +109,26 @@ class _Input:
 
 
 class FeedReader:
-    """Reads the input feeds of one session."""
+    """Reads the input feeds of one session.
 
-    def __init__(self, inputs: Sequence[TensorSpec], shape_sets: Sequence[Sequence[Shape]], layout: str) -> None:
+    :param grow: for a model that takes any shapes: called with the number of a new set and its shapes, in the order of the model
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[TensorSpec],
+        shape_sets: Sequence[Sequence[Shape]],
+        layout: str,
+        grow: Callable[[int, tuple[Shape, ...]], None] | None = None,
+    ) -> None:
+        self._grow = grow
+        self._growing = threading.Lock()
         self._inputs = [_Input(spec, layout) for spec in inputs]
         self._names = [entry.name for entry in self._inputs]
         self._only = self._names[0] if len(self._names) == 1 else None
-        sets = [tuple(tuple(shape) for shape in shapes) for shapes in shape_sets] or [tuple(spec.shape for spec in inputs)]
+        sets = [tuple(tuple(shape) for shape in shapes) for shapes in shape_sets] or (
+            [] if grow is not None else [tuple(spec.shape for spec in inputs)]
+        )
         self._sets = sets
         self._expected = [tuple(entry.shown(shape) for entry, shape in zip(self._inputs, shapes, strict=True)) for shapes in sets]
         self._by_shape = {shapes: index for index, shapes in reversed(list(enumerate(self._expected)))}
@@ -206,6 +220,8 @@ class FeedReader:
 
     def _find(self, shapes: Sequence[Shape]) -> int:
         """The shape set of arrays whose order had to be looked at, or the error that tells what is wrong."""
+        if self._grow is not None:
+            return self._add(tuple(shapes), self._grow)
         if self._any:
             for number, expected in enumerate(self._expected):
                 pairs = zip(shapes, expected, self._sets[number], self._inputs, strict=True)
@@ -225,6 +241,21 @@ class FeedReader:
         raise FeedShapeError(
             f"no shape set has {' with '.join(str(list(shape)) for shape in shapes)}", hint=f"the model was compiled for: {sets}"
         )
+
+    def _add(self, shapes: tuple[Shape, ...], grow: Callable[[int, tuple[Shape, ...]], None]) -> int:
+        """A new shape set, for a model that takes any: one at a time, under ``_growing``."""
+        with self._growing:
+            if shapes not in self._by_shape:
+                number = len(self._sets)
+                model = tuple(
+                    (shape[0], shape[3], *shape[1:3]) if entry.last and len(shape) == 4 else shape
+                    for entry, shape in zip(self._inputs, shapes, strict=True)
+                )
+                grow(number, model)
+                self._sets.append(model)
+                self._expected.append(shapes)
+                self._by_shape[shapes] = number
+            return self._by_shape[shapes]
 
     def _shape_hint(self, entry: _Input, expected: Shape, index: int, shape: Shape) -> str:
         model = self._sets[0][index]

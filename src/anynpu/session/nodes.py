@@ -22,7 +22,7 @@ _TYPES = {DType.FLOAT32: "float", DType.FLOAT16: "float16", DType.BFLOAT16: "bfl
 class NodeArg:
     """An input or output.
 
-    :ivar shape: in the order of ``layout``
+    :ivar shape: in the order of ``layout``; an open axis of an ONNX model is its name, or None
     :ivar type: as onnxruntime writes it, for example ``tensor(float)``; the type inside the model
     :ivar layout: ``NCHW``, ``NHWC``, ``NC1HWC2``, or ``UNDEFINED`` for what is not an image
     :ivar quantization: scale and zero point; None for values as they are
@@ -30,7 +30,7 @@ class NodeArg:
     """
 
     name: str
-    shape: list[int]
+    shape: list[Any]
     type: str
     layout: str
     quantization: Quantization | None = field(default=None)

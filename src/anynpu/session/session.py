@@ -85,7 +85,7 @@ class InferenceSession:
             self._backend = backend
             self._options = options
             self._lender = lender  # must outlive this session
-            self._reader = FeedReader(backend.inputs, backend.shape_sets, options.layout)
+            self._reader = FeedReader(backend.inputs, backend.shape_sets, options.layout, getattr(backend, "grow", None))
             self._types = output_types(backend.outputs, options.output_type)
             self._all = tuple(range(len(backend.outputs)))
             self._output_numbers = {spec.name: number for number, spec in enumerate(backend.outputs)}

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from ...dropin.environment import Observation, program_environment, remember_python
-from ...dropin.standins import STAND_INS
+from ...dropin.standins import ALWAYS
+from ...onnxruntime.source import program_variables
 from ..helpers.console import fail
 from ..helpers.options import optional_chip
 
@@ -19,6 +20,7 @@ __all__ = ["command"]
 
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit status that a shell gives in these cases."""
+USAGE = 2
 
 
 class LogFormat(str, enum.Enum):
@@ -72,11 +74,24 @@ def command(
             callback=_version,
         ),
     ] = None,
+    onnxruntime: Annotated[
+        bool, typer.Option("--onnxruntime", help="Whether Python finds our sessions under the name onnxruntime.")
+    ] = False,
+    float16: Annotated[bool, typer.Option("--float16", help="With --onnxruntime: compile ONNX models as float16.")] = False,
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dataset",
+            metavar="[MODEL=]FOLDER",
+            help="With --onnxruntime: calibration data, for ONNX models as int8; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Run a program for a board on the software NPU.
 
     The program finds librknnrt.so and librknnmrt.so, or libVIPlite.so, libNBGlinker.so and libawnn.so, and the device tree, memory heaps
-    and NPU files of a board. Python programs find rknnlite.api and rknn.api. Its exit status and signals are its own.
+    and NPU files of a board. Python programs find rknnlite.api and rknn.api, and with --onnxruntime our sessions under that name: an .onnx
+    file means its compiled model then, which is made at first use. Its exit status and signals are its own.
 
     \b
     Example:
@@ -84,6 +99,7 @@ def command(
       anynpu exec --chip rv1106 --log - -- ./detector yolo.rknn street.jpg
       anynpu exec --chip t527 -- ./classify lenet.nb digit.dat
       anynpu exec --chip rk3588 --machine aarch64 -- python detect.py yolo.rknn
+      anynpu exec --chip rk3588 --onnxruntime --float16 -- python ocr.py page.png
     """
     path = shutil.which(program[0])
     if path is None:
@@ -92,6 +108,9 @@ def command(
         advice = "it needs the permission to be executed: chmod +x" if exists else advice
         fail(f"{program[0]} {'cannot be executed' if exists else 'was not found'}\n  hint: {advice}")
         raise typer.Exit(NOT_EXECUTABLE if exists else NOT_FOUND)
+    if (float16 or dataset) and not onnxruntime:
+        fail("--float16 and --dataset are for --onnxruntime\n  hint: add it, or compile the model first")
+        raise typer.Exit(USAGE)
     remember_python()
     environment = program_environment(
         os.environ,
@@ -100,9 +119,11 @@ def command(
         realtime=realtime,
         observation=Observation(log, log_format.value, trace),
         machine=machine,
-        stand_ins=STAND_INS if stand_ins else (),
+        stand_ins=(*(ALWAYS if stand_ins else ()), *(("onnxruntime",) if onnxruntime else ())),
         api_version=api_version,
     )
+    if onnxruntime:
+        environment = program_variables(environment, float16=float16, datasets=dataset or ())
     try:
         os.execve(path, program, environment)
     except OSError as error:

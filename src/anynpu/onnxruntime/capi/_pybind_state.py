@@ -1,0 +1,4 @@
+"""The same exceptions at the other place where programs import them from."""
+
+from ..exceptions import *  # noqa: F403
+from ..exceptions import __all__ as __all__
