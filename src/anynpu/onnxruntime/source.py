@@ -28,7 +28,7 @@ from typing import Any
 from .. import chips
 from ..compiler import compile as compile_onnx
 from ..compiler.driver import onnx_metadata
-from ..compiler.importer import load_onnx
+from ..compiler.onnx_model import load_onnx
 from ..errors import ModelError, SessionModelError
 from ..modelfile import FileKind, identify, read
 from ..vendors import registry

@@ -12,7 +12,6 @@ import typer
 
 from ...dropin.environment import Observation, program_environment, remember_python
 from ...dropin.standins import ALWAYS
-from ...onnxruntime.source import program_variables
 from ..helpers.console import fail
 from ..helpers.options import optional_chip
 
@@ -123,6 +122,8 @@ def command(
         api_version=api_version,
     )
     if onnxruntime:
+        from ...onnxruntime.source import program_variables  # here: it loads the compiler
+
         environment = program_variables(environment, float16=float16, datasets=dataset or ())
     try:
         os.execve(path, program, environment)
