@@ -53,6 +53,17 @@ target_link_libraries(awnn PRIVATE Threads::Threads ${CMAKE_DL_LIBS} m)
 set_target_properties(awnn PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden BUILD_RPATH "$ORIGIN" INSTALL_RPATH "$ORIGIN")
 install(TARGETS awnn LIBRARY DESTINATION anynpu/dropin/lib)
 
+# librga: pictures by the calls of Rockchip's 2D hardware, on the processor.
+add_library(rga SHARED ${DROPIN}/native/rga.c ${DROPIN}/native/rga_memory.c)
+target_include_directories(rga PRIVATE ${DROPIN}/headers/rga ${DROPIN}/native)
+target_compile_options(rga PRIVATE ${DROPIN_FLAGS} -ffp-contract=off)
+target_link_options(rga PRIVATE -Wl,--no-undefined)
+target_link_libraries(rga PRIVATE Threads::Threads)
+set_target_properties(rga PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden)
+install(TARGETS rga LIBRARY DESTINATION anynpu/dropin/lib)
+install(DIRECTORY ${DROPIN}/headers/rga/ DESTINATION anynpu/dropin/include)
+install(DIRECTORY ${DROPIN}/headers/rga DESTINATION anynpu/dropin/include)
+
 # The board's system files and devices, for `anynpu exec`.
 add_library(anynpu_board SHARED ${DROPIN}/native/board.c)
 target_compile_options(anynpu_board PRIVATE ${DROPIN_FLAGS})
@@ -79,6 +90,8 @@ add_custom_command(
   VERBATIM)
 add_custom_target(dropin_headers ALL DEPENDS ${HEADERS} ${VIP_HEADERS})
 install(FILES ${HEADERS} ${VIP_HEADERS} ${DROPIN}/headers/Float16.h DESTINATION anynpu/dropin/include)
-install(FILES ${DROPIN}/package/rknnrt.pc ${DROPIN}/package/rknnmrt.pc DESTINATION anynpu/dropin/lib/pkgconfig)
+foreach(name rknnrt rknnmrt rga VIPlite NBGlinker awnn)
+  install(FILES ${DROPIN}/package/${name}.pc DESTINATION anynpu/dropin/lib/pkgconfig)
+endforeach()
 install(FILES ${DROPIN}/package/anynpu-config.cmake DESTINATION anynpu/dropin/lib/cmake/anynpu)
 install(FILES ${DROPIN}/package/forward-config.cmake DESTINATION anynpu/dropin/lib/cmake RENAME anynpu-config.cmake)

@@ -18,6 +18,10 @@ class LibraryName(str, enum.Enum):
 
     RKNNRT = "rknnrt"
     RKNNMRT = "rknnmrt"
+    RGA = "rga"
+    VIPLITE = "VIPlite"
+    NBGLINKER = "NBGlinker"
+    AWNN = "awnn"
 
 
 def command(
@@ -49,7 +53,7 @@ def command(
     table = plain_table("what", "where")
     table.add_row("libraries", str(libraries))
     table.add_row("headers", str(headers))
-    table.add_row("CMake", f"CMAKE_PREFIX_PATH={libraries}, find_package(anynpu), target anynpu::rknnrt")
-    table.add_row("pkg-config", f"PKG_CONFIG_PATH={libraries / 'pkgconfig'}, package rknnrt")
+    table.add_row("CMake", f"CMAKE_PREFIX_PATH={libraries}, find_package(anynpu), target anynpu::rknnrt and so on")
+    table.add_row("pkg-config", f"PKG_CONFIG_PATH={libraries / 'pkgconfig'}, package rknnrt and so on")
     table.add_row("both in", str(prefix()))
     results().print(table)
