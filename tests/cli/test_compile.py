@@ -176,3 +176,40 @@ def test_a_compiled_vip_model_is_predicted(invoke: Invoke, model_path: Path, tmp
     outcome = invoke("predict", out, "--json")
     assert outcome.code == 0, outcome.err
     assert '"dtype": "bf16"' in outcome.out
+
+
+def test_ranges_from_a_file(invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path) -> None:
+    made = tmp_path / "net.rknn"
+    arguments = [
+        "compile",
+        model_path,
+        "-o",
+        made,
+        "-t",
+        "rk3588",
+        "--dataset",
+        pictures,
+        "--std",
+        "255",
+        "--quantizer",
+        "vendor",
+    ]
+    invoke(*arguments)
+    program = anynpu.load(made).programs[0]
+    names = [*program.inputs, *program.outputs]
+    ranges = tmp_path / "ranges.json"
+    ranges.write_text(json.dumps({names[0]: {"scale": 0.25, "zero_point": 3}, names[1]: [0.5, -7]}))
+    invoke(*arguments, "--ranges", ranges)
+    tensors = anynpu.load(made).programs[0].tensors
+    found = [tensors[name].quantization for name in names]
+    assert [(entry.scale, entry.zero_point) for entry in found if entry is not None] == [(0.25, 3), (0.5, -7)]
+
+
+def test_a_file_of_ranges_that_is_none_is_refused(invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path) -> None:
+    ranges = tmp_path / "ranges.json"
+    for text, message in (("{", "cannot be read as JSON"), ("[1]", "no ranges by name"), ('{"x": 3}', "the range of 'x' is 3")):
+        ranges.write_text(text)
+        out = tmp_path / "x.rknn"
+        outcome = invoke("compile", model_path, "-o", out, "-t", "rk3588", "--dataset", pictures, "--ranges", ranges)
+        assert outcome.code == 1
+        assert message in " ".join(outcome.err.split())

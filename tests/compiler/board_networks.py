@@ -25,7 +25,7 @@ _UNARY = {
     "hardswish": [("HardSigmoid", {"alpha": 1.0 / 6.0, "beta": 0.5}), ("Mul", {})],
     "transpose": [("Transpose", {"perm": [0, 1, 3, 2]})],
 }
-_BINARY = {"add": "Add", "mul": "Mul", "max": "Max", "concat": "Concat"}
+_BINARY = {"add": "Add", "mul": "Mul", "max": "Max", "div": "Div", "concat": "Concat"}
 NETWORKS = sorted([*_UNARY, *_BINARY, "batchnorm", "depthwise", "matmul", "reshape", "resize"])
 
 

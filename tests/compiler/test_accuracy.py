@@ -74,7 +74,7 @@ def test_the_default_recipe_rescues_what_min_max_loses(
     network: onnx.ModelProto, default: Model, expected: list[list[Array]]
 ) -> None:
     plain = anynpu.compile(network, "rk3588", dataset=CALIBRATION, **PLAIN)
-    assert quality(plain, expected) <= 0.5
+    assert quality(plain, expected) <= 0.6  # tables that see the unrounded sum save a little of it
     assert quality(default, expected) >= 0.95
 
 
@@ -204,7 +204,7 @@ def test_the_simulation_gives_the_codes_of_the_engine(network: onnx.ModelProto, 
     bench = study.bench
     trial = bench.refitted(bench.quantized(Recipe(), study.steps))
     assert trial.refined
-    simulation = Simulation(bench.graph, trial.steps, trial.quantization, refined=trial.refined)
+    simulation = Simulation(bench.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=bench.kind.weights)
     scale = default.outputs[0].quantization
     assert isinstance(scale, Affine)
     assert scale == trial.quantization["y"]

@@ -63,8 +63,15 @@ def test_several_shape_sets(dtype: str) -> None:
 def test_shape_sets_share_their_weights() -> None:
     sample = np.zeros((1, 3, 12, 12), np.float32)
     sets = [{"x": (1, 3, 12, 12)}, {"x": (1, 3, 16, 20)}, {"x": (1, 3, 24, 24)}]
-    one, three = (anynpu.compile(classifier("h", "w"), dataset=[{"x": sample}], shapes=shapes) for shapes in (sets[0], sets))
-    assert modelfile.weight_size(three) == modelfile.weight_size(one)
+    for arithmetic, more in (
+        ("simulator", 0),
+        ("chip", 4096),
+    ):  # by the chip's rule an average has a multiplier per number of pixels
+        one, three = (
+            anynpu.compile(classifier("h", "w"), dataset=[{"x": sample}], shapes=shapes, arithmetic=arithmetic)
+            for shapes in (sets[0], sets)
+        )
+        assert modelfile.weight_size(one) <= modelfile.weight_size(three) <= modelfile.weight_size(one) + more
     loaded = modelfile.read(modelfile.to_bytes(three))
     first, last = (program.layers[0].op for program in (loaded.programs[0], loaded.programs[-1]))
     assert isinstance(first, Conv)

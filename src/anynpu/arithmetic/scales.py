@@ -29,6 +29,7 @@ __all__ = [
 Floats = npt.NDArray[np.floating[Any]]
 
 _SMALLEST_SCALE = 1e-9  # a tensor that is constant zero still needs a scale
+_STEPS = 1 << 14
 _WEIGHTS_AT_ONCE = 1 << 16  # as float64 they stay in a core's cache
 
 
@@ -36,13 +37,16 @@ class WeightScales(str, enum.Enum):
     """How the weights of a layer share scales and zero points. A channel is an output channel."""
 
     CHANNEL = "channel"  # by channel; 8 bits with a zero point, 16 bits without
+    CHANNEL_STEPS = (
+        "channel steps"  # as CHANNEL, each scale a multiple of the largest one's 2**-14: what a chip's multipliers can say
+    )
     CHANNEL_SYMMETRIC = "channel symmetric"  # by channel, without a zero point
     TENSOR = "tensor"  # one for all; 8 bits with a zero point, 16 bits without
     FIXED_POINT = "fixed point"  # one for all, a power of two, without a zero point
 
     @property
     def by_channel(self) -> bool:
-        return self in (WeightScales.CHANNEL, WeightScales.CHANNEL_SYMMETRIC)
+        return self in (WeightScales.CHANNEL, WeightScales.CHANNEL_STEPS, WeightScales.CHANNEL_SYMMETRIC)
 
 
 def affine_from_range(low: float, high: float, dtype: DType = DType.INT8) -> Affine:
@@ -117,8 +121,10 @@ def quantize_weights(
     if not scales.by_channel:
         low, high, smallest = (np.full_like(low, value) for value in (low.min(), high.max(), smallest.max()))
     zero = np.zeros(len(rows), np.int32)
-    if dtype is DType.INT8 and scales in (WeightScales.CHANNEL, WeightScales.TENSOR):
+    if dtype is DType.INT8 and scales in (WeightScales.CHANNEL, WeightScales.CHANNEL_STEPS, WeightScales.TENSOR):
         scale = np.maximum((high - low) / (last - first), smallest).astype(np.float32)
+        if scales is WeightScales.CHANNEL_STEPS:
+            scale = _in_steps(scale)
         zero = np.clip(np.rint(first - low / scale), first, last).astype(np.int32)
     else:
         scale = np.maximum(np.maximum(-low, high) / last, smallest).astype(np.float32)
@@ -136,6 +142,14 @@ def quantize_weights(
         scaled += zero[block, None]
         codes[block] = np.clip(scaled, first, last, out=scaled)
     return codes.reshape(weights.shape), scale, zero
+
+
+def _in_steps(scale: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Scales, each made larger to the next multiple of the largest one's 2**-14: the multiplier of its channel is then exact."""
+    largest = scale.max(initial=np.float32(0)).astype(np.float64)
+    # the last bits of a float32 must not make a step of their own
+    steps = np.maximum(np.ceil(scale / largest * _STEPS - 1e-3), 1.0) if largest else np.ones(len(scale))
+    return (largest * (steps / _STEPS)).astype(np.float32)
 
 
 def quantize_bias(bias: Floats, input_scale: Floats | float, weight_scale: Floats, *, wide: bool = False) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..arithmetic import WeightScales
 from ..arithmetic.fixed_point import EVIDENCE
 from ..chips import Chip
 from ..errors import CompileError
@@ -17,11 +18,14 @@ SIMULATOR = "simulator"
 
 
 def with_arithmetic(kind: Format, chip: Chip, wanted: str | None) -> Format:
-    """The format with the rule that was asked for, or with the default."""
+    """The format with the rule that was asked for, or with the default: that of the chip, where it is known."""
     known = chip.name in EVIDENCE and kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats
     if wanted == CHIP and not known:
         raise CompileError(
             f"the chip's own arithmetic is not known for {kind.name} models of {chip.name}",
             hint=f"leave arithmetic out, or use {SIMULATOR}; it is known for int8 models of: {', '.join(EVIDENCE)}",
         )
-    return replace(kind, arithmetic=CHIP) if wanted == CHIP else kind
+    if wanted == SIMULATOR or not known:
+        return kind
+    weights = WeightScales.CHANNEL_STEPS if kind.weights is WeightScales.CHANNEL else kind.weights
+    return replace(kind, arithmetic=CHIP, weights=weights)

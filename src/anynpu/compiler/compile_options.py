@@ -15,7 +15,7 @@ from .importer import Shapes
 from .metrics import METRICS, Metric
 from .ranges import ALGORITHMS
 from .recipe import ACCURACIES, STEPS
-from .toolkit import QUANTIZERS, GivenRanges
+from .toolkit import QUANTIZERS, GivenRanges, read_ranges
 
 __all__ = ["CompileOptions", "Order", "PerInput"]
 
@@ -163,8 +163,8 @@ class CompileOptions(OptionTable):
     name: str = option("", "name of the model; by default that of the ONNX file", flag="--name", metavar="TEXT")
     arithmetic: str | None = option(
         None,
-        "how integer layers round: chip as the NPU itself does (Rockchip's int8 models), simulator with one float32 multiplication per "
-        "output, as the vendors' simulators do",
+        "how integer layers round: chip as the NPU itself does (the default for int8 models of Rockchip's chips), simulator with one "
+        "float32 multiplication per output, as the vendors' simulators do",
         choices=(CHIP, SIMULATOR),
         flag="--arithmetic",
     )
@@ -175,7 +175,14 @@ class CompileOptions(OptionTable):
         flag="--quantizer",
     )
     ranges: GivenRanges | None = option(
-        None, "(scale, int8 zero point) of tensors whose quantisation is decided already, by name"
+        None,
+        "(scale, int8 zero point) of tensors whose quantisation is decided already, by name",
+        see='A JSON file: `{"tensor": [0.0532, -17]}`',
+        flag="--ranges",
+        kind=Path | None,
+        metavar="FILE",
+        read=read_ranges,
+        facts={"exists": True, "dir_okay": False},
     )
 
     def __post_init__(self) -> None:

@@ -42,6 +42,7 @@ from .search import run_recipe
 from .simplify import simplify
 from .steps import Step
 from .toolkit import VENDOR, given_quantization, toolkit_quantization
+from .toolkit_steps import quotients, stage_averages, with_changes_of_scale
 from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
@@ -75,6 +76,11 @@ def compile(
     _tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
     plans = [plan_steps(entry.graph, kind, options.hybrid) for entry in prepared]
+    if options.quantizer == VENDOR:
+        prepared = [
+            replace(entry, graph=replace(entry.graph, coded=entry.graph.coded | quotients(entry.graph, steps)))
+            for entry, steps in zip(prepared, plans, strict=True)
+        ]
     algorithm = "minmax" if options.quantizer == VENDOR else options.algorithm
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
     if not recipe.asymmetric:
@@ -215,14 +221,17 @@ class _Compilation:
             return lower(entry.graph, steps, self.chip, trial.quantization, kind, refined=trial.refined)
         given = given_quantization(self.options.ranges, entry.graph)
         preprocess = entry.normalisation.preprocess
+        on_cpu: set[str] = set()
         if self.toolkit:
+            on_cpu = quotients(entry.graph, steps)
             quantization = toolkit_quantization(entry.graph, steps, self.ranges, preprocess, given)
+            steps = with_changes_of_scale(entry.graph, steps, quantization)
         else:
             heads, clip = self.recipe.heads, self.recipe.clip
             quantization = assign_quantization(
                 entry.graph, steps, self.ranges, kind, preprocess, exact_heads=heads, clip=clip, given=given
             )
-        return lower(entry.graph, steps, self.chip, quantization, kind, toolkit=self.toolkit)
+        return lower(entry.graph, steps, self.chip, quantization, kind, toolkit=self.toolkit, on_cpu=on_cpu)
 
 
 def calibrated(
@@ -281,7 +290,7 @@ class ModelCheck:
     def report(self, target: str, *, dtype: str = "w8a8") -> Report:
         """The report for one chip."""
         chip = chips.get(target)
-        kind = format_of(dtype, chip)
+        kind = format_of(dtype, chip)  # by whatever rule: places and sizes do not depend on it
         graph = graph_for(self._graph, chip, kind, CompileOptions())
         steps = plan_steps(graph, kind, ())
         quantization = assign_quantization(graph, steps, UnknownRanges(), kind)
@@ -299,6 +308,8 @@ def prepare(proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomT
     graph = import_onnx(_copy(proto), shapes, options.batch, custom)
     normalisation = preprocessing(graph.inputs, graph.shapes, options)
     simplify(graph)
+    if options.quantizer == VENDOR:
+        stage_averages(graph)
     for name in normalisation.reversed_inputs:
         reverse_channels(graph, name)
     return Prepared(graph, normalisation)

@@ -25,6 +25,7 @@ from ..types import Array
 from .curves import shape_of
 from .emit import Emitter, by_group
 from .steps import Activation, Step
+from .toolkit_steps import CHANGE_OF_SCALE
 from .windows import window_of
 
 __all__ = ["ChipEmitter"]
@@ -126,7 +127,10 @@ class ChipEmitter(Emitter):
         shape = shape_of(activation) if activation.is_table else None
         unit, step = float(np.float32(source.scale)), float(np.float32(target.scale))
         differences = code_values(self.dtype).astype(np.int64) - source.zero_point
-        if shape is not None:
+        if activation.label == CHANGE_OF_SCALE:  # a convolution with the weight 1, whose code is 255
+            weight = float(np.float32(1.0) / np.float32(255.0))
+            codes = output(differences * 255, *multiplier_and_shift(weight * unit / step), target.zero_point)
+        elif shape is not None:
             stage = multiplier_and_shift(_unit_of(shape, unit) / step)
             codes = output(evaluate(curve_of(shape, unit), differences), *stage, target.zero_point)
         elif activation.slope is not None and activation.slope.size == 1:

@@ -86,4 +86,5 @@ def _with_groups(kind: Format, chip: Chip, groups: int | None) -> Format:
 
 def without_zero_points(kind: Format) -> Format:
     """The format with weights that have no zero point, where they have one for each channel."""
-    return replace(kind, weights=WeightScales.CHANNEL_SYMMETRIC) if kind.weights is WeightScales.CHANNEL else kind
+    with_zeros = kind.weights in (WeightScales.CHANNEL, WeightScales.CHANNEL_STEPS)
+    return replace(kind, weights=WeightScales.CHANNEL_SYMMETRIC) if with_zeros else kind

@@ -181,10 +181,11 @@ def _pooling(graph: Graph, node: Node, rank: int, consumers: dict[str, list[Node
     window = window_of(graph, node)
     if not window.is_moderate:
         return None
-    declared = sum(node.attribute("pads", [0]))
     if node.op == "AveragePool":
         # what the rounded-up part of a window counts differs between frameworks
-        if node.attribute("count_include_pad", 0) and sum(window.pads) != declared:
+        declared = node.attribute("pads", [0] * (2 * (rank - 2)))[rank - 2 :]
+        rounded_up = any(have > said for have, said in zip(window.pads[6 - rank :], declared, strict=True))
+        if node.attribute("count_include_pad", 0) and rounded_up:
             return None
         if any(extent != 1 for extent in window.dilations):
             return None

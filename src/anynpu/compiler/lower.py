@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -64,16 +64,17 @@ def lower(
     outline: bool = False,
     refined: Mapping[str, QuantizedWeights] | None = None,
     toolkit: bool = False,
+    on_cpu: Set[str] = frozenset(),
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights.
     *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
-    does.
+    does. *on_cpu* are results that the CPU computes, whatever the chip could.
     """
-    return _Lowering(
-        graph, schedule(graph, steps), chip, quantization, kind, outline=outline, refined=refined or {}, toolkit=toolkit
-    ).run()
+    emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
+    emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit)
+    return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, emit, outline=outline, on_cpu=on_cpu).run()
 
 
 @dataclass(frozen=True)
@@ -91,25 +92,30 @@ class _Lowering:
         chip: Chip,
         quantization: Mapping[str, Quantization],
         kind: Format,
+        emitter: Emitter,
         *,
         outline: bool,
-        refined: Mapping[str, QuantizedWeights],
-        toolkit: bool,
+        on_cpu: Set[str],
     ) -> None:
         self._graph = graph
         self._chip = chip
-        emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
-        self._emitter = emitter(graph, quantization, kind.codes, kind.weights, refined, toolkit)
+        self._emitter = emitter
+        self._on_cpu = on_cpu
         self._half = kind.half
         self._floats = FloatEmitter(graph, kind.half, outline)
         self._layers: list[Layer] = []
         self._tensors = Tensors(kind.codes, quantization, self._layers)
-        self._steps = [_Placed(step, *place(graph, step, chip)) for step in steps]
+        self._steps = [_Placed(step, *self._place(step)) for step in steps]
         self._readers: dict[str, list[_Placed]] = {}
         self._flattened: dict[str, tuple[int, ...]] = {}  # tensors flattened in memory order, with their (C, H, W)
         for placed in self._steps:
             for name in placed.step.reads:
                 self._readers.setdefault(name, []).append(placed)
+
+    def _place(self, step: Step) -> tuple[Placement, str]:
+        if not self._on_cpu.isdisjoint(step.outputs):
+            return Placement.CPU, f"the vendor's runtime computes {step.node.op} on the CPU"
+        return place(self._graph, step, self._chip)
 
     def run(self) -> Program:
         for name in self._graph.inputs:

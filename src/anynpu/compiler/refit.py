@@ -153,7 +153,8 @@ class _Walk:
 
     def _reads(self, node: Node) -> list[str]:
         step = self._steps.get(id(node))
-        return self._rewriter.reads(node, self._made_float, in_float=step is not None and step.is_float)
+        inputs = self._rewriter.reads(node, self._made_float, in_float=step is not None and step.is_float)
+        return self._rewriter.within_table(step, node, inputs)
 
     def add(self, node: Node, fitted: QuantizedWeights | None = None) -> None:
         """Let a node run with the next piece, with *fitted* weights where there are such."""
@@ -167,7 +168,7 @@ class _Walk:
                 one = {step.outputs[0]: fitted}
                 changed = simulated_weights(self._graph, [step], self._quantization, one)[step.outputs[0]]
             inputs = self._rewriter.with_weights(step, inputs, *changed)
-        self._pending.append(Node(node.op, inputs, node.outputs, node.attributes, node.name, node.domain))
+        self._pending += self._rewriter.rewritten(step, node, inputs)
         for name in node.outputs:
             if name in self._quantization:
                 self._pending += self._rewriter.rounding(name)

@@ -7,7 +7,7 @@ are in float32: codes differ from the engine's by one step now and then, which c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ Sample = Mapping[str, Array]
 _DOMAIN = "com.microsoft"
 """Its QuantizeLinear takes a scale by channel at any opset."""
 
-_SUFFIXES = ("rounded", "codes")
+_SUFFIXES = ("rounded", "codes", "curve", "beyond")
 _WEIGHTED = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE}
 
 
@@ -127,6 +127,52 @@ class Rewriter:
             for name in node.inputs
         ]
 
+    def within_table(self, step: Step | None, node: Node, inputs: list[str]) -> list[str]:
+        """What a node reads where it is part of an activation that the chip tabulates: the argument within the table's range."""
+        if step is None or not _is_tabulated(step) or node is step.node:
+            return inputs
+        before = (step.before_activation, self.rounded(step.before_activation))
+        result = [f"{step.outputs[0]}@curve" if name in before else name for name in inputs]
+        return [*result, *self._beyond(step)] if step.outputs[0] in node.outputs else result
+
+    def rewritten(self, step: Step | None, node: Node, inputs: list[str]) -> list[Node]:
+        """The node with other inputs. Around an activation that the chip tabulates: what keeps its argument within the table, and the
+        straight line beyond it."""
+        result = Node(node.op, inputs, node.outputs, node.attributes, node.name, node.domain)
+        if step is None or not _is_tabulated(step):
+            return [result]
+        if node is step.node:
+            return [result, *self._entry(step)]
+        extra = self._beyond(step) if step.outputs[0] in node.outputs else []
+        if not extra:
+            return [result]
+        result.inputs = inputs[: -len(extra)]
+        base = f"{step.outputs[0]}@base"
+        return [replace(result, outputs=[base]), Node("Add", [base, *extra], [step.outputs[0]])]
+
+    @staticmethod
+    def _beyond(step: Step) -> list[str]:
+        return [f"{step.outputs[0]}@beyond"] if step.curve is not None and step.curve.end_slope else []
+
+    def _entry(self, step: Step) -> list[Node]:
+        """The argument of a step's activation within the table, and what its line adds beyond it."""
+        shape, name, result = step.curve, step.before_activation, step.outputs[0]
+        assert shape is not None
+        low, high = (np.array(shape.centre + end, np.float32) for end in (-shape.half, shape.half))
+        clipped = f"{result}@curve"
+        nodes = [Node("Max", [name, self._constant(f"{clipped}.low", low)], [f"{clipped}.above"])]
+        nodes.append(Node("Min", [f"{clipped}.above", self._constant(f"{clipped}.high", high)], [clipped]))
+        for beyond in self._beyond(step):
+            nodes.append(Node("Sub", [name, f"{clipped}.high"], [f"{beyond}.difference"]))
+            nodes.append(Node("Relu", [f"{beyond}.difference"], [f"{beyond}.above"]))
+            slope = self._constant(f"{beyond}.slope", np.array(shape.end_slope, np.float32))
+            nodes.append(Node("Mul", [f"{beyond}.above", slope], [beyond]))
+        return nodes
+
+    def _constant(self, name: str, value: Array) -> str:
+        self.constants[name] = value
+        return name
+
     def with_weights(self, step: Step, inputs: list[str], weights: Array, bias: Array | None) -> list[str]:
         """The inputs of a step's node with other weights, and with another bias where one is given."""
         name = f"{step.outputs[0]}@weights"
@@ -154,6 +200,10 @@ class Rewriter:
             Node("QuantizeLinear", [name, scale, zero], [codes], dict(attributes), domain=_DOMAIN),
             Node("DequantizeLinear", [codes, scale, zero], [self.rounded(name)], dict(attributes), domain=_DOMAIN),
         ]
+
+
+def _is_tabulated(step: Step) -> bool:
+    return step.curve is not None and not step.is_float
 
 
 class Simulation:
@@ -191,7 +241,7 @@ class Simulation:
             inputs = rewriter.reads(node, made_float, in_float=step is not None and step.is_float)
             if step is not None and step.node is node and step.outputs[0] in changed:
                 inputs = rewriter.with_weights(step, inputs, *changed[step.outputs[0]])
-            nodes.append(Node(node.op, inputs, node.outputs, node.attributes, node.name, node.domain))
+            nodes += rewriter.rewritten(step, node, rewriter.within_table(step, node, inputs))
             for name in node.outputs:
                 if name in quantization:
                     nodes += rewriter.rounding(name)

@@ -7,6 +7,7 @@ from typing import Any
 
 from .. import chips
 from ..errors import CompileError
+from .arithmetic import with_arithmetic
 from .compile_options import CompileOptions
 from .custom import custom_table
 from .dataset import Dataset
@@ -39,7 +40,7 @@ def open_study(model: Any, target: str = "rk3588", *, progress: Progress | None 
     if options.dataset is None:
         raise CompileError("calibration data is needed", hint="pass a folder of typical images (dataset=..., --dataset FOLDER)")
     chip = chips.get(target)
-    kind = format_of("w8a8", chip)
+    kind = with_arithmetic(format_of("w8a8", chip), chip, options.arithmetic)
     custom = custom_table(options.custom_ops)
     proto = load_onnx(model, options.custom_ops)
     prepared = prepare(proto, shape_sets(options.shapes)[0], options, custom)

@@ -7,7 +7,9 @@ compiled from the same data. Found by comparing with what the toolkit recorded f
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -19,7 +21,16 @@ from .graph import Graph
 from .quantize import Ranges, keeps_scale, pixel_range
 from .steps import Step
 
-__all__ = ["GivenRanges", "QUANTIZERS", "VENDOR", "given_quantization", "toolkit_bias", "toolkit_quantization", "toolkit_weights"]
+__all__ = [
+    "GivenRanges",
+    "QUANTIZERS",
+    "VENDOR",
+    "given_quantization",
+    "read_ranges",
+    "toolkit_bias",
+    "toolkit_quantization",
+    "toolkit_weights",
+]
 
 VENDOR = "vendor"
 QUANTIZERS = ("anynpu", VENDOR)
@@ -27,8 +38,8 @@ QUANTIZERS = ("anynpu", VENDOR)
 GivenRanges = Mapping[str, tuple[float, int]]
 """Scale and int8 zero point of tensors by name."""
 
-_SIGMOID = (0.0, 1.0)
-"""The result of a Sigmoid has this range whatever the data say."""
+_KNOWN = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
+"""The results of these have this range whatever the data say; a board's programs show it for Sigmoid, Tanh is assumed."""
 
 _TINY = 1e-9
 
@@ -54,8 +65,8 @@ def toolkit_quantization(
 
     def range_of(name: str) -> tuple[float, float]:
         step = made_by.get(name)
-        if step is not None and step.activation is not None and step.activation.label == "Sigmoid":
-            return _SIGMOID
+        if step is not None and step.activation is not None and step.activation.label in _KNOWN:
+            return _KNOWN[step.activation.label]
         pixels = pixel_range(graph, name, preprocess.get(name)) if name in graph.inputs else None
         return pixels or ranges(pooled.get(name, name), exact=True)
 
@@ -96,6 +107,26 @@ def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Qu
             )
         result[name] = Affine.per_tensor(float(np.float32(scale)), int(zero))
     return result
+
+
+def read_ranges(path: Path | None) -> GivenRanges | None:
+    """Ranges from a JSON file: ``{"tensor": [scale, zero point], ...}``, or with the keys ``scale`` and ``zero_point``."""
+    if path is None:
+        return None
+    form = 'a file of ranges is {"tensor": [scale, zero point], ...}'
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise CompileError(f"{path} cannot be read as JSON: {error}", hint=form) from error
+    if not isinstance(entries, dict):
+        raise CompileError(f"{path} has no ranges by name", hint=form)
+    ranges: dict[str, tuple[float, int]] = {}
+    for name, entry in entries.items():
+        pair = [entry.get("scale"), entry.get("zero_point")] if isinstance(entry, dict) else entry
+        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, (int, float)) for part in pair):
+            raise CompileError(f"{path}: the range of '{name}' is {entry!r}", tensor=name, hint=form)
+        ranges[name] = (pair[0], pair[1])
+    return ranges
 
 
 def toolkit_weights(weights: Array) -> tuple[Array, Array, Array]:

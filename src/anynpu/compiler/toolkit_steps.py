@@ -1,0 +1,116 @@
+"""What Rockchip's toolkit makes of a graph before it quantises: ``quantizer="vendor"``.
+
+* A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
+  its own.
+* The second operand of a product of two activations is quantised again, without a zero point.
+* What only moves codes changes their scale first where its input and its result have different ones: as the NPU does a nearest resize, by a
+  depthwise convolution with the weight 1.
+* Div is computed in float32 on the CPU of the board, from codes to codes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ..tensor import Affine, Quantization
+from .forms import Form
+from .graph import Graph, Node
+from .quantize import keeps_scale
+from .steps import Activation, Step
+
+__all__ = ["CHANGE_OF_SCALE", "quotients", "stage_averages", "with_changes_of_scale"]
+
+CHANGE_OF_SCALE = "Requantize"
+"""The label of a function that is nothing but another scale."""
+
+_MAX_WINDOW = 7
+
+
+def stage_averages(graph: Graph) -> None:
+    """Replace global averages by depthwise convolutions, in place."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        averages = node.op == "GlobalAveragePool" and graph.rank(node.inputs[0]) == 4 and graph.is_float(node.inputs[0])
+        nodes += _stages(graph, node) if averages else [node]
+    graph.nodes = nodes
+
+
+def _stages(graph: Graph, node: Node) -> list[Node]:
+    """The mean of all pixels: sums of windows, of which the last one's weight is one over the number of windows before it."""
+    result: list[Node] = []
+    name, (count, channels, *spatial) = node.inputs[0], graph.shapes[node.inputs[0]]
+    while True:
+        kernel = [min(extent, _MAX_WINDOW) for extent in spatial]
+        windows = [-(-extent // size) for extent, size in zip(spatial, kernel, strict=True)]
+        missing = [number * size - extent for number, size, extent in zip(windows, kernel, spatial, strict=True)]
+        before = [extent // 2 for extent in missing]
+        value = np.float32(math.prod(windows) / math.prod(spatial))
+        last = math.prod(windows) == 1
+        output = node.outputs[0] if last else graph.free_name(f"{node.outputs[0]}.stage{len(result) + 1}")
+        weights = graph.add_constant(f"{output}.weights", np.full((channels, 1, *kernel), value, np.float32))
+        attributes = {
+            "group": channels,
+            "kernel_shape": kernel,
+            "strides": kernel,
+            "pads": [*before, *(extent - half for extent, half in zip(missing, before, strict=True))],
+        }
+        result.append(Node("Conv", [name, weights], [output], attributes, node.name if last else output))
+        if last:
+            return result
+        name, spatial = output, windows
+        graph.shapes[output], graph.dtypes[output] = (count, channels, *windows), np.dtype(np.float32)
+
+
+def quotients(graph: Graph, steps: list[Step]) -> set[str]:
+    """Results of divisions of two tensors that the toolkit stores as codes: nothing but integer layers reads them."""
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.reads:
+            readers.setdefault(name, []).append(step)
+    integers = {name for step in steps if not step.is_float for name in step.outputs} | set(graph.inputs)
+    return {
+        step.outputs[0]
+        for step in steps
+        if step.is_float
+        and step.node.op == "Div"
+        and len(step.nodes) == 1
+        and len(step.inputs) == 2
+        and integers.issuperset(step.inputs)
+        and not any(reader.is_float for reader in readers.get(step.outputs[0], ()))
+    }
+
+
+def with_changes_of_scale(graph: Graph, steps: list[Step], quantization: dict[str, Quantization]) -> list[Step]:
+    """The steps with those between them that only change a scale. Their tensors enter *graph* and *quantization*."""
+    result: list[Step] = []
+    for step in steps:
+        wanted = None if step.is_float else _wanted(step, quantization)
+        if wanted is None:
+            result.append(step)
+            continue
+        position, target = wanted
+        source = step.inputs[position]
+        name = graph.free_name(f"{step.outputs[0]}@scale")
+        graph.shapes[name], graph.dtypes[name] = graph.shapes[source], graph.dtypes[source]
+        quantization[name] = target
+        node = Node("Identity", [source], [name], {}, name)
+        function = Activation(lambda x: x, CHANGE_OF_SCALE, (node,))
+        result.append(Step(Form.FUNCTION, node, [node], [source], [name], function, source))
+        inputs = [name if index == position else old for index, old in enumerate(step.inputs)]
+        result.append(replace(step, inputs=inputs))
+    return result
+
+
+def _wanted(step: Step, quantization: Mapping[str, Quantization]) -> tuple[int, Quantization] | None:
+    """Which input of a step needs which other scale."""
+    if step.form is Form.MATMUL:
+        second = quantization[step.inputs[1]]
+        largest = max(abs(-128 - second.zero_point), abs(127 - second.zero_point)) * second.scale
+        return 1, Affine.per_tensor(float(np.float32(largest / 127)), 0)
+    if keeps_scale(step) and quantization[step.inputs[0]] != quantization[step.outputs[0]]:
+        return 0, quantization[step.outputs[0]]
+    return None
