@@ -10,7 +10,7 @@ import numpy.typing as npt
 import onnx
 from compiler.onnx_builders import Net
 
-from anynpu.program import Binary, Layer, Model
+from anynpu.program import Binary, FixedPoint, Layer, Model, Pool
 
 Array = npt.NDArray[Any]
 
@@ -53,7 +53,9 @@ def with_wrong_scale(model: Model, index: int, factor: float) -> Model:
     program = model.programs[0]
     layer = program.layers[index]
     op: Any = layer.op
-    if isinstance(op, Binary):
+    if isinstance(getattr(op, "epilogue", None), FixedPoint):
+        op = _with_other_integers(op, factor)
+    elif isinstance(op, Binary):
         both = op.kind != "mul"  # a product has a single multiplier
         op = replace(
             op, a_multiplier=_times(op.a_multiplier, factor), b_multiplier=_times(op.b_multiplier, factor if both else 1.0)
@@ -66,6 +68,22 @@ def with_wrong_scale(model: Model, index: int, factor: float) -> Model:
 
 def _scales(layer: Layer) -> bool:
     return isinstance(layer.op, Binary) or getattr(layer.op, "epilogue", None) is not None
+
+
+def _with_other_integers(op: Any, factor: float) -> Any:
+    """The operator with multipliers of the chip's rule that are too large or too small."""
+    if isinstance(op, Pool):
+        assert op.divisors is not None
+        return replace(op, divisors=np.stack(_halved(op.divisors[0] * factor, op.divisors[1])))
+    stage = op.epilogue
+    multiplier, shift = _halved(stage.multiplier * factor, stage.shift)
+    return replace(op, epilogue=replace(stage, multiplier=multiplier, shift=shift))
+
+
+def _halved(multiplier: Array, shift: Array) -> tuple[Array, Array]:
+    """Multipliers as integers, halved where they have more than 15 bits."""
+    large = multiplier > 32767
+    return np.rint(np.where(large, multiplier / 2, multiplier)).astype(np.int32), (shift - large).astype(np.int32)
 
 
 def _times(numbers: Array, factor: float) -> Array:

@@ -149,7 +149,8 @@ def _in_steps(scale: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     largest = scale.max(initial=np.float32(0)).astype(np.float64)
     # the last bits of a float32 must not make a step of their own
     steps = np.maximum(np.ceil(scale / largest * _STEPS - 1e-3), 1.0) if largest else np.ones(len(scale))
-    return (largest * (steps / _STEPS)).astype(np.float32)
+    result: npt.NDArray[np.float32] = (largest * (steps / _STEPS)).astype(np.float32)
+    return result
 
 
 def quantize_bias(bias: Floats, input_scale: Floats | float, weight_scale: Floats, *, wide: bool = False) -> Array:

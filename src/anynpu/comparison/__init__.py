@@ -12,12 +12,14 @@ from .figures import CodesUsed, Figures
 from .onnxmodel import OnnxSubject
 from .outputs import OutputsSubject
 from .page import comparison_page
-from .report import comparison_data, sentences
+from .report import comparison_data, rule_sentences, sentences, steps_apart
 from .samples import dataset_samples, random_samples
+from .simulated import ARITHMETICS, by_arithmetic
 from .subject import InputSpec, Sample, Subject
 from .thresholds import Threshold, parse_threshold
 
 __all__ = [
+    "ARITHMETICS",
     "CodesUsed",
     "CompiledSubject",
     "Comparison",
@@ -31,11 +33,14 @@ __all__ = [
     "Sample",
     "Subject",
     "Threshold",
+    "by_arithmetic",
     "compare",
     "comparison_data",
     "comparison_page",
     "dataset_samples",
     "parse_threshold",
     "random_samples",
+    "rule_sentences",
     "sentences",
+    "steps_apart",
 ]

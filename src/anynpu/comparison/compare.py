@@ -44,6 +44,7 @@ class LayerComparison:
     :ivar alone: fed with the other side's values; None where they are not known
     :ivar codes: of the side that is judged, None where it is not quantised
     :ivar must_equal: both sides compute it from the same codes to the same codes
+    :ivar step: what one code more means, the smallest of its groups; 0 where it is not quantised
     """
 
     index: int
@@ -58,6 +59,7 @@ class LayerComparison:
     must_equal: bool
     histograms: Histograms
     ranges: ChannelRanges
+    step: float = 0.0
 
     def fails_alone(self, limits: Limits) -> str:
         """Why the layer by itself counts as wrong; empty where it does not."""
@@ -136,6 +138,9 @@ class _Row:
         self.so_far, self.alone = Difference(), Difference()
         spec = unit.specs[position] if unit.specs else None
         self.codes = CodeCount(spec) if spec is not None and spec.quantization is not None else None
+        self.step = 0.0
+        if spec is not None and spec.quantization is not None:
+            self.step = float(spec.quantization.expand(spec.channels)[0].min())
         self.histograms = Histograms()
         self.ranges: ChannelRanges | None = None
         self.shape: tuple[int, ...] = ()
@@ -170,6 +175,7 @@ class _Row:
             must_equal=self.must_equal,
             histograms=self.histograms,
             ranges=self.ranges,
+            step=self.step,
         )
 
 

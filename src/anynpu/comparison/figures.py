@@ -36,6 +36,7 @@ class Figures:
     :ivar scale: slope of the straight line that leads from a to b, without what is clipped; 1.02 where b is 2 % too large, 1 where a
         does not vary
     :ivar scale_uncertainty: standard error of the scale: large where there are few elements, or few codes
+    :ivar differing: share of elements that are not equal
     """
 
     cosine: float
@@ -44,6 +45,7 @@ class Figures:
     error: float
     scale: float
     scale_uncertainty: float = 0.0
+    differing: float = 0.0
 
     @property
     def exact(self) -> bool:
@@ -68,6 +70,7 @@ class Difference:
     _noise: float = 0.0
     _error: float = 0.0
     _worst: float = 1.0
+    _differing: int = 0
 
     def add(self, a: Array, b: Array, clipped: Array | None = None) -> None:
         """Another sample of both.
@@ -84,6 +87,7 @@ class Difference:
             agree = bool(((odd_x == odd_y) | (np.isnan(odd_x) & np.isnan(odd_y))).all())
             x, y = np.where(finite, x, 0.0), np.where(finite, y, 0.0)
         apart = x - y
+        self._differing += int(np.count_nonzero(apart))
         products = np.array([_dot(x, x), _dot(y, y), _dot(x, y)])
         self._count += x.size
         self._products += products
@@ -112,6 +116,7 @@ class Difference:
             error=self._error,
             scale=scale,
             scale_uncertainty=uncertainty,
+            differing=self._differing / max(self._count, 1),
         )
 
     def _slope(self) -> tuple[float, float]:

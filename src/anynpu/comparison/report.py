@@ -9,7 +9,7 @@ from typing import Any
 from .compare import Comparison, LayerComparison
 from .figures import Figures
 
-__all__ = ["comparison_data", "sentences"]
+__all__ = ["comparison_data", "rule_sentences", "sentences", "steps_apart"]
 
 _CLIPPED = 0.01
 """Share of clipped elements from which it is worth a sentence."""
@@ -41,6 +41,25 @@ def sentences(comparison: Comparison) -> list[str]:
             most = f"most of all {_name(worst)} with {100 * worst.codes.clipped:.1f} %"
             text.append(f"{len(clipped)} tensors clip more than {100 * _CLIPPED:.0f} % of their elements, {most}.")
     return text
+
+
+def rule_sentences(comparison: Comparison) -> list[str]:
+    """What a comparison of one model by two rules of rounding means."""
+    apart = [entry for entry in comparison.layers if entry.so_far.differing]
+    if not apart:
+        return ["Both rules give the same codes."]
+    alone = [entry for entry in comparison.layers if entry.alone is not None and entry.alone.differing]
+    text = []
+    for entry in comparison.output_layers:
+        steps = f", by up to {steps_apart(entry.so_far, entry.step)} steps" if entry.step else ""
+        text.append(f"Output {entry.tensor}: {100 * entry.so_far.differing:.2f} % of its elements differ{steps}.")
+    text.append(f"They part first in {_name(apart[0])}; {len(alone)} of {len(comparison.layers)} layers differ by themselves.")
+    return text
+
+
+def steps_apart(figures: Figures, step: float) -> int:
+    """The largest difference in codes."""
+    return round(figures.error / step) if step and math.isfinite(figures.error) else 0
 
 
 def _outputs(comparison: Comparison) -> str:
@@ -86,6 +105,7 @@ def _layer(entry: LayerComparison) -> dict[str, Any]:
         "alone": None if entry.alone is None else _figures(entry.alone),
         "codes": None if entry.codes is None else asdict(entry.codes),
         "must_equal": entry.must_equal,
+        "step": entry.step,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..program import Curve, Pool
 from .graph import Graph
 from .steps import Step
 
@@ -15,7 +16,11 @@ __all__ = ["constant_bytes", "float_macs"]
 
 
 def constant_bytes(op: Any) -> int:
-    """Bytes of all arrays of an operator."""
+    """Bytes of all arrays of an operator, but for what a chip holds in memory of its own: tables, and factors of an average."""
+    if isinstance(op, Curve):
+        return 0
+    if isinstance(op, Pool):
+        return constant_bytes(op.epilogue)
     if isinstance(op, np.ndarray):
         return int(op.nbytes)
     if isinstance(op, tuple):

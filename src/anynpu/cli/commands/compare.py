@@ -24,12 +24,14 @@ from ...comparison import (
     dataset_samples,
     parse_threshold,
     random_samples,
+    rule_sentences,
     sentences,
+    steps_apart,
 )
 from ..helpers.console import plain_table, print_json, progress_bar, results
 from ..helpers.onnxfile import input_names
 from ..helpers.options import ChannelOrder, JsonOption, SeedOption, ShapeOption, parse_channel_values, parse_shapes
-from ..helpers.sides import SideOptions, open_sides
+from ..helpers.sides import SideOptions, open_rules, open_sides
 
 __all__ = ["THRESHOLD_MISSED", "command"]
 
@@ -37,11 +39,16 @@ THRESHOLD_MISSED = 3
 """Exit status where the comparison worked and a threshold was missed."""
 
 _SAMPLES = 8
+_FIGURES = ("cosine", "SNR", "error", "alone: cosine", "SNR", "error", "scale", "codes", "rails", "clipped")
+_RULE_FIGURES = ("differ", "steps", "alone: differ", "steps", "cosine")
 
 
 def command(
     a: Annotated[str, typer.Argument(metavar="A", help="What is right: an ONNX file, a compiled model, or a device.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="What is judged: the same.")],
+    b: Annotated[
+        str | None,
+        typer.Argument(metavar="B", help="What is judged: the same. Not with --arithmetic, which compares A with itself."),
+    ] = None,
     dataset: Annotated[
         Path | None, typer.Option(help="Inputs: a folder of images, a list file, .npy or .npz. Random by default.", exists=True)
     ] = None,
@@ -58,6 +65,10 @@ def command(
     std: Annotated[list[str] | None, typer.Option(metavar="[NAME=]a,b,c", help="The same.")] = None,
     channel_order: Annotated[
         ChannelOrder | None, typer.Option(help="The order that the ONNX model was trained with, as given to compile.")
+    ] = None,
+    arithmetic: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Compare the compiled model A with itself by two rules of rounding: chip,simulator."),
     ] = None,
     alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also run each layer alone on the values of A.")] = True,
     cosine: Annotated[float, typer.Option(min=-1.0, max=1.0, help="A layer below this cosine diverges.")] = Limits.cosine,
@@ -87,13 +98,16 @@ def command(
       anynpu compare yolo.onnx yolo.rknn --dataset street/ --html compare.html
       anynpu compare old.rknn new.rknn --fail-below cosine=0.99
       anynpu compare yolo.onnx rknn --model yolo.rknn --dataset street/
+      anynpu compare yolo.rknn --arithmetic chip,simulator --dataset street/
     """
     thresholds = [parse_threshold(text, below=True) for text in fail_below or ()]
     thresholds += [parse_threshold(text, below=False) for text in fail_above or ()]
     shapes = parse_shapes(shape)
     if isinstance(shapes, list):
         raise typer.BadParameter("a comparison has one shape for each input", param_hint="'--shape'")
-    names = _onnx_inputs((a, b)) if mean or std else []
+    if (b is None) == (arithmetic is None):
+        raise typer.BadParameter("give what A is compared with: B, or --arithmetic chip,simulator", param_hint="'B'")
+    names = _onnx_inputs((a, b or a)) if mean or std else []
     options = SideOptions(
         shapes=shapes,
         shape_set=shape_set,
@@ -102,7 +116,8 @@ def command(
         channel_order=None if channel_order is None else channel_order.value,
         model=model,
     )
-    with open_sides(a, b, options) as (first, second), progress_bar(f"comparing {Path(b).name}") as progress:
+    sides = open_sides(a, b, options) if b is not None else open_rules(a, str(arithmetic), options)
+    with sides as (first, second), progress_bar(f"comparing {Path(b or a).name}") as progress:
         inputs = _input_specs(first, second)
         given: Iterable[Sample]
         total: int | None
@@ -116,9 +131,10 @@ def command(
         html.write_text(comparison_page(made), encoding="utf-8")
     missed = _missed(made, thresholds, fail_diverging)
     if as_json:
-        print_json({**comparison_data(made), "inputs": str(dataset or f"random, seed {seed}"), "missed": missed})
+        facts = {**comparison_data(made), "inputs": str(dataset or f"random, seed {seed}"), "missed": missed}
+        print_json({**facts, "rules": rule_sentences(made)} if arithmetic is not None else facts)
     else:
-        _print(made, top, missed)
+        _print(made, top, missed, rules=arithmetic is not None)
     if missed:
         raise typer.Exit(THRESHOLD_MISSED)
 
@@ -143,21 +159,35 @@ def _missed(comparison: Comparison, thresholds: Iterable[Threshold], fail_diverg
     return missed
 
 
-def _print(comparison: Comparison, top: int | None, missed: Sequence[str]) -> None:
+def _print(comparison: Comparison, top: int | None, missed: Sequence[str], *, rules: bool) -> None:
     console = results()
     samples = f"{comparison.samples} sample{'' if comparison.samples == 1 else 's'}"
     console.print(f"{comparison.b} compared with {comparison.a}, {samples}")
     console.print()
-    figures = ("cosine", "SNR", "error", "alone: cosine", "SNR", "error", "scale", "codes", "rails", "clipped")
+    figures = _RULE_FIGURES if rules else _FIGURES
     table = plain_table("#", "layer", "operator", *figures, right=("#", *figures))
     for entry in comparison.layers if top is None else comparison.worst(top):
-        table.add_row(*_cells(entry))
+        table.add_row(*(_rule_cells(entry) if rules else _cells(entry)))
     console.print(table)
     if top is not None and len(comparison.layers) > top:
         console.print(f"... and {len(comparison.layers) - top} more")
     console.print()
-    for sentence in [*sentences(comparison), *(f"threshold missed: {text}" for text in missed)]:
+    said = rule_sentences(comparison) if rules else sentences(comparison)
+    for sentence in [*said, *(f"threshold missed: {text}" for text in missed)]:
         console.print(sentence)
+
+
+def _rule_cells(entry: LayerComparison) -> list[str]:
+    """How many codes of a layer differ between two rules, and by how many steps."""
+    number = "" if entry.index < 0 else str(entry.index)
+    alone = ("-", "-") if entry.alone is None else _apart(entry.alone, entry.step)
+    return [number, entry.layer, entry.kind, *_apart(entry.so_far, entry.step), *alone, f"{entry.so_far.cosine:.5f}"]
+
+
+def _apart(figures: Figures, step: float) -> tuple[str, str]:
+    if not figures.differing:
+        return "equal", ""
+    return f"{100 * figures.differing:.2f} %", str(steps_apart(figures, step)) if step else f"{figures.error:.3g}"
 
 
 def _cells(entry: LayerComparison) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import modelfile
-from ...comparison import CompiledSubject, OnnxSubject, OutputsSubject, Subject
+from ...comparison import ARITHMETICS, CompiledSubject, OnnxSubject, OutputsSubject, Subject, by_arithmetic
 from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError
 from ...modelfile import FileKind, identify
 from ...program import Model, Preprocess
@@ -16,7 +16,7 @@ from ...session import InferenceSession
 from ...types import Array
 from ...vendors.devices import choose_device
 
-__all__ = ["SideOptions", "open_sides"]
+__all__ = ["SideOptions", "open_rules", "open_sides"]
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,23 @@ def open_sides(a: str, b: str, options: SideOptions) -> Iterator[tuple[Subject, 
     with _session(first.device or second.device, file, options) as session:
         device = _device_subject(session, subject)
         yield (device, subject) if first.device else (subject, device)
+
+
+@contextmanager
+def open_rules(a: str, arithmetic: str, options: SideOptions) -> Iterator[tuple[Subject, Subject]]:
+    """One compiled model by two rules of rounding, such as ``chip,simulator``."""
+    side = _recognise(a)
+    rules = [entry.strip() for entry in arithmetic.split(",")]
+    if side.model is None:
+        raise ParameterError(
+            f"{a} is not a compiled model", hint="compile it first; --arithmetic compares a compiled model with itself"
+        )
+    if len(rules) != 2:
+        raise ParameterError(f"--arithmetic takes two rules, got '{arithmetic}'", hint=f"give: {','.join(ARITHMETICS)}")
+    first, second = (
+        CompiledSubject(by_arithmetic(side.model, rule), f"{side.title} ({rule})", shape_set=options.shape_set) for rule in rules
+    )
+    yield first, second
 
 
 def _recognise(text: str) -> _Side:
