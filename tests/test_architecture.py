@@ -36,7 +36,7 @@ tool = load_tool()
 module_name = tool.module_name
 room_of = tool.room_of
 
-BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable", "options", "names"}
+BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable", "options", "names", "progress"}
 """What every room may import: errors, tensors, C kernels, packages that are loaded at first use, files and text of strangers."""
 
 DATA = BASE | {"program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
@@ -52,6 +52,7 @@ ARROWS: dict[str, set[str]] = {
     "arrayfile": set(),
     "printable": set(),
     "names": set(),
+    "progress": set(),
     "options": {"errors"},
     "errors": set(),
     "tensor": set(),

@@ -8,12 +8,31 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Affine", "DType", "DynamicFixedPoint", "Layout", "Quantization", "TensorSpec"]
+__all__ = ["Affine", "DType", "DynamicFixedPoint", "Layout", "Quantization", "TensorSpec", "round_up", "row_major_strides"]
+
+
+def round_up(value: int, multiple: int) -> int:
+    """The smallest multiple that is not less than *value*.
+
+    >>> round_up(13, 8)
+    16
+    """
+    return -(-value // multiple) * multiple
+
+
+def row_major_strides(shape: Sequence[int]) -> list[int]:
+    """Elements from one index to the next, by axis of a row-major array.
+
+    >>> row_major_strides((2, 3, 4))
+    [12, 4, 1]
+    """
+    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
 
 
 class DType(str, enum.Enum):

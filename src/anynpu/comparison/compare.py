@@ -7,17 +7,17 @@ fails alone is where the two sides part; where none fails alone, errors have pil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from ..errors import ParameterError, TensorNameError
+from ..progress import Progress, tell
 from ..types import Array
 from .figures import ChannelRanges, CodeCount, CodesUsed, Difference, Figures, Histograms
 from .subject import Sample, Subject, Unit, check_interfaces
 
 __all__ = ["Comparison", "Divergence", "LayerComparison", "Limits", "compare"]
 
-Progress = Callable[[str, int, "int | None"], None]
 
 _CODES_FOR_A_SCALE = 16
 """A tensor that uses fewer codes is too coarse to tell whether its scale is right."""
@@ -221,8 +221,7 @@ def compare(
                 own = None if by_itself is None else by_itself.values[row.tensor].reshape(expected.shape)
                 row.add(expected, result.reshape(expected.shape), made.codes.get(row.tensor), own)
         count += 1
-        if progress is not None:
-            progress("comparing", count, total)
+        tell(progress, "comparing", count, total)
     if not count:
         raise ParameterError("there are no samples to compare with", hint="give --dataset, or random ones with --samples")
     missing = [name for name in b.outputs if name not in seen]

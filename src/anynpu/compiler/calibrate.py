@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from .._native import ffi, lib
 from .._optional import MISTAKEN_OPTIMIZERS, onnx, onnxruntime
 from ..errors import CalibrationError
+from ..progress import Progress, tell
 from .custom import CustomOperator, CustomTable, compute_custom
 from .graph import Graph, Node, external_tensor, to_onnx
 from .ranges import Observer
@@ -21,7 +22,6 @@ from .stages import Stage, needed_nodes, stages
 __all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "float_session"]
 
 Floats = npt.NDArray[np.float32]
-Progress = Callable[[str, int, "int | None"], None]
 
 _LARGE_BYTES = 1 << 16
 """Weights from this size on are handed to onnxruntime as they lie in memory, not copied through the bytes of a model."""
@@ -92,8 +92,7 @@ def calibrate(
             if graph.is_float(name):
                 observer.observe(name, np.asarray(sample[name], np.float32))
         seen += 1
-        if progress is not None:
-            progress("calibrating", seen, total)
+        tell(progress, "calibrating", seen, total)
     if not seen:
         raise CalibrationError("the calibration data set is empty", hint="give at least one sample; 10 to 20 are usual")
     return Calibration(observer, channels)

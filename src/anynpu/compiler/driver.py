@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..modelfile import CompiledModel
 from ..modelfile.validate import metadata_complaint
 from ..options import keyword_form
 from ..program import Model, OnnxMetadata, Program
+from ..progress import Progress, tell
 from ..reports import Report, report
 from ..tensor import DType
 from ..vendors import registry
@@ -47,7 +48,6 @@ from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
 
-Progress = Callable[[str, int, "int | None"], None]
 
 _log = logging.getLogger("anynpu.compiler")
 
@@ -69,11 +69,11 @@ def compile(
     options = CompileOptions.merged(options, changes)
     chip = chips.get(target)
     kind = _format(options, chip)
-    _tell(progress, "importing", 0, 1)
+    tell(progress, "importing", 0, 1)
     proto = load_onnx(model, options.custom_ops)
     custom = custom_table(options.custom_ops)
     prepared = [prepare(proto, entry, options, custom) for entry in shape_sets(options.shapes)]
-    _tell(progress, "importing", 1, 1)
+    tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
     plans = [plan_steps(entry.graph, kind, options.hybrid) for entry in prepared]
     if options.quantizer == VENDOR:
@@ -209,9 +209,9 @@ class _Compilation:
         """The program of each shape set."""
         programs = []
         for index in range(len(self.prepared)):
-            _tell(self.progress, "lowering", index, len(self.prepared))
+            tell(self.progress, "lowering", index, len(self.prepared))
             programs.append(self._lower(index))
-        _tell(self.progress, "lowering", len(self.prepared), len(self.prepared))
+        tell(self.progress, "lowering", len(self.prepared), len(self.prepared))
         return tuple(programs)
 
     def _lower(self, index: int) -> Program:
@@ -409,8 +409,3 @@ def _provenance(model: Any, proto: Any, graph: Graph, remarks: Mapping[str, str]
         **remarks,
     }
     return {key: value for key, value in entries.items() if value}
-
-
-def _tell(progress: Progress | None, stage: str, done: int, total: int | None) -> None:
-    if progress is not None:
-        progress(stage, done, total)

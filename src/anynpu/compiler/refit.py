@@ -10,13 +10,14 @@ Nothing is fitted to labels, and nothing but weights and biases changes: the lay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from ..arithmetic import WeightScales, quantize_weights
+from ..progress import Progress, tell
 from ..tensor import Quantization
 from ..types import Array, Floats
 from .calibrate import FloatModel
@@ -31,7 +32,6 @@ from .windows import window_of
 __all__ = ["FEWEST_SAMPLES", "refit"]
 
 Sample = Mapping[str, Array]
-Progress = Callable[[str, int, "int | None"], None]
 
 FEWEST_SAMPLES = 8
 """With fewer samples a fit learns the samples instead of the layer."""
@@ -83,8 +83,7 @@ def refit(
         made = _fit(graph, target, quantization, inputs, wanted.pop(node.outputs[0]), sharing)
         fitted[target.step.outputs[0]] = made
         walk.add(node, made)
-        if progress is not None:
-            progress("fitting", len(fitted), len(targets))
+        tell(progress, "fitting", len(fitted), len(targets))
     return fitted
 
 

@@ -10,16 +10,16 @@ them the weights are fitted again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from ..progress import Progress, tell
 from .recipe import Recipe
 from .steps import Step
 from .workbench import Score, Trial, Workbench, with_floats, within_budget
 
 __all__ = ["run_recipe"]
 
-Progress = Callable[[str, int, "int | None"], None]
 
 _RANGES = (("percentile", 99.99), ("percentile", 99.999), ("minmax", 99.99), ("percentile", 99.95))
 _GROUPS = (4, 2, 1)
@@ -67,7 +67,7 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     for index, recipe in enumerate(recipes):
         trial = bench.quantized(recipe, steps)
         scored.append((bench.score(trial), trial, bench.time_us(trial)))
-        _tell(progress, "trying recipes", index + 1, total)
+        tell(progress, "trying recipes", index + 1, total)
     quickest = min(time for _, _, time in scored)
     affordable = [entry for entry in scored if within_budget(entry[2], quickest, time_budget)]
     best = max(score.value for score, _, _ in affordable)
@@ -77,7 +77,7 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     finalists = [winner, *(other for _, other, _ in affordable if other.recipe == start and other is not winner)]
     plain, trial, score = _final(bench, finalists)
     lines.append(f"chosen: {trial.recipe}, {bench.metric_name} {score}")
-    _tell(progress, "trying recipes", len(recipes) + 1, total)
+    tell(progress, "trying recipes", len(recipes) + 1, total)
     if score.value < _GOOD and bench.chip.float16:
         trial = _floats(bench, plain, (trial, score), time_budget, progress, (len(recipes) + 1, total))
     return replace(trial, notes=(*lines, *trial.notes))
@@ -125,7 +125,7 @@ def _floats(
     trial, score = plain, bench.score(plain)
     notes: list[str] = []
     for index, name in enumerate(_by_sensitivity(bench, plain)[:_MAX_FLOATS]):
-        _tell(progress, "trying float16", stage[0] + index, stage[1])
+        tell(progress, "trying float16", stage[0] + index, stage[1])
         floats = trial.floats | {name}
         other = replace(bench.quantized(trial.recipe, with_floats(trial.steps, floats)), floats=floats)
         time = bench.time_us(other)
@@ -163,8 +163,3 @@ def _by_sensitivity(bench: Workbench, trial: Trial) -> list[str]:
         codes = {key: trial.quantization[key] for key in (step.before_activation, name) if key in trial.quantization}
         losses[name] = 1.0 - bench.cosine_of(trial, codes)
     return sorted(losses, key=lambda name: -losses[name])
-
-
-def _tell(progress: Progress | None, stage: str, done: int, total: int) -> None:
-    if progress is not None:
-        progress(stage, done, total)

@@ -7,11 +7,12 @@ from typing import Any
 
 from .. import chips
 from ..errors import CompileError
+from ..progress import Progress
 from .arithmetic import with_arithmetic
 from .compile_options import CompileOptions
 from .custom import custom_table
 from .dataset import Dataset
-from .driver import Progress, calibrated, plan_steps, prepare
+from .driver import calibrated, plan_steps, prepare
 from .formats import format_of
 from .lint import Finding, lint_steps
 from .onnx_model import load_onnx

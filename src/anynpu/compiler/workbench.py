@@ -7,7 +7,7 @@ that judge are computed once. For one thread at a time; it holds the samples in 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -16,6 +16,7 @@ import numpy as np
 
 from ..chips import Chip
 from ..program import Preprocess
+from ..progress import Progress
 from ..tensor import Quantization
 from ..types import Array
 from .calibrate import CalibratedRanges, Calibration, FloatModel
@@ -33,7 +34,6 @@ from .steps import Step
 __all__ = ["GROUP_BUDGET", "Score", "Trial", "Workbench", "with_floats", "within_budget"]
 
 Sample = Mapping[str, Array]
-Progress = Callable[[str, int, "int | None"], None]
 
 GROUP_BUDGET = 0.25
 """By how much of the predicted time groups of channels may slow a network down."""

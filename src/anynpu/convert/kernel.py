@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import MissingDependencyError, ShapeError, TensorTypeError
-from ..tensor import DType
+from ..tensor import DType, round_up
 from ..types import Array
 
 try:
@@ -95,7 +95,7 @@ class Geometry:
     def parameters(self) -> int:
         """Entries of an array by channel: the kernel reads whole blocks of the source."""
         block = max(self.source.c2, 1)
-        return -(-self.c // block) * block
+        return round_up(self.c, block)
 
 
 POINTER = ffi.typeof("void *")

@@ -28,6 +28,7 @@ import numpy as np
 from .. import chips
 from ..errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from ..program import Model
+from ..tensor import round_up
 from ..types import Array
 from ..vendors import registry
 from .codec import Mismatch, from_json, map_arrays, to_json
@@ -346,7 +347,7 @@ class _Store:
         if offset is None:
             offset = self._places[key] = self.size
             self._arrays[offset] = stored
-            self.size += -(-stored.nbytes // ALIGNMENT) * ALIGNMENT
+            self.size += round_up(stored.nbytes, ALIGNMENT)
         return offset
 
 

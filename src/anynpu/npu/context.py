@@ -22,7 +22,7 @@ from .. import convert
 from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNameError
 from ..lifetime import Closeable
 from ..program import Custom, Float, Layer, Program
-from ..tensor import DType, Layout, TensorSpec
+from ..tensor import DType, Layout, TensorSpec, round_up
 from ..types import Array
 from .control import RunControl
 from .cores import CoreMask, Lease, host_threads
@@ -310,7 +310,7 @@ class Context(Closeable):
         ]
         if not missing:
             return
-        sizes = [-(-spec.nbytes // _ALIGNMENT) * _ALIGNMENT for _, spec in missing]
+        sizes = [round_up(spec.nbytes, _ALIGNMENT) for _, spec in missing]
         block = self._device.memory.allocate(sum(sizes), Purpose.IO)
         offset = 0
         for (buffers, spec), size in zip(missing, sizes, strict=True):

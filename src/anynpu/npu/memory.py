@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from ..errors import DeviceClosed, DeviceMemoryError
 from ..lifetime import Closeable
-from ..tensor import TensorSpec
+from ..tensor import TensorSpec, round_up
 from ..types import Array
 
 __all__ = ["Buffer", "MemoryPool", "MemoryUsage", "Purpose"]
@@ -79,7 +79,7 @@ def _physical_address(size: int) -> int:
     _renew_in_children()
     with _physical_lock:
         address = _next_physical
-        _next_physical += max(_PAGE, -(-size // _PAGE) * _PAGE)
+        _next_physical += max(_PAGE, round_up(size, _PAGE))
     return address
 
 

@@ -42,7 +42,7 @@ from .._rknn import ffi
 from ..arithmetic import affine_from_range
 from ..chips import Chip
 from ..errors import ShapeError, TensorTypeError, UnsupportedCall
-from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
+from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec, round_up
 from .constants import RKNN_MAX_DIMS, RKNN_MAX_NAME_LEN, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 
 __all__ = ["DTYPE_OF", "TYPE_OF", "TensorAttr", "View", "fill", "input_attr", "memory_spec", "output_attr"]
@@ -183,7 +183,7 @@ def input_attr(spec: TensorSpec, chip: Chip, index: int, view: View) -> TensorAt
         view = View.NATIVE
     if len(spec.shape) != 4:
         size = shown.nbytes
-        return _attr(index, shown, size_with_stride=_round_up(size, chip.input_width_alignment["int8"]))
+        return _attr(index, shown, size_with_stride=round_up(size, chip.input_width_alignment["int8"]))
     memory = _native_input(shown, chip) if view is View.NATIVE else _picture(shown, chip)
     if view is View.NHWC and chip.library == "librknnmrt" and shown.shape[1] in _PICTURE_CHANNELS and shown.dtype is DType.INT8:
         memory = _as_bytes(memory)
@@ -214,7 +214,7 @@ def output_attr(spec: TensorSpec, chip: Chip, index: int, view: View) -> TensorA
         return _attr(index, memory, size_with_stride=memory.nbytes)
     n, c, h, w = spec.shape
     if shown.dtype in _NPU_TYPES:
-        c, w = _round_up(c, _by_type(chip.channel_block, shown.dtype)), _round_up(w, _width_alignment(chip, shown.dtype))
+        c, w = round_up(c, _by_type(chip.channel_block, shown.dtype)), round_up(w, _width_alignment(chip, shown.dtype))
     return _attr(index, shown, size_with_stride=shown.dtype.nbytes(n * c * h * w))
 
 
@@ -282,7 +282,7 @@ def _picture(shown: TensorSpec, chip: Chip) -> TensorSpec:
     """An input as NHWC, with the padding of rows that the chip wants."""
     width, stride = shown.shape[3], 0
     if shown.shape[1] in _PICTURE_CHANNELS and shown.dtype in _NPU_TYPES:
-        stride = _round_up(width, _width_alignment(chip, shown.dtype))
+        stride = round_up(width, _width_alignment(chip, shown.dtype))
     return replace(shown, layout=Layout.NHWC, w_stride=stride if stride > width else 0)
 
 
@@ -307,7 +307,7 @@ def _native_output(shown: TensorSpec, chip: Chip) -> TensorSpec:
         return shown
     block = _by_type(chip.channel_block, shown.dtype)
     alignment = block if shown.quantization is None else _by_type(chip.channel_alignment, shown.dtype)
-    return replace(shown, layout=Layout.NC1HWC2, c2=block, c1=_round_up(shown.shape[1], alignment) // block)
+    return replace(shown, layout=Layout.NC1HWC2, c2=block, c1=round_up(shown.shape[1], alignment) // block)
 
 
 def _nhwc_output(shown: TensorSpec, chip: Chip, index: int) -> TensorAttr:
@@ -365,10 +365,6 @@ def _by_type(values: Mapping[str, int], dtype: DType) -> int:
 
 def _width_alignment(chip: Chip, dtype: DType) -> int:
     return _by_type(chip.input_width_alignment, dtype)
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 # what a caller may make of it

@@ -40,7 +40,7 @@ from ..modelfile.recognise import FileKind, identify
 from ..npu import Buffer as HostBuffer
 from ..program import Model, Preprocess
 from ..session import Bound, Feed, Marks, Memory, SessionOptions
-from ..tensor import DType, Layout, TensorSpec
+from ..tensor import DType, Layout, TensorSpec, round_up
 from ..types import Array
 from ..vendors.devices import board_chip
 from ..vendors.lending import Lender, session_errors
@@ -152,7 +152,7 @@ class VipBackend(Lender[Network]):
         if not offset and not nbytes % ALIGNMENT:
             return VipMemory(self.library, Buffer.from_fd(self.library, info, fd, nbytes))
         own = HostBuffer.from_fd(fd, nbytes, offset)
-        rounded = -(-nbytes // ALIGNMENT) * ALIGNMENT  # a mapping has whole pages
+        rounded = round_up(nbytes, ALIGNMENT)  # a mapping has whole pages
         start = own.address
         if start % ALIGNMENT:
             raise DeviceMemoryError(

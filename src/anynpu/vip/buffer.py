@@ -11,6 +11,7 @@ import numpy.typing as npt
 from .._vip import ffi
 from ..errors import DeviceClosed, DeviceMemoryError, ParameterError
 from ..lifetime import Closeable, at_end
+from ..tensor import round_up
 from .constants import vip_buffer_memory_type_e, vip_buffer_operation_type_e, vip_buffer_quantize_format_e
 from .info import TensorInfo
 from .library import VipLibrary, check
@@ -85,7 +86,7 @@ class Buffer(Closeable):
     def from_fd(cls, library: VipLibrary, info: TensorInfo, fd: int, size: int | None = None) -> Buffer:
         """Memory that somebody else allocated and shares by descriptor; its size must be a multiple of 64."""
         params = create_params(info, vip_buffer_memory_type_e.VIP_BUFFER_MEMORY_TYPE_DMA_BUF)
-        whole = -(-info.nbytes // ALIGNMENT) * ALIGNMENT if size is None else size
+        whole = round_up(info.nbytes, ALIGNMENT) if size is None else size
         return cls(library, info, "vip_create_buffer_from_fd", params, fd, whole)
 
     @classmethod

@@ -13,9 +13,10 @@ import numpy as np
 
 from ..._native import lib
 from ...program import FloatOp
+from ...tensor import row_major_strides
 from .float_plan import FLOATS, FloatPlan, NoKernel, Value
 
-__all__ = ["Call", "binary", "broadcast_strides", "move", "strides_of"]
+__all__ = ["Call", "binary", "broadcast_strides", "move"]
 
 Shape = tuple[int, ...]
 
@@ -83,18 +84,10 @@ class Call:
         return int(self.op.attribute("axis")) % rank
 
 
-def strides_of(shape: Shape) -> list[int]:
-    """How far apart neighbours along each axis lie, in elements."""
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * shape[axis + 1]
-    return strides
-
-
 def broadcast_strides(shape: Shape, to: Shape) -> list[int]:
     """Strides of a tensor that is repeated along the axes where it has the extent 1."""
     padded = (1,) * (len(to) - len(shape)) + shape
-    return [0 if extent == 1 else stride for extent, stride in zip(padded, strides_of(padded), strict=True)]
+    return [0 if extent == 1 else stride for extent, stride in zip(padded, row_major_strides(padded), strict=True)]
 
 
 def move(call: Call, value: Value, shape: Shape, strides: list[int], start: int = 0) -> Value:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from ..._native import ffi, lib
-from .float_call import Call, broadcast_strides, move, strides_of
+from ...tensor import row_major_strides
+from .float_call import Call, broadcast_strides, move
 from .float_plan import NoKernel, Value
 
 __all__ = ["concat", "expand", "gather", "same_elements", "slice_", "split", "transpose"]
@@ -20,7 +21,7 @@ def transpose(call: Call) -> list[Value]:
     """Axes in another order."""
     value = call.moved(0)
     order = call.attribute("perm") or tuple(reversed(range(len(value.shape))))
-    strides = strides_of(value.shape)
+    strides = row_major_strides(value.shape)
     return [move(call, value, call.shapes[0], [strides[axis] for axis in order])]
 
 
@@ -52,7 +53,7 @@ def slice_(call: Call) -> list[Value]:
     starts, ends = call.integers(1) or (), call.integers(2) or ()
     axes = call.integers(3) or tuple(range(len(starts)))
     steps = call.integers(4) or (1,) * len(starts)
-    strides, first = strides_of(value.shape), 0
+    strides, first = row_major_strides(value.shape), 0
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         taken = range(value.shape[axis])[start:end:step]
         first += taken[0] * strides[axis]
@@ -64,7 +65,7 @@ def split(call: Call) -> list[Value]:
     """Several parts, one after the other."""
     value = call.moved(0)
     axis = call.axis(len(value.shape))
-    strides, found, start = strides_of(value.shape), [], 0
+    strides, found, start = row_major_strides(value.shape), [], 0
     for shape in call.shapes:
         found.append(move(call, value, shape, strides, start * strides[axis]))
         start += shape[axis]
@@ -77,6 +78,6 @@ def gather(call: Call) -> list[Value]:
     axis = call.axis(len(value.shape))
     if places is None or call.given(1).shape != () or not -value.shape[axis] <= places[0] < value.shape[axis]:
         raise NoKernel("Gather of several places")
-    strides = strides_of(value.shape)
+    strides = row_major_strides(value.shape)
     start = places[0] % value.shape[axis] * strides.pop(axis)
     return [move(call, value, call.shapes[0], strides, start)]

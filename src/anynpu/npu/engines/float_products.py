@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import lib
-from .float_call import Call, binary, broadcast_strides, move, strides_of
+from ...tensor import row_major_strides
+from .float_call import Call, binary, broadcast_strides, move
 from .float_plan import NoKernel, Value
 
 __all__ = ["convolution", "gemm", "matmul"]
@@ -68,7 +69,7 @@ def gemm(call: Call) -> list[Value]:
 
 
 def _turned(call: Call, matrix: Value) -> Value:
-    return move(call, matrix, matrix.shape[::-1], strides_of(matrix.shape)[::-1])
+    return move(call, matrix, matrix.shape[::-1], row_major_strides(matrix.shape)[::-1])
 
 
 def _scaled(call: Call, value: Value, factor: float) -> Value:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from ..._native import ffi, lib
 from ...program import Curve, Epilogue, Finish, FixedPoint, limits_of
+from ...tensor import round_up
 from ...types import Array
 
 __all__ = ["Keeper", "aligned_bytes"]
@@ -57,7 +58,7 @@ class Keeper:
 
     def by_channel(self, values: Array, channels: int, dtype: npt.DTypeLike) -> Any:
         """One entry for each channel (a single one serves all), filled up with zeros to whole vectors."""
-        padded = np.zeros(-(-channels // lib.ANYNPU_CHANNEL_PADDING) * lib.ANYNPU_CHANNEL_PADDING, dtype)
+        padded = np.zeros(round_up(channels, lib.ANYNPU_CHANNEL_PADDING), dtype)
         padded[:channels] = values
         return self.pointer(padded)
 

@@ -31,7 +31,7 @@ from ...program import (
     Table,
     Transpose,
 )
-from ...tensor import DType, Layout, TensorSpec
+from ...tensor import DType, Layout, TensorSpec, row_major_strides
 from .native_lowering import Lowering, NativeLayer, codes_of, image_shape
 from .native_products import lower_conv, lower_dense, lower_matmul
 from .reference_common import largest_difference, zero_points
@@ -100,14 +100,9 @@ def _merged_broadcast(out: tuple[int, ...], a: tuple[int, ...], b: tuple[int, ..
     return [*merged, channel]
 
 
-def _strides(shape: Sequence[int]) -> list[int]:
-    """Elements from one index to the next, by axis of a row-major array."""
-    return [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-
-
 def _broadcast_strides(shape: tuple[int, ...], out: tuple[int, ...]) -> list[int]:
     missing = len(out) - len(shape)
-    return [0] * missing + [0 if extent == 1 else stride for extent, stride in zip(shape, _strides(shape), strict=True)]
+    return [0] * missing + [0 if extent == 1 else stride for extent, stride in zip(shape, row_major_strides(shape), strict=True)]
 
 
 def _fill_table(lowering: Lowering, target: Any, table: Table, spec: TensorSpec, count: int) -> None:
@@ -185,7 +180,7 @@ def _slice(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
     op = layer.op
     assert isinstance(op, Slice)
     extents = lowering.tensors[layer.inputs[0]].memory_shape
-    strides = _strides(extents)
+    strides = row_major_strides(extents)
     moves = []
     for output, starts, steps in zip(layer.outputs, op.starts, op.steps, strict=True):
         firsts = [start + extent if start < 0 else start for start, extent in zip(starts, extents, strict=True)]
@@ -198,7 +193,7 @@ def _slice(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
 def _transpose(lowering: Lowering, layer: Layer) -> list[NativeLayer] | None:
     op = layer.op
     assert isinstance(op, Transpose)
-    strides = _strides(op.view)
+    strides = row_major_strides(op.view)
     shape = [op.view[axis] for axis in op.perm]
     return _all([_move(lowering, layer, layer.outputs[0], shape, [strides[axis] for axis in op.perm], 0)])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..._native import ffi, lib
+from ...tensor import round_up
 from . import native_arrays
 
 __all__ = ["LEAST_WORK", "WorkerThreads"]
@@ -23,7 +24,7 @@ class WorkerThreads:
     """
 
     def __init__(self, scratch_size: int) -> None:
-        self._step = -(-scratch_size // native_arrays.ALIGNMENT) * native_arrays.ALIGNMENT
+        self._step = round_up(scratch_size, native_arrays.ALIGNMENT)
         self._threads = 1
         self._pool: Any = None
         self._sharing: Any = ffi.NULL

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from ..._vip import ffi
 from ...errors import DeviceMemoryError
 from ...npu import Buffer, Device
+from ...tensor import round_up
 from ..attributes import MAX_DIMENSIONS, buffer_bytes
 from ..constants import vip_buffer_format_e, vip_buffer_memory_type_e, vip_buffer_quantize_format_e
 from ..generations import A, C, Generation
@@ -148,7 +149,7 @@ def new_buffer(device: Device, shape: BufferShape) -> BufferState:
 
 def new_cached(shape: BufferShape) -> BufferState:
     """Ordinary memory of the process, aligned as the NPU wants it."""
-    size = -(-shape.nbytes // ALIGNMENT) * ALIGNMENT
+    size = round_up(shape.nbytes, ALIGNMENT)
     memory = np.zeros(size + ALIGNMENT, np.uint8)
     address = memory.ctypes.data + -memory.ctypes.data % ALIGNMENT
     return BufferState(shape, Buffer.from_address(address, size, keep_alive=memory))

@@ -1,0 +1,16 @@
+"""How long work tells how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+__all__ = ["Progress", "tell"]
+
+Progress = Callable[[str, int, "int | None"], None]
+"""Called with the stage, how much of it is done, and how much there is; None if nobody knows."""
+
+
+def tell(progress: Progress | None, stage: str, done: int, total: int | None) -> None:
+    """Say how far *stage* is, if somebody wants to know."""
+    if progress is not None:
+        progress(stage, done, total)
