@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .. import chips
 from ..errors import FeedShapeError, SessionError
 from ..session import Backend, Bound, Feed, Lane, Marks, Memory, SessionOptions
 from ..tensor import DType, TensorSpec
+from ..types import Array
 from ..vendors import registry
 from .source import OnnxPort, OnnxSource
 from .values import ELEMENT_TYPES
 
 __all__ = ["OpenShapes"]
 
-Array = npt.NDArray[Any]
 Shapes = tuple[tuple[int, ...], ...]
 
 MAX_OPEN = 8

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import FeedNameError
 from ..session import IOBinding as SessionBinding
 from ..session import OrtValue as SessionValue
 from ..tensor import DType
+from ..types import Array
 
 if TYPE_CHECKING:
     from .session import InferenceSession
 
 __all__ = ["ELEMENT_TYPES", "HostBinding", "IOBinding", "OrtDevice", "OrtValue"]
 
-Array = npt.NDArray[Any]
 
 ELEMENT_TYPES = {
     DType.FLOAT32: 1,

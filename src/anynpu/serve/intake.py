@@ -37,7 +37,7 @@ MAX_WAITING = 64
 
 POLL = 0.002
 LOOK = 0.02
-"""Seconds between two looks at what has arrived for those who are slow."""
+"""Seconds between two checks of what has arrived for those who are slow."""
 
 MAX_PEERS = 1024
 """Connections that are remembered."""

@@ -32,7 +32,7 @@ ACCEPTS = 8
 BACKLOG = 1024
 
 SWEEP = 0.1
-"""Seconds between two looks at the deadlines of all connections."""
+"""Seconds between two checks of the deadlines of all connections."""
 
 RETRY = 0.1
 """Seconds until connections are accepted again if the system has no descriptors left."""

@@ -22,7 +22,7 @@ def command(
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if anything but notes is found.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Find what int8 will spoil.
+    """Find int8 accuracy risks.
 
     Runs the calibration data through the float model and names the tensors that are known to suffer, with the numbers and
     the remedy.

@@ -22,7 +22,7 @@ def command(
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The ONNX model to write.", dir_okay=False)],
     given: dict[str, Any],
     target: TargetOption = "rk3588",
-    channel_groups: Annotated[int, typer.Option(min=1, help="Most groups of channels that a tensor is split into.")] = 4,
+    channel_groups: Annotated[int, typer.Option(min=1, help="Maximum channel groups per tensor.")] = 4,
     split_outputs: Annotated[
         bool, typer.Option("--split-outputs", help="Make several outputs of one that concatenates tensors.")
     ] = False,

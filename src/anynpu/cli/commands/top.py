@@ -25,8 +25,8 @@ _BAR = 20
 
 
 def command(
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0.05, max=60.0, help="Seconds between two looks.")] = 1.0,
-    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Looks to take; 0: until Ctrl-C.")] = 0,
+    interval: Annotated[float, typer.Option("--interval", "-i", min=0.05, max=60.0, help="Seconds between refreshes.")] = 1.0,
+    count: Annotated[int, typer.Option("--count", "-n", min=0, help="Number of refreshes; 0: until Ctrl-C.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Show the cores of this machine's virtual and real boards, live: load, jobs and queues.
