@@ -11,6 +11,8 @@ from watch import Watch
 
 # What is set for this run of the suite; everything else of ours, and what changes how programs write, is not inherited by the tests.
 _OF_THE_SUITE = {
+    "ANYNPU_BOARD_DATA",
+    "ANYNPU_CHIP_CASES",
     "ANYNPU_ENGINE_CASES",
     "ANYNPU_LITE_INFERENCES",
     "ANYNPU_MALFORMED",
