@@ -20,7 +20,7 @@ from anynpu.compiler.toolkit import toolkit_bias, toolkit_weights
 FOLDER = Path(os.environ.get("ANYNPU_BOARD_DATA", ""))
 pytestmark = pytest.mark.skipif(
     not (os.environ.get("ANYNPU_BOARD_DATA") and FOLDER.is_dir()),
-    reason="needs the data of other boards: set ANYNPU_BOARD_DATA to their folder (their licence keeps them out of this project)",
+    reason="data of other boards, whose licence keeps them out of this project: set ANYNPU_BOARD_DATA to their folder",
 )
 SHAPES = {
     "elu": CURVES["Elu"],

@@ -101,8 +101,10 @@ def test_the_first_stage_alone_is_rounded_half_to_even(
 
 
 def test_what_these_bytes_do_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether positive sums of a leaky layer are rounded first, and whether the zero point comes after the last rounding: both are open here,
-    and follow what those who had the board found with cases made for it. If new bytes decide one, this test says so."""
+    """Whether positive sums of a leaky layer are rounded first, and whether the zero point comes after the last rounding.
+
+    The rule has what those who had the board found with cases made for it. If new bytes decide one, this test says so.
+    """
     assert total(["leakyrelu"], lambda case, pattern: leaky(case, pattern, round_all=True)) == 0
 
     def late(scaled: Array, multiplier: int, shift: int, zero: int) -> Array:
