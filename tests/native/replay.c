@@ -377,21 +377,26 @@ static void run_case(const struct replay_case *made, struct level *level, int ar
 {
     struct anynpu_layer *layers = allocate(made->layer_count * sizeof *layers);
     struct guarded *packed = allocate(made->layer_count * sizeof *packed);
+    struct guarded *weights = allocate(made->layer_count * sizeof *weights);
     struct run run = {.made = made, .level = level->name, .kernel = "none"};
     anynpu_use_level(level->name); /* for conversions */
     for (size_t i = 0; i < made->layer_count; i++) {
         layers[i] = choose(&made->layers[i], level);
         run.kernel = anynpu_kernel_name(&layers[i]);
         packed[i] = guarded_new(anynpu_packed_size(&layers[i]), 0, 0x3C);
+        weights[i] = guarded_new(anynpu_packed_weights_size(&layers[i]), 0, 0x3C);
         if (packed[i].size > 0) {
+            if (weights[i].size > 0)
+                anynpu_pack_weights(&layers[i], weights[i].start);
             layers[i].packed = packed[i].start;
-            anynpu_pack(&layers[i], packed[i].start);
+            anynpu_pack(&layers[i], weights[i].size > 0 ? weights[i].start : NULL, packed[i].start);
         }
     }
     run_chosen(&run, layers, around);
     for (size_t i = 0; i < made->layer_count; i++)
-        if (!guarded_free(&packed[i], 0))
+        if (!guarded_free(&packed[i], 0) + !guarded_free(&weights[i], 0))
             report(&run, "bytes around the packed weights were overwritten");
+    free(weights);
     free(packed);
     free(layers);
     level->failed += (size_t)run.wrong;

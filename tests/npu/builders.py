@@ -13,6 +13,7 @@ from waiting import PATIENCE, wait_until
 
 from anynpu.npu.control import RunControl
 from anynpu.npu.engines.base import BoundProgram, CustomSteps, Step, no_custom_steps
+from anynpu.npu.engines.preparation import Preparation
 from anynpu.program import (
     Conv,
     Dense,
@@ -134,7 +135,7 @@ class GatedEngine:
         self.controls: list[RunControl] = []  # of the jobs whose layers began
         self.prepared = 0
 
-    def prepare(self, program: Program) -> GatedExecutable:
+    def prepare(self, program: Program, preparation: Preparation | None = None) -> GatedExecutable:
         self.prepared += 1
         return GatedExecutable(self, program)
 

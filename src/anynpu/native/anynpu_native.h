@@ -104,9 +104,12 @@ void anynpu_pack_int4(const uint8_t *source, uint8_t *target, size_t count);
 int anynpu_choose(struct anynpu_layer *layer, int level);
 /* What was chosen, as text. */
 const char *anynpu_kernel_name(const struct anynpu_layer *layer);
-/* Bytes of packed weights, which the caller allocates, aligned to 64; 0 for none. */
+/* Bytes of packed weights and of what is packed beside them, which the caller allocates, each aligned to 64; 0 for none. Layers of the same
+ * kernel, weights, weight_zero, kh, kw, cin, cout, dw and groups have the same packed weights and may share them. */
+size_t anynpu_packed_weights_size(const struct anynpu_layer *layer);
+void anynpu_pack_weights(const struct anynpu_layer *layer, void *weights);
 size_t anynpu_packed_size(const struct anynpu_layer *layer);
-void anynpu_pack(const struct anynpu_layer *layer, void *packed);
+void anynpu_pack(const struct anynpu_layer *layer, const void *weights, void *packed);
 /* Bytes that the layer needs while it runs, aligned to 64. */
 size_t anynpu_scratch_size(const struct anynpu_layer *layer);
 

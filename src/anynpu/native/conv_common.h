@@ -42,7 +42,7 @@ struct conv_channels {
 };
 
 #define CONV_CHANNEL_BYTES 42 /* of all arrays, for one channel */
-#define CONV_HEADER_BYTES 64  /* of packed memory, before them: the enum fixed_form */
+#define CONV_HEADER_BYTES 64  /* of packed memory, before them: struct conv_header */
 
 /* One line of output pixels for one tile of output channels. */
 struct conv_line {
@@ -178,7 +178,12 @@ static inline struct conv_plan conv_plan(const struct anynpu_conv *conv, const s
 }
 
 /* Packed: a header, the arrays of conv_channels one after the other, each for all channels of all groups padded to tiles, then
- * the weights. */
+ * the tables of curves. The weights lie apart: layers that have the same ones share them. */
+struct conv_header {
+    int32_t form; /* enum fixed_form */
+    const void *weights;
+};
+_Static_assert(sizeof(struct conv_header) <= CONV_HEADER_BYTES, "the header has its place");
 
 static inline size_t conv_channel_count(const struct anynpu_conv *conv, const struct conv_plan *plan)
 {
@@ -192,11 +197,16 @@ static inline size_t conv_constants_size(const struct anynpu_conv *conv, const s
     return CONV_HEADER_BYTES + CONV_CHANNEL_BYTES * conv_channel_count(conv, plan);
 }
 
-/* Where the tables of curves begin: after the weights. */
+/* Where the tables of curves begin: after the constants. */
 static inline size_t conv_curves_at(const struct anynpu_conv *conv, const struct conv_plan *plan)
 {
-    size_t weights = plan->tile_weight_bytes * plan->group_padded * conv->groups;
-    return conv_round_up(conv_constants_size(conv, plan) + weights, CONV_ALIGNMENT);
+    return conv_round_up(conv_constants_size(conv, plan), CONV_ALIGNMENT);
+}
+
+static inline size_t conv_packed_weights_size(const struct anynpu_conv *conv, const struct conv_target *target)
+{
+    struct conv_plan plan = conv_plan(conv, target);
+    return plan.tile_weight_bytes * plan.group_padded * conv->groups;
 }
 
 static inline size_t conv_packed_size(const struct anynpu_conv *conv, const struct conv_target *target)
@@ -263,7 +273,6 @@ static inline void conv_pack_channels(const struct anynpu_conv *conv, const stru
     size_t count = conv_channel_count(conv, plan);
     uint8_t *arrays = (uint8_t *)packed + CONV_HEADER_BYTES;
     memset(packed, 0, conv_constants_size(conv, plan));
-    *(int32_t *)packed = (int32_t)conv_form(conv);
     for (size_t oc = 0; oc < conv->cout; oc++) {
         size_t group = oc / plan->group_cout, at = group * plan->group_padded + oc % plan->group_cout;
         int32_t *integers = (int32_t *)(void *)arrays + at;
@@ -311,14 +320,24 @@ static inline void conv_pack_tile(const struct anynpu_conv *conv, const struct c
         }
 }
 
-static inline void conv_pack(const struct anynpu_conv *conv, const struct conv_target *target, void *packed)
+static inline void conv_pack(const struct anynpu_conv *conv, const struct conv_target *target, const void *weights, void *packed)
 {
     struct conv_plan plan = conv_plan(conv, target);
     size_t constants = conv_constants_size(conv, &plan);
-    uint8_t *to = (uint8_t *)packed + constants;
+    struct conv_header *header = packed;
     conv_pack_channels(conv, target, &plan, packed);
-    memset(to, 0, conv_packed_size(conv, target) - constants);
+    header->form = (int32_t)conv_form(conv);
+    header->weights = weights;
+    memset((uint8_t *)packed + constants, 0, conv_packed_size(conv, target) - constants);
     curves_pack(&conv->epilogue, conv->cout, (uint8_t *)packed + conv_curves_at(conv, &plan));
+}
+
+/* Depends on the weights, their zero points and the form of the kernel, and on nothing else of a layer. */
+static inline void conv_pack_weights(const struct anynpu_conv *conv, const struct conv_target *target, void *weights)
+{
+    struct conv_plan plan = conv_plan(conv, target);
+    uint8_t *to = weights;
+    memset(to, 0, conv_packed_weights_size(conv, target));
     for (size_t group = 0; group < conv->groups; group++)
         for (size_t oc = 0, width; oc < plan.group_padded; oc += width) {
             width = target->tile_width(plan.group_padded - oc);
@@ -402,7 +421,7 @@ static inline struct conv_line conv_line(const struct conv_job *job, size_t pixe
         .pixels = pixels,
         .out_stride = (ptrdiff_t)job->conv->cout,
         .has_slope = job->conv->epilogue.slope != NULL,
-        .form = (enum fixed_form)*(const int32_t *)job->packed,
+        .form = (enum fixed_form)((const struct conv_header *)job->packed)->form,
         .epilogue = &job->conv->epilogue,
         .curves = curve_tables_at((const uint8_t *)job->packed + conv_curves_at(job->conv, &job->plan), job->conv->cout),
         .residual = job->residual && fixed_has_residual(&job->conv->epilogue) ? job->residual + at : NULL,
@@ -418,10 +437,9 @@ struct conv_tile {
 
 static inline struct conv_tile conv_first_tile(const struct conv_job *job)
 {
-    size_t constants = conv_constants_size(job->conv, &job->plan);
     return (struct conv_tile){
         .width = job->target->tile_width(job->plan.group_padded),
-        .weights = (const uint8_t *)job->packed + constants,
+        .weights = ((const struct conv_header *)job->packed)->weights,
     };
 }
 

@@ -350,14 +350,24 @@ static const struct conv_target target = {
     .look_up = look_up,
 };
 
+static size_t packed_weights_size(const struct anynpu_conv *conv)
+{
+    return conv_packed_weights_size(conv, &target);
+}
+
+static void pack_weights(const struct anynpu_conv *conv, void *weights)
+{
+    conv_pack_weights(conv, &target, weights);
+}
+
 static size_t packed_size(const struct anynpu_conv *conv)
 {
     return conv_packed_size(conv, &target);
 }
 
-static void pack(const struct anynpu_conv *conv, void *packed)
+static void pack(const struct anynpu_conv *conv, const void *weights, void *packed)
 {
-    conv_pack(conv, &target, packed);
+    conv_pack(conv, &target, weights, packed);
 }
 
 static size_t scratch_size(const struct anynpu_conv *conv)
@@ -372,11 +382,29 @@ static void run(const struct anynpu_conv *conv, const void *packed, const int8_t
 }
 
 #ifdef ANYNPU_DOTPROD
-static const struct anynpu_conv_kernel kernel = {"conv_neon_dotprod", conv_fits, packed_size, pack, scratch_size, run};
+static const struct anynpu_conv_kernel kernel = {
+    .name = "conv_neon_dotprod",
+    .fits = conv_fits,
+    .packed_weights_size = packed_weights_size,
+    .pack_weights = pack_weights,
+    .packed_size = packed_size,
+    .pack = pack,
+    .scratch_size = scratch_size,
+    .run = run,
+};
 
 const struct anynpu_conv_kernel *const anynpu_conv_neon_dotprod[] = {&kernel, NULL};
 #else
-static const struct anynpu_conv_kernel kernel = {"conv_neon", conv_fits, packed_size, pack, scratch_size, run};
+static const struct anynpu_conv_kernel kernel = {
+    .name = "conv_neon",
+    .fits = conv_fits,
+    .packed_weights_size = packed_weights_size,
+    .pack_weights = pack_weights,
+    .packed_size = packed_size,
+    .pack = pack,
+    .scratch_size = scratch_size,
+    .run = run,
+};
 
 const struct anynpu_conv_kernel *const anynpu_conv_neon[] = {&kernel, NULL};
 #endif

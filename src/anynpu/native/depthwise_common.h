@@ -149,8 +149,9 @@ static stored_factor packed_factor(const struct anynpu_conv *conv, size_t channe
     return factor_of_rows(rows);
 }
 
-static void depthwise_pack(const struct anynpu_conv *conv, void *packed)
+static void depthwise_pack(const struct anynpu_conv *conv, const void *weights, void *packed)
 {
+    (void)weights; /* they lie among the constants */
     const size_t taps = ring_height(conv) * conv->kw;
     float *fixed = (float *)((int8_t *)packed + HEADER_BYTES);
     int32_t *bias = (int32_t *)(fixed + fixed_floats(conv));

@@ -85,16 +85,30 @@ const char *anynpu_kernel_name(const struct anynpu_layer *layer)
     return conv_of(layer) != NULL ? ((const struct anynpu_conv_kernel *)layer->kernel)->name : "simple";
 }
 
+size_t anynpu_packed_weights_size(const struct anynpu_layer *layer)
+{
+    const struct anynpu_conv_kernel *kernel = layer->kernel;
+    if (conv_of(layer) == NULL || kernel == NULL || kernel->packed_weights_size == NULL)
+        return 0;
+    return kernel->packed_weights_size(conv_of(layer));
+}
+
+void anynpu_pack_weights(const struct anynpu_layer *layer, void *weights)
+{
+    const struct anynpu_conv_kernel *kernel = layer->kernel;
+    kernel->pack_weights(conv_of(layer), weights);
+}
+
 size_t anynpu_packed_size(const struct anynpu_layer *layer)
 {
     const struct anynpu_conv_kernel *kernel = layer->kernel;
     return conv_of(layer) != NULL && kernel != NULL ? kernel->packed_size(conv_of(layer)) : 0;
 }
 
-void anynpu_pack(const struct anynpu_layer *layer, void *packed)
+void anynpu_pack(const struct anynpu_layer *layer, const void *weights, void *packed)
 {
     const struct anynpu_conv_kernel *kernel = layer->kernel;
-    kernel->pack(conv_of(layer), packed);
+    kernel->pack(conv_of(layer), weights, packed);
 }
 
 size_t anynpu_scratch_size(const struct anynpu_layer *layer)

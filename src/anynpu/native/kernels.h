@@ -10,8 +10,12 @@
 struct anynpu_conv_kernel {
     const char *name;
     int (*fits)(const struct anynpu_conv *conv);
+    /* The weights alone, which layers may share; packed_weights_size is NULL where a kernel keeps weights and constants together. */
+    size_t (*packed_weights_size)(const struct anynpu_conv *conv);
+    void (*pack_weights)(const struct anynpu_conv *conv, void *weights);
+    /* Everything else, with the address of the weights. */
     size_t (*packed_size)(const struct anynpu_conv *conv);
-    void (*pack)(const struct anynpu_conv *conv, void *packed);
+    void (*pack)(const struct anynpu_conv *conv, const void *weights, void *packed);
     size_t (*scratch_size)(const struct anynpu_conv *conv);
     void (*run)(const struct anynpu_conv *conv, const void *packed, const int8_t *x, const int8_t *residual, int8_t *y, void *scratch,
                 size_t first_row, size_t last_row);

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from ..errors import ShapeError
 from ..program import Model
 from .engines.base import Engine, Executable
+from .engines.preparation import Preparation
 from .memory import Buffer
 
 __all__ = ["Resident", "internal_size", "shape_set"]
@@ -24,6 +25,7 @@ class Resident:
         self.model = model
         self.weights = weights
         self._engine = engine
+        self._preparation = Preparation(stored=weights.size)
         self._lock = threading.Lock()
         self._executables: dict[int, Executable] = {}
 
@@ -31,7 +33,7 @@ class Resident:
         """The prepared program of one shape set."""
         with self._lock:
             if index not in self._executables:
-                self._executables[index] = self._engine.prepare(self.model.programs[index])
+                self._executables[index] = self._engine.prepare(self.model.programs[index], self._preparation)
             return self._executables[index]
 
 

@@ -602,7 +602,7 @@ def test_onnx_sees_what_was_written() -> None:
     graph = head()
     program = graph.program(held=DType.FLOAT16)
     (stretch,) = program.float_stretches()
-    data, handed_over = onnx_model(program, stretch)
+    data, handed_over, _ = onnx_model(program, stretch)
     model = onnx.ModelProto.FromString(data)
     onnx.checker.check_model(model)
     kinds = [op.name for layer in program.layers for op in layer.op.operators]  # type: ignore[union-attr]

@@ -20,6 +20,7 @@ from anynpu.npu.engines.base import ReferenceEngine
 from anynpu.npu.engines.native import NativeEngine, NativeExecutable
 from anynpu.npu.engines.native_levels import available
 from anynpu.npu.engines.native_memory import SLACK
+from anynpu.npu.engines.preparation import Preparation
 from anynpu.program import Float, Model, Program
 from anynpu.tensor import TensorSpec
 
@@ -174,9 +175,9 @@ def test_weights_are_packed_once(detection: Model, monkeypatch: pytest.MonkeyPat
     prepared: list[Any] = []
     before = NativeEngine.prepare
 
-    def prepare(self: NativeEngine, program: Program) -> Any:
+    def prepare(self: NativeEngine, program: Program, preparation: Preparation | None = None) -> Any:
         prepared.append(program)
-        return before(self, program)
+        return before(self, program, preparation)
 
     monkeypatch.setattr(NativeEngine, "prepare", prepare)
     with Device("rk3588") as device, device.load(detection) as loaded:

@@ -26,6 +26,7 @@ from anynpu.npu.engines import native_workers
 from anynpu.npu.engines.base import BoundProgram, CustomSteps, no_custom_steps
 from anynpu.npu.engines.native_levels import available
 from anynpu.npu.engines.native_workers import WorkerThreads
+from anynpu.npu.engines.preparation import Preparation
 from anynpu.program import Model, Program
 from anynpu.tensor import DType
 
@@ -309,7 +310,7 @@ class RecordingEngine:
     def __init__(self) -> None:
         self.threads: list[int] = []
 
-    def prepare(self, program: Program) -> RecordingEngine:
+    def prepare(self, program: Program, preparation: Preparation | None = None) -> RecordingEngine:
         return self
 
     def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:

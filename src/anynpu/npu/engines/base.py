@@ -22,6 +22,7 @@ from ...types import Array
 from ..control import RunControl
 from . import reference
 from .float_onnxruntime import OnnxStretch
+from .preparation import Preparation
 
 __all__ = [
     "BoundProgram",
@@ -109,8 +110,11 @@ class Engine(Protocol):
 
     name: str
 
-    def prepare(self, program: Program) -> Executable:
-        """Get a program ready; called once per loaded model and shape set."""
+    def prepare(self, program: Program, preparation: Preparation | None = None) -> Executable:
+        """Get a program ready; called once per loaded model and shape set.
+
+        :param preparation: what the programs of one model share, with a limit for what they take
+        """
         ...
 
 
@@ -145,12 +149,13 @@ class ReferenceEngine:
     def __init__(self, *, threads: int = 1) -> None:
         self._threads = threads
 
-    def prepare(self, program: Program) -> Executable:
+    def prepare(self, program: Program, preparation: Preparation | None = None) -> Executable:
         """Build the sessions of the program's float layers; weights of integer layers are used where they are."""
         stretches = checked_stretches(program)
-        return _ReferenceExecutable(
-            program, {stretch.first: OnnxStretch(program, stretch, threads=self._threads) for stretch in stretches}
-        )
+        sessions = {
+            stretch.first: OnnxStretch(program, stretch, threads=self._threads, preparation=preparation) for stretch in stretches
+        }
+        return _ReferenceExecutable(program, sessions)
 
 
 class _ReferenceExecutable:

@@ -27,6 +27,7 @@ from .float_plan import FloatPlan, NoKernel, Value
 from .native_arrays import aligned_bytes
 from .native_levels import choose_level, level_names
 from .native_memory import check_array
+from .preparation import Preparation
 
 __all__ = ["NativeStretch", "constant_values", "native_stretch"]
 
@@ -35,21 +36,28 @@ _MAX_OPERATORS = 2000
 _TYPES = (DType.FLOAT32, DType.FLOAT16)
 
 
-def constant_values(constant: Constant) -> Array:
-    """The elements of a constant as operators read them: float16 and bfloat16 become float32."""
+def constant_values(constant: Constant, preparation: Preparation) -> Array:
+    """The elements of a constant as operators read them: float16 and bfloat16 become float32, once for all layers that use them."""
     array = constant.value
     if constant.dtype == "bfloat16":
-        return bfloat16_to_float32(np.ascontiguousarray(array))
-    return array.astype(np.float32) if array.dtype == np.float16 else array
+        return preparation.shared("bfloat16", array, 2 * array.nbytes, lambda: bfloat16_to_float32(np.ascontiguousarray(array)))
+    if array.dtype == np.float16:
+        return preparation.shared("float16", array, 2 * array.nbytes, lambda: array.astype(np.float32))
+    return array
 
 
-def native_stretch(program: Program, stretch: FloatStretch, *, level: int | None = None) -> NativeStretch | None:
+def native_stretch(
+    program: Program, stretch: FloatStretch, *, level: int | None = None, preparation: Preparation | None = None
+) -> NativeStretch | None:
     """A stretch in C; None where onnxruntime has to run it.
 
     :param level: index of the instruction set; None for the best
+    :param preparation: what the stretches of a model share
     """
+    if level is None:
+        level = level_names().index(choose_level(None))
     try:
-        return NativeStretch(program, stretch, level_names().index(choose_level(None)) if level is None else level)
+        return NativeStretch(program, stretch, level, preparation or Preparation())
     except NoKernel:
         return None
 
@@ -57,9 +65,9 @@ def native_stretch(program: Program, stretch: FloatStretch, *, level: int | None
 class NativeStretch:
     """A stretch, ready to be bound to memory. Raises NoKernel where C cannot run it; see :func:`native_stretch`."""
 
-    def __init__(self, program: Program, stretch: FloatStretch, level: int) -> None:
+    def __init__(self, program: Program, stretch: FloatStretch, level: int, preparation: Preparation) -> None:
         self._specs = {name: _supported(program.tensors[name]) for name in (*stretch.inputs, *stretch.outputs)}
-        self._plan = plan = FloatPlan(level)
+        self._plan = plan = FloatPlan(level, preparation)
         layers = [layer.op for layer in program.layers[stretch.first : stretch.last] if isinstance(layer.op, Float)]
         if sum(len(op.operators) for op in layers) > _MAX_OPERATORS:
             raise NoKernel("too many operators")
@@ -68,7 +76,9 @@ class NativeStretch:
             spec = self._specs[name]
             values[name] = plan.cast(plan.enter(name, spec.shape, spec.dtype.storage), np.float32)
         for op in layers:
-            inner = values | {name: plan.constant(constant_values(constant)) for name, constant in op.constants.items()}
+            inner = values | {
+                name: plan.constant(constant_values(constant, preparation)) for name, constant in op.constants.items()
+            }
             for entry in op.operators:
                 _add(plan, entry, inner, program.tensors)
             values |= {name: inner[name] for entry in op.operators for name in entry.outputs if name}

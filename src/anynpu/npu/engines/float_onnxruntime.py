@@ -22,10 +22,12 @@ from ...tensor import DType
 from ...types import Array
 from ..control import RunControl
 from .onnx_writer import BFLOAT16, onnx_model
+from .preparation import Preparation
 
 __all__ = ["OnnxStretch"]
 
 
+_SESSION = 256 << 10  # bytes of a session without its weights, about
 _FATAL = 4  # onnxruntime's log level: what goes wrong arrives as an exception, not on stderr
 
 
@@ -33,9 +35,13 @@ class OnnxStretch:
     """A stretch, ready to be bound to memory.
 
     :param threads: host threads of one run
+    :param preparation: what the stretches of a model share, with a limit for what they take
     """
 
-    def __init__(self, program: Program, stretch: FloatStretch, *, threads: int = 1) -> None:
+    def __init__(
+        self, program: Program, stretch: FloatStretch, *, threads: int = 1, preparation: Preparation | None = None
+    ) -> None:
+        preparation = preparation or Preparation()
         runtime = _optional.onnxruntime()
         self._stretch = stretch
         self._tensors = program.tensors
@@ -47,7 +53,15 @@ class OnnxStretch:
         options.log_severity_level = _FATAL
         # There is nothing to find on the disk: all constants are handed over below. Should one be missed, this is an empty file.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
-        model, constants = onnx_model(program, stretch)
+        model, constants, uses = onnx_model(program, stretch, preparation)
+        copies = sum(array.nbytes for array in constants.values())
+        packed = sum(array.nbytes * uses[name] for name, array in constants.items())
+        if preparation.fits(_SESSION + copies + packed):
+            preparation.take(_SESSION + copies + packed)
+        else:
+            # onnxruntime packs a weight anew for each node that reads it
+            preparation.take(_SESSION + copies)
+            options.add_session_config_entry("session.disable_prepacking", "1")
         try:
             if constants:
                 values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in constants.values()]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from ..._native import ffi, lib
 from ...types import Array
 from .native_arrays import ALIGNMENT, Keeper
+from .preparation import Preparation
 
 __all__ = ["FloatPlan", "NoKernel", "Value"]
 
@@ -62,10 +63,11 @@ class FloatPlan:
     """Layers and places of one stretch.
 
     :param level: index of the instruction set
+    :param preparation: what counts the memory of constants
     """
 
-    def __init__(self, level: int) -> None:
-        self.keeper = Keeper()
+    def __init__(self, level: int, preparation: Preparation | None = None) -> None:
+        self.keeper = Keeper(preparation)
         self.places: list[_Place] = []
         self._level = level
         self._layers: list[tuple[int, Any, Any, int]] = []
@@ -149,10 +151,11 @@ class FloatPlan:
     def _fold(
         self, kind: int, descriptor: Any, inputs: Sequence[Value | None], shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> Value:
-        result = np.empty(shape, dtype)
-        self._folded_bytes += result.nbytes
+        self._folded_bytes += self._check_size(shape, dtype)
         if self._folded_bytes > _MAX_BYTES:
             raise NoKernel("its constants are too large")
+        self.keeper.preparation.take(self._check_size(shape, dtype))
+        result = np.empty(shape, dtype)
         arrays = [None if value is None else value.constant for value in inputs]
         table = ffi.new("void *[]", [ffi.cast("void *", a.ctypes.data) for a in (*arrays, result) if a is not None])
         numbers = iter(range(len(arrays)))

@@ -30,6 +30,7 @@ from .native_lowering import Lowering, NativeLayer
 from .native_memory import check_array, with_room
 from .native_operators import lower
 from .native_workers import WorkerThreads
+from .preparation import Preparation
 
 __all__ = ["NativeEngine"]
 
@@ -54,14 +55,15 @@ class NativeEngine:
         self._native_floats = native_floats
         self.isa = choose_level(isa)
 
-    def prepare(self, program: Program) -> Executable:
+    def prepare(self, program: Program, preparation: Preparation | None = None) -> Executable:
         """Choose kernels, pack weights, get the program's float layers ready."""
+        preparation = preparation or Preparation()
         level = level_names().index(self.isa)
         runners: dict[int, StretchRunner] = {}
         for stretch in checked_stretches(program):
-            made = native_stretch(program, stretch, level=level) if self._native_floats else None
-            runners[stretch.first] = made or OnnxStretch(program, stretch, threads=self._threads or 1)
-        return NativeExecutable(program, runners, level, self._threads)
+            made = native_stretch(program, stretch, level=level, preparation=preparation) if self._native_floats else None
+            runners[stretch.first] = made or OnnxStretch(program, stretch, threads=self._threads or 1, preparation=preparation)
+        return NativeExecutable(program, runners, level, preparation, self._threads)
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,18 @@ class NativeExecutable:
     :ivar kernels: the kernel of each layer of the program by its index, as text; layers that are not C have none
     """
 
-    def __init__(self, program: Program, stretches: Mapping[int, StretchRunner], level: int, threads: int | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        stretches: Mapping[int, StretchRunner],
+        level: int,
+        preparation: Preparation,
+        threads: int | None = None,
+    ) -> None:
         self._program = program
         self._threads = threads
         self._stretches = stretches
-        self._lowering = Lowering(program.tensors)
+        self._lowering = Lowering(program.tensors, preparation)
         self._parts: list[_Run | int] = []
         """In order: stretches of native layers, and indices of layers that are not native."""
         self._indices: list[int] = []
@@ -107,9 +116,12 @@ class NativeExecutable:
         self.kernels: dict[int, str] = {}
         self.scratch_size = 0
         for index, made, place in zip(self._indices, native, self._layers, strict=False):
-            if made.fast is None or not self._choose(place, made.fast, level):
+            chosen = made
+            if made.fast is not None and self._choose(place, made.fast, level):
+                chosen = made.fast
+            else:
                 self._choose(place, made, level)
-            self._pack(place)
+            self._pack(place, chosen)
             self.kernels[index] = ffi.string(lib.anynpu_kernel_name(ffi.addressof(place))).decode()
 
     def _choose(self, place: Any, made: NativeLayer, level: int) -> bool:
@@ -119,14 +131,31 @@ class NativeExecutable:
         lib.anynpu_choose(ffi.addressof(place), level)
         return bool(place.kernel)
 
-    def _pack(self, place: Any) -> None:
+    def _pack(self, place: Any, made: NativeLayer) -> None:
         address = ffi.addressof(place)
         size = lib.anynpu_packed_size(address)
         if size:
-            packed = self._lowering.keeper.keep(native_arrays.aligned_bytes(size))
-            place.packed = ffi.from_buffer(packed)
-            lib.anynpu_pack(address, place.packed)
+            place.packed = self._lowering.keeper.memory(size)
+            lib.anynpu_pack(address, self._packed_weights(address, made), place.packed)
         self.scratch_size = max(self.scratch_size, lib.anynpu_scratch_size(address))
+
+    def _packed_weights(self, address: Any, made: NativeLayer) -> Any:
+        """The weights as the layer's kernel wants them, which layers with the same weights share; NULL where it packs none."""
+        size = lib.anynpu_packed_weights_size(address)
+        if not size or made.weights is None:
+            return ffi.NULL
+        conv = made.descriptor.conv if made.kind == lib.ANYNPU_LAYER_SUBPIXEL else made.descriptor
+        shape = (conv.kh, conv.kw, conv.cin, conv.cout, conv.dw, conv.groups)
+        zeros = bytes(ffi.buffer(conv.weight_zero, conv.cout * ffi.sizeof("int32_t")))
+
+        def pack() -> Array:
+            memory = native_arrays.aligned_bytes(size)
+            lib.anynpu_pack_weights(address, ffi.from_buffer(memory))
+            return memory
+
+        kernel = ffi.string(lib.anynpu_kernel_name(address))
+        keeper = self._lowering.keeper
+        return ffi.from_buffer(keeper.keep(keeper.preparation.shared((kernel, shape, zeros), made.weights, size, pack)))
 
     def bind(self, arrays: Mapping[str, Array], custom: CustomSteps = no_custom_steps) -> BoundProgram:
         """Tie the program to the memory of one context."""

@@ -11,6 +11,7 @@ from ..._native import ffi, lib
 from ...program import Curve, Epilogue, Finish, FixedPoint, limits_of
 from ...tensor import round_up
 from ...types import Array
+from .preparation import Preparation
 
 __all__ = ["Keeper", "aligned_bytes"]
 
@@ -35,9 +36,13 @@ def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
 
 
 class Keeper:
-    """Makes descriptors and arrays for C and keeps them alive."""
+    """Makes descriptors and arrays for C and keeps them alive.
 
-    def __init__(self) -> None:
+    :param preparation: what counts the memory of the arrays
+    """
+
+    def __init__(self, preparation: Preparation | None = None) -> None:
+        self.preparation = preparation or Preparation()
         self._alive: list[Any] = []
 
     def struct(self, name: str) -> Any:
@@ -50,9 +55,16 @@ class Keeper:
         self._alive.append(thing)
         return thing
 
+    def memory(self, size: int) -> Any:
+        """New memory of *size* bytes for C, at a multiple of 64."""
+        self.preparation.take(size)
+        return ffi.from_buffer(self.keep(aligned_bytes(size)))
+
     def pointer(self, values: Array) -> Any:
         """The elements of an array, in place where they lie side by side."""
         held = np.ascontiguousarray(values)
+        if held.flags.owndata:  # a view of stored weights takes nothing
+            self.preparation.take(held.nbytes)
         self._alive.append(held)
         return ffi.from_buffer(_C_TYPES[held.dtype], held)
 

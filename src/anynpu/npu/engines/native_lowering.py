@@ -10,7 +10,9 @@ import numpy as np
 
 from ..._native import lib
 from ...tensor import TensorSpec
+from ...types import Array
 from .native_arrays import Keeper
+from .preparation import Preparation
 
 __all__ = ["Lowering", "NativeLayer", "codes_of", "image_shape"]
 
@@ -20,6 +22,7 @@ class NativeLayer:
     """One layer for C, before a kernel is chosen; the fields are those of ``struct anynpu_layer``.
 
     :ivar fast: another form of the layer, which is used where there is a fast kernel for it
+    :ivar weights: the weights of a convolution, as its descriptor has them
     """
 
     kind: int
@@ -28,6 +31,7 @@ class NativeLayer:
     inputs: Any
     output: int
     fast: NativeLayer | None = None
+    weights: Array | None = None
 
 
 class Lowering:
@@ -36,9 +40,9 @@ class Lowering:
     :ivar places: the tensors that native layers use, and the place of each in the table of pointers
     """
 
-    def __init__(self, tensors: Mapping[str, TensorSpec]) -> None:
+    def __init__(self, tensors: Mapping[str, TensorSpec], preparation: Preparation | None = None) -> None:
         self.tensors = tensors
-        self.keeper = Keeper()
+        self.keeper = Keeper(preparation)
         self.places: dict[str, int] = {}
 
     def layer(

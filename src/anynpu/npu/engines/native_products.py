@@ -66,11 +66,18 @@ def _subpixel(
     if len(rows) * len(columns) * sh * sw > _MAX_WASTE * op.weights[0, :, :, 0].size:
         return None
     absent = np.broadcast_to(op.weight_zero, cout).astype(np.int8)[:, np.newaxis]
-    weights = np.empty((sh, sw, cout, len(rows), len(columns), depth), np.int8)
-    for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
-        for (p, a), (q, b) in itertools.product(enumerate(row), enumerate(column)):
-            weights[p, q, :, i, j] = absent if a is None or b is None else op.weights[:, a, b]
+    shape = (sh, sw, cout, len(rows), len(columns), depth)
+
+    def spread() -> Array:
+        made: Array = np.empty(shape, np.int8)
+        for (i, row), (j, column) in itertools.product(enumerate(rows), enumerate(columns)):
+            for (p, a), (q, b) in itertools.product(enumerate(row), enumerate(column)):
+                made[p, q, :, i, j] = absent if a is None or b is None else op.weights[:, a, b]
+        return made[:]  # a view: it is counted already
+
     keeper, channels = lowering.keeper, sh * sw * cout
+    key = ("subpixel", op.strides, op.pads, absent.tobytes())
+    weights = keeper.preparation.shared(key, op.weights, math.prod(shape), spread)
     made = keeper.struct("anynpu_subpixel")
     made.sh, made.sw, made.oh, made.ow, made.cout = sh, sw, y[1], y[2], cout
     conv = made.conv
@@ -83,7 +90,8 @@ def _subpixel(
     conv.bias = keeper.by_channel(_tiled(op.bias, cout, sh * sw), channels, np.int32)
     _fill_zeros(lowering, conv, zero, x[3])
     keeper.fill_epilogue(conv.epilogue, _tiled_epilogue(op.epilogue, cout, sh * sw), channels, np.dtype(np.int8))
-    return lowering.layer(lib.ANYNPU_LAYER_SUBPIXEL, lib.ANYNPU_CODES_I8, made, layer.inputs, layer.outputs[0])
+    lowered = lowering.layer(lib.ANYNPU_LAYER_SUBPIXEL, lib.ANYNPU_CODES_I8, made, layer.inputs, layer.outputs[0])
+    return replace(lowered, weights=weights)
 
 
 def _subpixel_taps(op: ConvTranspose, axis: int) -> tuple[int, list[list[int | None]]]:
@@ -199,13 +207,15 @@ def _convolution(lowering: Lowering, layer: Layer, op: Conv | ConvTranspose | De
     if not wide and not _is_narrow(op, zero_points(source), depth):
         codes, wide = lib.ANYNPU_CODES_I8_WIDE, True
     conv = keeper.struct("anynpu_conv")
-    conv.weights = keeper.pointer(op.weights)
+    weights = np.ascontiguousarray(op.weights)
+    conv.weights = keeper.pointer(weights)
     conv.weight_zero = keeper.by_channel(op.weight_zero, channels, np.int32)
     conv.bias = keeper.by_channel(op.bias, channels, np.int64 if wide else np.int32)
     residual_zero = None if residual is None else zero_points(residual)
     keeper.fill_epilogue(conv.epilogue, op.epilogue, channels, target.dtype.storage, residual_zero)
     kind = lib.ANYNPU_LAYER_CONV_TRANSPOSE if isinstance(op, ConvTranspose) else lib.ANYNPU_LAYER_CONV
-    return lowering.layer(kind, codes, conv, layer.inputs, layer.outputs[0], least_inputs=2)
+    lowered = lowering.layer(kind, codes, conv, layer.inputs, layer.outputs[0], least_inputs=2)
+    return replace(lowered, weights=weights)
 
 
 def _fill_zeros(lowering: Lowering, conv: Any, zero: Array, channels: int) -> None:

@@ -8,6 +8,7 @@ memory.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from ...program.float_operators import OPSET
 from ...tensor import DType, TensorSpec
 from ...types import Array
 from .float_native import constant_values
+from .preparation import Preparation
 
 __all__ = ["BFLOAT16", "onnx_model"]
 
@@ -29,10 +31,14 @@ _TYPES |= {"float64": 11, "uint32": 12, "uint64": 13, "bfloat16": BFLOAT16}
 _IR_VERSION = 10
 
 
-def onnx_model(program: Program, stretch: FloatStretch) -> tuple[bytes, dict[str, Array]]:
-    """The model of a stretch, and its large constants by name."""
+def onnx_model(
+    program: Program, stretch: FloatStretch, preparation: Preparation | None = None
+) -> tuple[bytes, dict[str, Array], Counter[str]]:
+    """The model of a stretch, its large constants by name, and how many nodes read each tensor."""
+    preparation = preparation or Preparation()
     graph = _Graph(program)
     nodes: list[bytes] = []
+    uses: Counter[str] = Counter()
     names: dict[str, str] = {}
     # onnxruntime 1.31 makes one LayerNormalization of ReduceMean and its neighbours, draws a Cast before them into it, and then refuses
     # it for its two types. A sum of one tensor keeps them apart.
@@ -51,11 +57,13 @@ def onnx_model(program: Program, stretch: FloatStretch) -> tuple[bytes, dict[str
         assert isinstance(layer.op, Float)
         made = {name: f"{name}@{number}" for op in layer.op.operators for name in op.outputs if name not in layer.outputs}
         made |= {name: f"{name}@inside" if name in leaving else name for name in layer.outputs}
-        inner = {"": "", **names, **{name: graph.constant(constant_values(value)) for name, value in layer.op.constants.items()}}
+        constants = {name: graph.constant(constant_values(value, preparation)) for name, value in layer.op.constants.items()}
+        inner = {"": "", **names, **constants}
         for op in layer.op.operators:
             signature = FLOAT_OPERATORS[op.name]
             domains[signature.domain] = max(domains.get(signature.domain, 1), signature.opset)
             inputs = [inner[name] for name in op.inputs]
+            uses.update(inputs)
             inner |= {name: made[name] for name in op.outputs if name}
             kind = op.name.removeprefix(f"{signature.domain}.")
             nodes.append(_node(kind, inputs, [inner[name] for name in op.outputs], op.attributes, signature.domain))
@@ -66,7 +74,7 @@ def onnx_model(program: Program, stretch: FloatStretch) -> tuple[bytes, dict[str
     body += b"".join(_bytes(11, graph.value(name)) for name in stretch.inputs)
     body += b"".join(_bytes(12, graph.value(name)) for name in stretch.outputs)
     imports = b"".join(_bytes(8, _bytes(1, domain.encode()) + _number(2, version)) for domain, version in domains.items())
-    return _number(1, _IR_VERSION) + _bytes(7, body) + imports, graph.external
+    return _number(1, _IR_VERSION) + _bytes(7, body) + imports, graph.external, uses
 
 
 class _Graph:
