@@ -1,8 +1,8 @@
 """Loads and runs mutated model files: the part that runs in a process of its own, which a driver watches.
 
 Run as ``python -m fuzz.modelfiles SEEDS STATE FIRST COUNT SECONDS [MODULE]``: mutants from FIRST on, COUNT of them or as many as fit in
-SECONDS, of the files in the folder SEEDS. Each is written into ``STATE/current`` before it is tried; ``STATE/progress`` says what was
-done. MODULE is an extension module to use in the place of the installed one: the one with sanitizers.
+SECONDS, of the files in the folder SEEDS. Each is written into ``STATE/current`` before it is tried, and its number into ``STATE/number``;
+``STATE/progress`` says what was done. MODULE is an extension module to use in the place of the installed one: the one with sanitizers.
 
 A mutant is refused with an error of ours, or it is loaded and run on both engines: native, and the reference engine, in which onnxruntime
 executes float operators. Everything else ends the process: another exception, a sanitizer's report, a signal, more than 5 s of processor
@@ -27,6 +27,8 @@ from typing import Any
 CPU_SECONDS = 5
 MEMORY = 1 << 30
 RUN_TIMEOUT = 1.0
+SEED_TIMEOUT = 120.0
+"""Seconds for a seed, which must run to its end however busy the machine is."""
 
 
 class _Finder:
@@ -49,7 +51,7 @@ def use_module(path: str) -> None:
     assert anynpu._native.__file__ == path
 
 
-def outcome(data: bytes, engines: tuple[str, ...] = ("native", "reference")) -> str:
+def outcome(data: bytes, engines: tuple[str, ...] = ("native", "reference"), timeout: float = RUN_TIMEOUT) -> str:
     """Load and run one file; how that ended. An exception that is not ours goes through."""
     import numpy as np
 
@@ -70,7 +72,7 @@ def outcome(data: bytes, engines: tuple[str, ...] = ("native", "reference")) -> 
                 for name in context.custom_operators:
                     context.register_custom_operator(name, lambda call: None)
                 inputs = {spec.name: dice.integers(-100, 100, spec.shape).astype(np.float32) for spec in context.inputs}
-                context.run(inputs, timeout=RUN_TIMEOUT)
+                context.run(inputs, timeout=timeout)
         except AnynpuError as error:
             ended = f"not run: {_name(error)}"
     return ended
@@ -92,17 +94,19 @@ def main(seeds: str, state: str, first: str, count: str, seconds: str, module: s
 
     samples = [take_apart(path.read_bytes()) for path in sorted(Path(seeds).iterdir())]
     for path in sorted(Path(seeds).iterdir()):
-        assert outcome(path.read_bytes()) == "run", f"the seed {path} does not run"
+        assert outcome(path.read_bytes(), timeout=SEED_TIMEOUT) == "run", f"the seed {path} does not run"
     current, progress = Path(state, "current"), Path(state, "progress")
     results: collections.Counter[str] = collections.Counter()
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     end = time.monotonic() + float(seconds)
     started = int(first)
     slowest = 0.0
-    with current.open("wb", buffering=0) as file:
+    with current.open("wb", buffering=0) as file, Path(state, "number").open("wb", buffering=0) as counter:
         for number in range(started, started + int(count)):
             if time.monotonic() > end:
                 break
+            counter.seek(0)
+            counter.write(b"%020d" % number)
             dice = random.Random(f"mutant {number}")
             data = mutant(dice.choice(samples), dice)
             file.seek(0)
@@ -116,14 +120,15 @@ def main(seeds: str, state: str, first: str, count: str, seconds: str, module: s
             peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             assert peak <= MEMORY, f"{peak} bytes of memory"
             if number % 100 == 0:
-                _note(progress, number + 1 - started, results, slowest, peak)
-    _note(progress, sum(results.values()), results, slowest, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+                note(progress, number + 1 - started, results, slowest, peak)
+    note(progress, sum(results.values()), results, slowest, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     current.unlink()
     sys.stdout.flush()
     os._exit(0)  # libraries that were not built for sanitizers have their own ways to end
 
 
-def _note(progress: Path, done: int, results: collections.Counter[str], slowest: float, peak: int) -> None:
+def note(progress: Path, done: int, results: collections.Counter[str], slowest: float, peak: int) -> None:
+    """Write down how far a fuzzer has come; the file is complete at any time."""
     fresh = progress.with_suffix(".new")
     fresh.write_text(json.dumps({"done": done, "results": results, "slowest": slowest, "peak": peak}))
     fresh.replace(progress)

@@ -16,6 +16,7 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
+from fuzz.http2_streams import PREFACE, Frame, header_block, right_call
 from session.fake import FakeDevice
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE, wait_until
@@ -335,3 +336,22 @@ def test_origins_and_hosts_that_are_none(serve: Serve) -> None:
         with connect(server) as client:
             client.sendall(f"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n\r\n".encode())
             assert read_answer(client)[0] == 400
+
+
+def test_names_that_are_no_text_are_one_line_a_second(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """gRPC has five tracebacks for each of them; whoever can reach the port could fill the log."""
+    server = serve(FakeDevice())
+    assert server.grpc_port is not None
+    data = PREFACE + Frame(4, 0, 0, b"").written()
+    for number in range(20):
+        headers = [(name, value + b"\xff" * (name == b":path")) for name, value in right_call().headers]
+        data += Frame(1, 5, 2 * number + 1, header_block(headers)).written()
+    with caplog.at_level(logging.WARNING), socket.create_connection(("127.0.0.1", server.grpc_port), timeout=PATIENCE) as client:
+        client.sendall(data)
+        answer = b""
+        while answer.count(b"grpc-status") + answer.count(b"\x00\x00\x04\x03") < 1:
+            answer += client.recv(65536) or pytest.fail("gRPC closed the connection")
+    with grpc.insecure_channel(server.grpc_address) as channel:  # and it goes on
+        live = channel.unary_unary(f"/{SERVICE}/ServerLive")
+        assert live(b"", timeout=PATIENCE)
+    assert not [record for record in caplog.records if record.exc_info]

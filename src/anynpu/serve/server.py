@@ -28,6 +28,7 @@ from .http import Application
 from .listener import Listener, connection_bound, listen
 from .options import ServeOptions
 from .rpc import rpc_server
+from .rpc_log import quiet_rpc
 from .service import Service
 
 __all__ = ["Server"]
@@ -50,6 +51,9 @@ class Server:
     >>> with Server(["yolo.rknn"], ServeOptions(port=0, grpc_port=0)) as server:             # doctest: +SKIP
     ...     print(server.http_address, server.grpc_address)
     """
+
+    exit_grace = 0.0
+    """Seconds beyond ``drain_timeout`` for what has to end behind the server, before the process ends in any case."""
 
     def __init__(self, models: Sequence[str | Path], options: ServeOptions | None = None, *, exits: bool = False) -> None:
         self.options = options or ServeOptions()
@@ -75,7 +79,8 @@ class Server:
 
     def run(self) -> None:
         """Serve until a signal or :meth:`stop`."""
-        asyncio.run(self._serve(signals=threading.current_thread() is threading.main_thread()))
+        with quiet_rpc():
+            asyncio.run(self._serve(signals=threading.current_thread() is threading.main_thread()))
 
     def start(self) -> None:
         """Serve in a thread of its own; returns when the models are loaded."""
@@ -107,7 +112,8 @@ class Server:
 
     def _run_thread(self) -> None:
         try:
-            asyncio.run(self._serve(signals=False))
+            with quiet_rpc():
+                asyncio.run(self._serve(signals=False))
         except BaseException as error:  # it belongs to the thread that called start()
             self._failure = error
         finally:
@@ -176,10 +182,11 @@ class Server:
         if self._stop.is_set():
             http.cut_off()
         elif self._exits:
-            threading.Thread(target=_exit_after, args=(self.options.drain_timeout,), name="anynpu exit", daemon=True).start()
+            seconds = self.options.drain_timeout + self.exit_grace
+            threading.Thread(target=_exit_after, args=(seconds,), name="anynpu exit", daemon=True).start()
             # also if some library keeps all threads of Python from running
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, self.options.drain_timeout + 1.0)
+            signal.setitimer(signal.ITIMER_REAL, seconds + 1.0)
         self._stop.set()
 
 

@@ -1,0 +1,65 @@
+"""The fuzzers: what they found is replayed, and each runs for a fixed number of inputs in ``make test-all``; see ``fuzz/driver.py``."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from fuzz.driver import CORPUS, SUFFIXES, fuzz
+from fuzz.modelfiles import outcome
+from fuzz.streams import STREAMS, running
+from tools import need
+
+STREAM_CASES = {"http": 4000, "grpc": 2500}
+"""About a minute each, on an idle machine."""
+MUTANTS = 1500
+
+
+def inputs(what: str) -> list[Path]:
+    found = sorted((CORPUS / what).glob(f"*{SUFFIXES[what]}"))
+    assert found, f"the corpus of {what} is empty"
+    return found
+
+
+@pytest.mark.parametrize("what", list(STREAMS))
+def test_streams_of_the_corpus(what: str, tmp_path: Path) -> None:
+    with running(tmp_path) as harness:
+        for path in inputs(what):
+            try:
+                harness.send(what, path.read_bytes())
+            except AssertionError as error:
+                raise AssertionError(f"{path.name}: {error}") from error
+        harness.check()
+
+
+@pytest.mark.parametrize("path", inputs("modelfiles"), ids=lambda path: path.stem)
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's about overflow: codes of a damaged model mean nothing
+def test_model_files_of_the_corpus(path: Path) -> None:
+    assert outcome(path.read_bytes()).split(":")[0] in ("run", "not run", "refused")
+
+
+@pytest.mark.parametrize("what", list(STREAMS))
+def test_a_number_is_always_the_same_stream(what: str) -> None:
+    """What is found can be found again."""
+    made = [[STREAMS[what](random.Random(f"{what} {number}")) for number in range(50)] for _ in range(2)]
+    assert made[0] == made[1]
+    assert len(set(made[0])) > 25
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("what", list(STREAMS))
+def test_streams(what: str, tmp_path: Path) -> None:
+    found = fuzz(what, tmp_path, count=STREAM_CASES[what])
+    assert not found.findings, found.explained()
+    assert found.done == STREAM_CASES[what]
+    assert len(found.results) > 2, "all streams end in the same way"
+
+
+@pytest.mark.full
+def test_model_files_under_sanitizers(tmp_path: Path) -> None:
+    need("address sanitizer")
+    found = fuzz("modelfiles", tmp_path, count=MUTANTS)
+    assert not found.findings, found.explained()
+    assert found.done == MUTANTS
+    assert found.results["run"] > MUTANTS // 20, "hardly a mutant runs"
