@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,31 @@ import pytest
 import tritonclient.http as triton_http
 from tools import need_module
 
+import anynpu.serve.cluster as cluster_package
+from anynpu.cli.commands.cluster import command as cluster_command
 from anynpu.session import InferenceSession
 
 GUARD = 600
 """Seconds after which a process is taken for hung: on a machine with other work Ray takes a minute to start."""
+
+
+def test_the_process_ends_when_its_time_is_over(compiled_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``anynpu serve`` does, whatever Ray does then. Without Ray: what the command makes of its options."""
+    made: list[dict[str, Any]] = []
+
+    class FakeServer:
+        def __init__(self, plans: Any, options: Any, **given: Any) -> None:
+            made.append(given)
+
+        def run(self) -> None:
+            pass
+
+    fake = types.ModuleType("anynpu.serve.cluster")
+    fake.__dict__.update(ClusterServer=FakeServer, VirtualBoards=None, __path__=list(cluster_package.__path__))
+    monkeypatch.setitem(sys.modules, "anynpu.serve.cluster", fake)
+    monkeypatch.setattr("anynpu.cli.commands.cluster.start_log", lambda as_json: None)
+    cluster_command(models=[str(compiled_path)], address="auto")
+    assert made == [{"address": "auto", "attach": False, "exits": True}]
 
 
 @pytest.mark.full
@@ -31,7 +53,7 @@ def test_virtual_boards_until_a_signal(compiled_path: Path) -> None:
     picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
     with InferenceSession(compiled_path, device="sim:rk3588") as session:
         (expected,) = session.run(None, picture)
-    options = ("--virtual", "1", "--device", "sim:rk3588", "--port", "0", "--grpc-port", "0", "--json-log")
+    options = ("--virtual", "1", "--device", "sim:rk3588", "--port", "0", "--grpc-port", "0", "--json-log", "--drain", "500")
     command = [sys.executable, "-m", "anynpu.cli", "cluster", str(compiled_path), *options]
     process = subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}

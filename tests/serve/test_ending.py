@@ -21,7 +21,7 @@ from .conftest import infer_body
 
 TESTS = Path(__file__).parents[1]
 PROGRAM = """
-import logging, resource, signal, sys
+import logging, resource, signal, sys, threading
 sys.path.insert(0, {tests!r})
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 signal.signal(signal.SIGHUP, signal.{hangup})
@@ -30,7 +30,14 @@ if {descriptors}:
 from anynpu.serve import ServeOptions, Server
 from session.fake import FakeDevice
 device = FakeDevice(1, gated={gated})
-Server([{model!r}], ServeOptions(port=0, grpc_port=0, device=device, drain_timeout={drain}), exits=True).run()
+class Ended(Server):
+    exit_grace = {grace}
+    def run(self):
+        super().run()
+        if self.exit_grace:
+            logging.info("what comes behind the server hangs")
+            threading.Event().wait()
+Ended([{model!r}], ServeOptions(port=0, grpc_port=0, device=device, drain_timeout={drain}), exits=True).run()
 """
 
 
@@ -39,7 +46,15 @@ def process(tmp_path: Path, **given: object) -> Iterator[tuple[subprocess.Popen[
     """A server of its own: its process, its address, and the lines of its log so far."""
     model = tmp_path / "net.rknn"
     model.write_bytes(b"model")
-    values = {"tests": str(TESTS), "model": str(model), "hangup": "SIG_DFL", "descriptors": 0, "gated": False, "drain": 30.0}
+    values = {
+        "tests": str(TESTS),
+        "model": str(model),
+        "hangup": "SIG_DFL",
+        "descriptors": 0,
+        "gated": False,
+        "drain": 30.0,
+        "grace": 0.0,
+    }
     program = PROGRAM.format(**{**values, **given})
     running = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     assert running.stderr is not None
@@ -100,6 +115,15 @@ def test_a_run_that_does_not_stop_does_not_hold_the_process(tmp_path: Path) -> N
         hanging.close()
         status.close()
     assert any("not ended within 1 s" in line for line in lines)
+
+
+def test_what_comes_behind_the_server_does_not_hold_the_process(tmp_path: Path) -> None:
+    """A cluster takes its applications away when the server has ended, and has some seconds for that."""
+    with process(tmp_path, drain=1.0, grace=1.0) as (running, _, lines):
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(PATIENCE) == 1
+    assert any("what comes behind the server hangs" in line for line in lines)
+    assert any("not ended within 2 s" in line for line in lines)
 
 
 def test_more_connections_than_descriptors(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def command(
             kinds = tuple("" if plan.resource == "NPU" else plan.resource for plan in plans for _ in range(virtual))
             address = stack.enter_context(VirtualBoards(len(kinds), resources=kinds)).address
         assert address is not None
-        ClusterServer(plans, options, address=address, attach=attach).run()
+        ClusterServer(plans, options, address=address, attach=attach, exits=True).run()
 
 
 def _absolute(model: str) -> str:

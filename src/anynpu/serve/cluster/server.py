@@ -28,12 +28,21 @@ class ClusterServer(Server):
     :param options: as for a plain server; those about models hold on every board
     :param address: of the Ray cluster: ``auto`` for the one of this machine, or host and port
     :param attach: be a front for applications that are deployed already, and leave them as they are
+    :param exits: as for a plain server; Ray has some seconds more to take the applications away
     """
 
+    exit_grace = 15.0
+
     def __init__(
-        self, plans: Sequence[PoolPlan], options: ServeOptions | None = None, *, address: str = "auto", attach: bool = False
+        self,
+        plans: Sequence[PoolPlan],
+        options: ServeOptions | None = None,
+        *,
+        address: str = "auto",
+        attach: bool = False,
+        exits: bool = False,
     ) -> None:
-        super().__init__([], options)
+        super().__init__([], options, exits=exits)
         self._engine = Engine(RayPlatform(self.options, address), plans, attach)
 
     def run(self) -> None:
