@@ -8,6 +8,7 @@ import gzip
 import json
 import logging
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -27,8 +28,10 @@ from anynpu.serve import ServeOptions, Server
 from anynpu.serve.body import Body, ChunkedBody
 from anynpu.serve.connection import MAX_HEADERS
 from anynpu.serve.http import Exchange
+from anynpu.serve.intake import SLACK
 from anynpu.serve.limits import GRACE, Complaints, Holding, Limits
 from anynpu.serve.model import InferRequest
+from anynpu.serve.rpc import WINDOW
 from anynpu.serve.unpack import FREE, MAX_RATIO, STEP, pieces, unpack
 from anynpu.tensor import DType, TensorSpec
 
@@ -336,6 +339,46 @@ def test_origins_and_hosts_that_are_none(serve: Serve) -> None:
         with connect(server) as client:
             client.sendall(f"GET /v2/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n{header}\r\n\r\n".encode())
             assert read_answer(client)[0] == 400
+
+
+def sent_slowly(client: socket.socket, size: int) -> None:
+    """Begin a call of gRPC whose message is larger than *size*, and send so much of it as its windows open."""
+    call = right_call()
+    client.sendall(PREFACE + Frame(4, 0, 0, b"").written() + Frame(1, 4, 1, header_block(call.headers)).written())
+    left, windows, unread = struct.pack(">BI", 0, 2 * size) + bytes(size), {0: 65535, 1: 65535}, b""
+    while left:
+        room = min(len(left), 16384, *windows.values())
+        if room > 0:
+            client.sendall(Frame(0, 0, 1, left[:room]).written())
+            left = left[room:]
+            windows = {stream: window - room for stream, window in windows.items()}
+            continue
+        unread += client.recv(65536) or pytest.fail("the server closed the connection")
+        while len(unread) >= 9 and len(unread) >= (end := 9 + int.from_bytes(unread[:3], "big")):
+            kind, stream, payload = unread[3], int.from_bytes(unread[5:9], "big"), unread[9:end]
+            unread = unread[end:]
+            if kind == 8:
+                windows[stream] += int.from_bytes(payload, "big")
+            elif kind == 4 and payload:
+                client.sendall(Frame(4, 1, 0, b"").written())  # what it says holds from here on
+                settings = dict(struct.iter_unpack(">HI", payload))
+                windows[1] += settings.get(4, 65535) - 65535
+
+
+def test_a_message_that_comes_slowly_is_counted(serve: Serve) -> None:
+    """gRPC says nothing of a message before it is complete: the kernel does, for the socket of its client."""
+    largest, size = 2**26, 2**22
+    server = serve(FakeDevice(), max_request_bytes=largest, max_inflight_bytes=2 * largest)
+    assert server.grpc_port is not None
+
+    def counted() -> bool:
+        """Neither the room for the largest message, which it has for a moment, nor nothing."""
+        return size - WINDOW - SLACK <= status_of(server)["inflight_bytes"] < largest
+
+    with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=PATIENCE) as client:
+        sent_slowly(client, size)
+        wait_until(counted, "what has arrived is counted")
+    wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "and given back")
 
 
 def test_names_that_are_no_text_are_one_line_a_second(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -216,6 +216,37 @@ static void run_float(const struct anynpu_layer *layer, void *const *tensors)
     }
 }
 
+/* Rows of all products of a layer, one after the other: [first, last) of batch * m. */
+static void run_matmul_rows(const struct anynpu_layer *layer, void *const *tensors, void *scratch, size_t first, size_t last)
+{
+    const struct anynpu_matmul *all = layer->descriptor;
+    const struct anynpu_product_operators *plain = ((const struct anynpu_operators *)layer->operators)->products;
+    size_t element = layer->codes == ANYNPU_CODES_I16 ? sizeof(int16_t) : sizeof(int8_t);
+    for (size_t rows; first < last; first += rows) {
+        size_t batch = first / all->m, row = first % all->m;
+        size_t a = all->a_offsets[batch] + row * all->k, b = all->b_offsets[batch];
+        struct anynpu_matmul part = *all;
+        rows = last - first < all->m - row ? last - first : all->m - row;
+        part.batch = 1, part.m = rows, part.a_offsets = &a, part.b_offsets = &b;
+        plain->matmul[layer->codes](&part, tensors[layer->inputs[0]], tensors[layer->inputs[1]],
+                                    (uint8_t *)tensors[layer->output] + first * all->n * element, scratch);
+    }
+}
+
+static void run_float_matmul_rows(const struct anynpu_layer *layer, void *const *tensors, size_t first, size_t last)
+{
+    const struct anynpu_float_matmul *all = layer->descriptor;
+    const struct anynpu_float_operators *floats = ((const struct anynpu_operators *)layer->operators)->floats;
+    for (size_t rows; first < last; first += rows) {
+        size_t batch = first / all->m, row = first % all->m;
+        size_t a = all->a_offsets[batch] + row * all->k, b = all->b_offsets[batch];
+        struct anynpu_float_matmul part = *all;
+        rows = last - first < all->m - row ? last - first : all->m - row;
+        part.batch = 1, part.m = rows, part.a_offsets = &a, part.b_offsets = &b;
+        floats->matmul(&part, tensors[layer->inputs[0]], tensors[layer->inputs[1]], (float *)tensors[layer->output] + first * all->n);
+    }
+}
+
 static void run_layer(const struct anynpu_layer *layer, void *const *tensors, void *scratch)
 {
     const struct anynpu_operators *plain = layer->operators;
@@ -279,14 +310,17 @@ static void run_layer(const struct anynpu_layer *layer, void *const *tensors, vo
 /* How much more a product costs than in a fast convolution of many channels, roughly. */
 enum { COST_BY_CHANNEL = 6, COST_PLAIN = 8 };
 
-static uint64_t work_of(const struct anynpu_layer *layer)
+/* Of a layer that has rows. A file may claim what leaves 64 bits: so it is no integer. */
+static double work_of(const struct anynpu_layer *layer)
 {
     const struct anynpu_conv *conv = layer->kind == ANYNPU_LAYER_CONV_TRANSPOSE ? layer->descriptor : conv_of(layer);
     const struct anynpu_pool *pool = layer->descriptor;
-    uint64_t plain = layer->kernel == NULL ? COST_PLAIN : 1;
+    const double plain = layer->kernel == NULL ? COST_PLAIN : 1;
     if (conv == NULL)
-        return plain * COST_BY_CHANNEL * pool->n * pool->oh * pool->ow * pool->c * pool->kh * pool->kw;
-    uint64_t products = (uint64_t)conv->n * conv->oh * conv->ow * conv->cout * conv->kh * conv->kw * (conv->cin / conv->groups);
+        return plain * COST_BY_CHANNEL * (double)pool->n * (double)pool->oh * (double)pool->ow * (double)pool->c * (double)pool->kh *
+               (double)pool->kw;
+    double products = (double)conv->n * (double)conv->oh * (double)conv->ow * (double)conv->cout * (double)conv->kh * (double)conv->kw *
+                      (double)(conv->cin / conv->groups);
     return plain * products * (conv->groups == conv->cin ? COST_BY_CHANNEL : 1);
 }
 
@@ -295,23 +329,30 @@ struct shared_layer {
     void *const *tensors;
     uint8_t *scratch;
     size_t scratch_step;
+    size_t first_row;
 };
 
 static void run_shared_rows(const void *job, size_t thread, size_t first, size_t last)
 {
     const struct shared_layer *shared = job;
-    run_rows(shared->layer, shared->tensors, shared->scratch + thread * shared->scratch_step, first, last);
+    run_rows(shared->layer, shared->tensors, shared->scratch + thread * shared->scratch_step, shared->first_row + first,
+             shared->first_row + last);
+}
+
+static void share_rows(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, void *const *tensors, void *scratch,
+                       size_t first, size_t last)
+{
+    const struct shared_layer job = {layer, tensors, scratch, sharing->scratch_step, first};
+    anynpu_share_rows(sharing->workers, run_shared_rows, &job, last - first);
 }
 
 static void run_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, void *const *tensors, void *scratch)
 {
     size_t rows = rows_of(layer);
-    if (rows > 1 && work_of(layer) >= sharing->least_work) {
-        const struct shared_layer job = {layer, tensors, scratch, sharing->scratch_step};
-        anynpu_share_rows(sharing->workers, run_shared_rows, &job, rows);
-    } else {
+    if (rows > 1 && work_of(layer) >= (double)sharing->least_work)
+        share_rows(sharing, layer, tensors, scratch, 0, rows);
+    else
         run_layer(layer, tensors, scratch);
-    }
 }
 
 /* ---- many layers ---- */
@@ -323,6 +364,65 @@ static int64_t now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+/* Why a run has to end; ANYNPU_FINISHED: it does not. */
+static int end_of(const int32_t *stop, int64_t deadline_ns, int64_t now)
+{
+    if (__atomic_load_n(stop, __ATOMIC_RELAXED) != 0)
+        return ANYNPU_STOPPED;
+    return deadline_ns >= 0 && now >= deadline_ns ? ANYNPU_EXPIRED : ANYNPU_FINISHED;
+}
+
+/* A layer that takes long is cut into pieces of rows, so that a run can be stopped within it: some tenths of a second each. Other layers
+ * cost no more than a few operations for each byte that they write. */
+#define WORK_OF_A_PIECE 4e9
+
+struct cut {
+    size_t rows, step;
+};
+
+static struct cut cut_of(const struct anynpu_layer *layer)
+{
+    struct cut cut = {0};
+    double work = 0;
+    if (layer->kind == ANYNPU_LAYER_MATMUL) {
+        const struct anynpu_matmul *matmul = layer->descriptor;
+        cut.rows = matmul->batch * matmul->m;
+        work = COST_PLAIN * (double)cut.rows * (double)matmul->k * (double)matmul->n;
+    } else if (layer->kind == ANYNPU_LAYER_FLOAT_MATMUL) {
+        const struct anynpu_float_matmul *matmul = layer->descriptor;
+        cut.rows = matmul->batch * matmul->m;
+        work = COST_PLAIN * (double)cut.rows * (double)matmul->k * (double)matmul->n;
+    } else if ((cut.rows = rows_of(layer)) > 0) {
+        work = work_of(layer);
+    }
+    cut.step = cut.rows;
+    if (work > WORK_OF_A_PIECE) {
+        double step = (double)cut.rows * (WORK_OF_A_PIECE / work);
+        cut.step = step < 1 ? 1 : (size_t)step;
+    }
+    return cut;
+}
+
+static int run_pieces(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, struct cut cut, void *const *tensors,
+                      void *scratch, const int32_t *stop, int64_t deadline_ns)
+{
+    for (size_t first = 0; first < cut.rows; first += cut.step) {
+        size_t last = cut.rows - first < cut.step ? cut.rows : first + cut.step;
+        int end = end_of(stop, deadline_ns, deadline_ns >= 0 ? now_ns() : 0);
+        if (end != ANYNPU_FINISHED)
+            return end;
+        if (layer->kind == ANYNPU_LAYER_MATMUL)
+            run_matmul_rows(layer, tensors, scratch, first, last);
+        else if (layer->kind == ANYNPU_LAYER_FLOAT_MATMUL)
+            run_float_matmul_rows(layer, tensors, first, last);
+        else if (sharing != NULL && last - first > 1)
+            share_rows(sharing, layer, tensors, scratch, first, last);
+        else
+            run_rows(layer, tensors, scratch, first, last);
+    }
+    return ANYNPU_FINISHED;
+}
+
 int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
                           void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
 {
@@ -330,14 +430,20 @@ int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct any
     int timed = clock_ns != NULL || deadline_ns >= 0;
     int64_t now = timed ? now_ns() : 0;
     for (*reached = 0; *reached < count; ++*reached) {
-        if (__atomic_load_n(stop, __ATOMIC_RELAXED) != 0)
-            return ANYNPU_STOPPED;
-        if (deadline_ns >= 0 && now >= deadline_ns)
-            return ANYNPU_EXPIRED;
-        if (alone)
-            run_layer(&layers[*reached], tensors, scratch);
-        else
-            run_shared(sharing, &layers[*reached], tensors, scratch);
+        const struct anynpu_layer *layer = &layers[*reached];
+        int end = end_of(stop, deadline_ns, now);
+        if (end != ANYNPU_FINISHED)
+            return end;
+        struct cut cut = cut_of(layer);
+        if (cut.step < cut.rows) {
+            end = run_pieces(alone ? NULL : sharing, layer, cut, tensors, scratch, stop, deadline_ns);
+            if (end != ANYNPU_FINISHED)
+                return end;
+        } else if (alone) {
+            run_layer(layer, tensors, scratch);
+        } else {
+            run_shared(sharing, layer, tensors, scratch);
+        }
         if (timed) {
             int64_t begin = now;
             now = now_ns();

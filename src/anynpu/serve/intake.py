@@ -16,7 +16,6 @@ import os
 import socket
 import struct
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +47,7 @@ GROWTH = 4
 SLACK = 2**16
 """Bytes that arrive besides messages, and do not count."""
 
+_COUNT = struct.Struct("Q")
 _BYTES_RECEIVED = 128
 """Where the kernel's ``tcp_info`` has the bytes that were received on a connection."""
 
@@ -87,11 +87,14 @@ class _Peer:
         """All that was ever received; 0 if the connection is gone, or is none of TCP."""
         if self._fd < 0:
             return 0
-        with contextlib.suppress(OSError), _borrowed(self._fd) as own:
-            if own.getpeername() == self._address:
+        try:
+            with _Borrowed(self._fd) as own:
+                if own.getpeername() != self._address:
+                    return 0
                 info = own.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_RECEIVED + 8)
-                return int(struct.unpack_from("Q", info, _BYTES_RECEIVED)[0]) if len(info) >= _BYTES_RECEIVED + 8 else 0
-        return 0
+        except OSError:
+            return 0
+        return int(_COUNT.unpack_from(info, _BYTES_RECEIVED)[0]) if len(info) >= _BYTES_RECEIVED + 8 else 0
 
 
 @dataclass(eq=False)
@@ -249,17 +252,19 @@ class Intake:
             self._looking = asyncio.get_running_loop().call_later(LOOK if coming else 5 * LOOK, self._look)
 
 
-@contextlib.contextmanager
-def _borrowed(fd: int) -> Iterator[socket.socket]:
-    """A socket of gRPC's, as one of Python's; it may be closed, or be another one, at any moment."""
-    own = os.dup(fd)
-    try:
-        made = socket.socket(socket.AF_INET, socket.SOCK_STREAM, fileno=own)  # or whatever it is: asking it takes time
-    except BaseException:
-        os.close(own)
-        raise
-    with made:
-        yield made
+class _Borrowed:
+    """A socket of gRPC's, as one of Python's, which is never closed here; it may be closed, or be another one, at any moment."""
+
+    def __init__(self, fd: int) -> None:
+        # With all three given nothing is asked of the system, which takes time. An address of IPv6 has room for one of IPv4 too, which is
+        # what both kinds of sockets give here; the other way round it would be cut off.
+        self._socket = socket.socket(socket.AF_INET6, socket.SOCK_STREAM, socket.IPPROTO_TCP, fileno=fd)
+
+    def __enter__(self) -> socket.socket:
+        return self._socket
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.detach()
 
 
 def _find_socket(peer: str) -> tuple[int, Any]:
@@ -273,7 +278,7 @@ def _find_socket(peer: str) -> tuple[int, Any]:
         address: Any = None
         with contextlib.suppress(OSError):
             if os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                with _borrowed(int(name)) as own:
+                with _Borrowed(int(name)) as own:
                     address = own.getpeername()
         if isinstance(address, tuple) and address[1] == int(port) and address[0].removeprefix("::ffff:") == host:
             return int(name), address

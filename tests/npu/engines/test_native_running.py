@@ -16,9 +16,9 @@ from anynpu._native import ffi, lib
 from anynpu.errors import DeviceTimeout, JobCancelled
 from anynpu.npu import Buffer, Device, NativeEngine, RunControl
 from anynpu.npu.engines import native_memory
-from anynpu.npu.engines.base import BoundProgram
+from anynpu.npu.engines.base import BoundProgram, ReferenceEngine
 from anynpu.npu.engines.choice import choose_engine
-from anynpu.program import Conv, Epilogue, Layer, MemoryPlan, Program
+from anynpu.program import Conv, Epilogue, Layer, MatMul, MemoryPlan, Pool, Program
 from anynpu.tensor import Affine, DType, TensorSpec
 
 from ..builders import Thread, dense_chain, dense_values, float_model
@@ -243,3 +243,46 @@ def test_engines_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANYNPU_ENGINE", "steam")
     with pytest.raises(Exception, match="steam"):
         Device("rk3588")
+
+
+def product_program(m: int, k: int, n: int, batch: int = 2) -> Program:
+    """One product of two activations."""
+    quantization = Affine.per_tensor(1.0, 0)
+    shapes = {"a": (batch, m, k), "b": (batch, k, n), "y": (batch, m, n)}
+    tensors = {name: TensorSpec(name, shape, DType.INT8, quantization=quantization) for name, shape in shapes.items()}
+    op = MatMul(Epilogue(np.array([1e-2], np.float32), np.zeros(1, np.int32)))
+    return Program(("a", "b"), ("y",), tensors, (Layer("product", "MatMul", op, ("a", "b"), ("y",)),), MemoryPlan({}, 0))
+
+
+def long_pool(side: int) -> Program:
+    """One layer that would take very long: a window of nearly the whole picture around every pixel."""
+    tensors = {name: nhwc(name, (1, side, side, 4), DType.INT8) for name in ("t0", "t1")}
+    reach = side // 2 - 1
+    op = Pool("max", (2 * reach + 1,) * 2, (1, 1), (reach,) * 4)
+    return Program(("t0",), ("t1",), tensors, (Layer("pool", "MaxPool", op, ("t0",), ("t1",)),), MemoryPlan({}, 0))
+
+
+def test_a_long_product_in_pieces_gives_the_same() -> None:
+    """Products of more than some billions of steps are cut into rows, over the ends of matrices too."""
+    program = product_program(m=300, k=1000, n=1000)
+    rng = np.random.default_rng(5)
+    arrays = memory(program)
+    for name in ("a", "b"):
+        arrays[name][...] = rng.integers(-3, 4, arrays[name].shape)
+    wanted = {name: array.copy() for name, array in arrays.items()}
+    bound(program, arrays).run(RunControl())
+    ReferenceEngine().prepare(program).bind(wanted).run(RunControl())
+    assert np.array_equal(arrays["y"], wanted["y"])
+
+
+def test_a_run_stops_inside_a_long_layer() -> None:
+    """A small file can ask for a layer of minutes; its last rows are never reached."""
+    program = long_pool(384)
+    arrays = memory(program)
+    control = RunControl()
+    running = Thread(lambda: bound(program, arrays).run(control))
+    wait_until(lambda: not untouched(arrays["t1"][0, 0, 0]), "the layer has begun")
+    control.cancel()
+    with pytest.raises(JobCancelled):
+        running.finish()
+    assert untouched(arrays["t1"][0, -1])
