@@ -20,14 +20,13 @@ import tritonclient.http as triton_http
 from tools import need_module
 
 import anynpu.serve.cluster as cluster_package
-from anynpu.cli.commands.cluster import command as cluster_command
 from anynpu.session import InferenceSession
 
 GUARD = 600
 """Seconds after which a process is taken for hung: on a machine with other work Ray takes a minute to start."""
 
 
-def test_the_process_ends_when_its_time_is_over(compiled_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_ends_when_its_time_is_over(invoke: Any, compiled_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As ``anynpu serve`` does, whatever Ray does then. Without Ray: what the command makes of its options."""
     made: list[dict[str, Any]] = []
 
@@ -42,7 +41,7 @@ def test_the_process_ends_when_its_time_is_over(compiled_path: Path, monkeypatch
     fake.__dict__.update(ClusterServer=FakeServer, VirtualBoards=None, __path__=list(cluster_package.__path__))
     monkeypatch.setitem(sys.modules, "anynpu.serve.cluster", fake)
     monkeypatch.setattr("anynpu.cli.commands.cluster.start_log", lambda as_json: None)
-    cluster_command(models=[str(compiled_path)], address="auto")
+    assert invoke("cluster", compiled_path, "--address", "auto").code == 0
     assert made == [{"address": "auto", "attach": False, "exits": True}]
 
 
