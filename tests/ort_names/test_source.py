@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,8 @@ import pytest
 import anynpu.onnxruntime as ort
 from anynpu import _optional, errors
 from anynpu.onnxruntime import openshapes
-from anynpu.onnxruntime.source import OnnxSource, is_onnx, program_variables
+from anynpu.onnxruntime.ports import is_onnx, program_variables
+from anynpu.onnxruntime.source import OnnxSource
 
 from .models import save_models
 
@@ -184,3 +187,17 @@ def test_variables_of_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     }
     assert program_variables({}) == {"ANYNPU_DEVICE": "sim"}
     assert program_variables({"ANYNPU_DEVICE": "sim:rv1106"}) == {"ANYNPU_DEVICE": "sim:rv1106"}
+
+
+def test_a_compiled_model_needs_no_compiler() -> None:
+    code = (
+        "import sys, anynpu; anynpu.InferenceSession; print([name for name in sys.modules if name.startswith('anynpu.compiler')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert done.stdout == "[]\n"
+
+
+def test_flags_of_exec_that_belong_together() -> None:
+    command = [sys.executable, "-m", "anynpu.cli", "exec", "--float16", "--", "true"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert (done.returncode, "are for --onnxruntime" in done.stderr) == (2, True)

@@ -24,7 +24,8 @@ from ..session import Backend, Bound, Feed, Lane, Marks, Memory, SessionOptions
 from ..tensor import DType, TensorSpec
 from ..types import Array
 from ..vendors import registry
-from .source import OnnxPort, OnnxSource
+from .ports import OnnxPort
+from .source import OnnxSource
 from .values import ELEMENT_TYPES
 
 __all__ = ["OpenShapes"]

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ..errors import JobCancelled
 from ..session import DeviceFactory, NodeArg, SessionIOBinding
 from ..session import InferenceSession as AnynpuSession
-from .openshapes import OpenShapes
 from .options import SessionOptions
+from .ports import OnnxPort, is_onnx
 from .providers import own_providers
-from .source import OnnxPort, OnnxSource, is_onnx
 from .values import ELEMENT_TYPES, HostBinding, IOBinding, OrtValue
+
+if TYPE_CHECKING:
+    from .source import OnnxSource
 
 __all__ = ["InferenceSession"]
 
@@ -50,6 +51,9 @@ class InferenceSession(AnynpuSession):
         self._began_ns = time.time_ns()
         providers, provider_options = own_providers(providers, provider_options)
         if is_onnx(path_or_bytes):
+            from .openshapes import OpenShapes  # here: they load the compiler
+            from .source import OnnxSource
+
             entries = getattr(getattr(self._session_options, "_entries", None), "values", {})
             free = getattr(self._session_options, "free_dimensions", {})
             source = self._source = OnnxSource.of(path_or_bytes, entries, free, device)
@@ -97,21 +101,6 @@ class InferenceSession(AnynpuSession):
         return []
 
     # -- runs
-
-    def run(
-        self,
-        output_names: Sequence[str] | None,
-        input_feed: object,
-        run_options: object = None,
-        *,
-        core: int | None = None,
-        priority: int = 0,
-        timeout: float | None = None,
-    ) -> list[Any]:
-        """As :meth:`anynpu.session.InferenceSession.run`."""
-        if run_options is not None and getattr(run_options, "terminate", False):
-            raise JobCancelled("the run was not begun: run_options.terminate is set", hint="set it to False")
-        return super().run(output_names, input_feed, run_options, core=core, priority=priority, timeout=timeout)
 
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, Any], run_options: object = None
@@ -174,6 +163,3 @@ def _declared(node: NodeArg, port: OnnxPort, last: bool) -> NodeArg:
     if last and len(shape) == 4:
         shape = [shape[0], *shape[2:], shape[1]]
     return NodeArg(node.name, shape, f"tensor({_NAMES.get(port.kind, 'float')})", node.layout, node.quantization, node.strides)
-
-
-Callback = Callable[[Any, Any, str], Any]

@@ -122,7 +122,7 @@ def command(
         api_version=api_version,
     )
     if onnxruntime:
-        from ...onnxruntime.source import program_variables  # here: it loads the compiler
+        from ...onnxruntime.ports import program_variables  # here: it loads the sessions
 
         environment = program_variables(environment, float16=float16, datasets=dataset or ())
     try:
