@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tools import REQUIRE_ALL, need
 
+from anynpu.dropin.standins import with_stand_ins
+
 from .peer_suite.suite import HERE, NAME, VERSION, Unavailable, fetch, run_suite
 from .running import board_environment, clean_environment
 
@@ -19,6 +21,8 @@ pytestmark = pytest.mark.full  # another project's tests, on tensors of 32 MB
 
 TESTS, ENOUGH = 40, 36
 MODULE = "ztu_somemodelruntime_ez_rknn_async"
+CONVERTER = ("rknn",)
+"""Its tests convert their models with the vendor's package, for which ours stands in."""
 
 RKNPU3 = "it asks for RKNPU3, another generation of chips, which is not supported here"
 EXPECTED_FAILURES = {
@@ -53,14 +57,14 @@ def test_on_our_library(source: Path, tmp_path: Path) -> None:
     module.mkdir()
     (module / MODULE).symlink_to(found)
     environment = board_environment("rk3588") | {"ZTU_RKNPU2_RUNTIME_LIBRARY": "librknnrt.so", "OMP_NUM_THREADS": "1"}
-    outcomes = run_suite(source, environment, module, tmp_path)
+    outcomes = run_suite(source, with_stand_ins(environment, CONVERTER), module, tmp_path)
     assert len(outcomes.results) == TESTS
     assert len(outcomes.passed) >= ENOUGH, outcomes.others
 
 
 def test_on_our_session_by_an_import_alias(source: Path, tmp_path: Path) -> None:
     environment = clean_environment(ANYNPU_DEVICE="sim:rk3588", OMP_NUM_THREADS="1")
-    outcomes = run_suite(source, environment, HERE / "alias", tmp_path)
+    outcomes = run_suite(source, with_stand_ins(environment, CONVERTER), HERE / "alias", tmp_path)
     assert len(outcomes.results) == TESTS
     assert len(outcomes.passed) >= ENOUGH, outcomes.others
     assert set(names(outcomes.others)) == set(EXPECTED_FAILURES), outcomes.others

@@ -114,7 +114,7 @@ def run_suite(source: Path, environment: Mapping[str, str], module: Path, folder
 
 def _run(source: Path, environment: Mapping[str, str], module: Path, folder: Path, tests: list[str], log: Path) -> int | None:
     """One process; None if it was given up."""
-    paths = [str(HERE / "converter"), str(HERE), str(module), environment.get("PYTHONPATH", "")]
+    paths = [str(HERE), str(module), environment.get("PYTHONPATH", "")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "outcomes", "-c", os.devnull]
     command += [f"--rootdir={source}", f"--basetemp={folder / 'models'}", *(tests or ["tests"])]
     with (folder / "output.txt").open("w") as output:

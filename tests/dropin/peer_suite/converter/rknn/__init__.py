@@ -1,1 +1,0 @@
-"""Stands in for the vendor's converter, which EZ RKNN Async's tests make their models with."""
