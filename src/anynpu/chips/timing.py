@@ -1,7 +1,8 @@
 """How fast the chips are: the parameters of the timing model, and where they come from. Data only.
 
-Six numbers a chip. They were fitted by ``anynpu calibrate`` to the frames per second that the vendor publishes for one NPU core; the
-figures themselves are not part of the project. Chips without published figures are derived from what their hardware is said to be.
+Six numbers per chip for int8 networks, three more for float16 and the CPU. They were fitted by ``tools/timing_fit.py`` to the frames per
+second that the vendor publishes for one NPU core; the figures themselves are not part of the project. Chips without published figures are
+derived from what their hardware is said to be.
 """
 
 from __future__ import annotations
@@ -11,7 +12,15 @@ from dataclasses import dataclass, field, replace
 
 from ..vendors.chip import Chip
 
-__all__ = ["TimingParameters", "TimingProfile", "derived_parameters", "timing_profile"]
+__all__ = [
+    "FloatParameters",
+    "TimingParameters",
+    "TimingProfile",
+    "derived_parameters",
+    "float_parameters",
+    "fuses_attention",
+    "timing_profile",
+]
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,61 @@ class TimingParameters:
 
 
 @dataclass(frozen=True)
+class FloatParameters:
+    """The numbers of float16 layers, of attention, and of layers on the board's CPU.
+
+    :ivar weight_bytes_per_ns: bytes of weights that are read in a nanosecond
+    :ivar norm_ns: time for an element of a normalisation
+    :ivar move_ns: time for an element of a transpose or a reduction
+    :ivar score_ns: time for a score of attention
+    :ivar head_ns: time that each head of attention takes besides
+    :ivar cpu_ns: time for an element on the CPU
+    :ivar cpu_macs_per_ns: multiply-accumulates of a convolution on the CPU in a nanosecond
+    :ivar handover_ns: time that the change to the CPU and back takes
+    """
+
+    weight_bytes_per_ns: float
+    norm_ns: float
+    move_ns: float
+    score_ns: float
+    head_ns: float
+    cpu_ns: float
+    cpu_macs_per_ns: float
+    handover_ns: float
+
+
+_MOVE_PER_NORM = 0.921
+_SCORE_PER_NORM = 1.743
+_HEAD_FLOORS = 0.339
+_HANDOVER_FLOORS = 1.73
+_CPU_ELEMENT_NS = 1.95
+_NORM_PER_FLOOR = 0.083 / 1000
+"""A normalised element in relation to the floor, on RK3588; chips that nobody measured are taken to be alike."""
+
+_CPU_MACS_PER_NS = 0.45
+"""In-order cores, which the chips without figures have."""
+
+
+def float_parameters(
+    numbers: TimingParameters,
+    weight_bytes_per_ns: float,
+    norm_ns: float,
+    cpu_macs_per_ns: float,
+) -> FloatParameters:
+    """All numbers of float16 layers from the few that differ from chip to chip; the ratios between the others are the same on all."""
+    return FloatParameters(
+        weight_bytes_per_ns=weight_bytes_per_ns,
+        norm_ns=norm_ns,
+        move_ns=_MOVE_PER_NORM * norm_ns,
+        score_ns=_SCORE_PER_NORM * norm_ns,
+        head_ns=_HEAD_FLOORS * numbers.floor_ns,
+        cpu_ns=_CPU_ELEMENT_NS,
+        cpu_macs_per_ns=cpu_macs_per_ns,
+        handover_ns=_HANDOVER_FLOORS * numbers.floor_ns,
+    )
+
+
+@dataclass(frozen=True)
 class TimingProfile:
     """Parameters with their provenance.
 
@@ -51,6 +115,7 @@ class TimingProfile:
     :ivar worst_error: largest of them
     :ivar outliers: models that the model form does not explain, with their relative error
     :ivar relative: the calibrated chip that these numbers were taken from, if any
+    :ivar float_numbers: those of float16 layers and of the CPU; None: derived from the others
     """
 
     chip: str
@@ -63,6 +128,15 @@ class TimingProfile:
     worst_error: float | None = None
     outliers: Mapping[str, float] = field(default_factory=dict)
     relative: str = ""
+    float_numbers: FloatParameters | None = None
+
+    @property
+    def floats(self) -> FloatParameters:
+        """The numbers of float16 layers and of the CPU, derived where nobody fitted them."""
+        if self.float_numbers is not None:
+            return self.float_numbers
+        numbers = self.parameters
+        return float_parameters(numbers, numbers.bytes_per_ns, _NORM_PER_FLOOR * numbers.floor_ns, _CPU_MACS_PER_NS)
 
 
 _SDK = "2.3.2"
@@ -70,9 +144,16 @@ _PUBLISHED = "frames per second of one core that the vendor's model zoo publishe
 
 
 def _published(
-    chip: str, parameters: TimingParameters, median_error: float, worst_error: float, outliers: Mapping[str, float]
+    chip: str,
+    parameters: TimingParameters,
+    floats: tuple[float, float, float],
+    median_error: float,
+    worst_error: float,
+    outliers: Mapping[str, float],
 ) -> TimingProfile:
-    return TimingProfile(chip, parameters, True, _PUBLISHED, _SDK, 18, median_error, worst_error, outliers)
+    """A fitted profile; *floats* are bandwidth of weights, time for a normalised element, and MACs of the CPU in a nanosecond."""
+    numbers = float_parameters(parameters, *floats)
+    return TimingProfile(chip, parameters, True, _PUBLISHED, _SDK, 18, median_error, worst_error, outliers, float_numbers=numbers)
 
 
 _PROFILES: Mapping[str, TimingProfile] = {
@@ -81,23 +162,34 @@ _PROFILES: Mapping[str, TimingProfile] = {
         _published(
             "rk3588",
             TimingParameters(892.7, 8.883, 18.68, 23010.0, 0.8896, 0.7767),
+            (8.71, 1.888, 0.972),
             0.030,
             0.51,
             {"MobileNetV2": 0.51, "RetinaFace mobile 320": -0.48},
         ),
-        _published("rk3576", TimingParameters(829.5, 8.895, 12.28, 20000.0, 0.5094, 1.0), 0.016, 0.14, {}),
+        _published("rk3576", TimingParameters(829.5, 8.895, 12.28, 20000.0, 0.5094, 1.0), (5.45, 1.250, 1.067), 0.016, 0.14, {}),
         _published(
             "rk3566",
             TimingParameters(437.9, 2.892, 46.03, 60230.0, 0.3782, 1.978),
+            (3.57, 14.16, 0.420),
             0.017,
             0.24,
             {"MobileNetV2": 0.17, "RetinaFace mobile 320": -0.24},
         ),
-        _published("rk3562", TimingParameters(449.2, 4.54, 40.09, 24950.0, 1.0, 1.711), 0.032, 0.15, {}),
+        _published("rk3562", TimingParameters(449.2, 4.54, 40.09, 24950.0, 1.0, 1.711), (5.58, 2.726, 0.492), 0.032, 0.15, {}),
     )
 }
 
 _SAME_NPU = {"rk3568": "rk3566"}
+
+_NO_ATTENTION = ("rk3566", "rk3568", "rv1103", "rv1106")
+"""Chips for which the vendor's list of operators names no attention, and whose Softmax runs on the CPU."""
+
+
+def fuses_attention(chip: Chip) -> bool:
+    """Whether a chip does attention as one layer of its NPU."""
+    return chip.name not in _NO_ATTENTION
+
 
 # What the calibrated chips have in common, for those that nobody has measured.
 _MAC_EFFICIENCY = 0.87

@@ -19,8 +19,9 @@ from ..chips import Chip
 from ..chips.timing import TimingParameters, timing_profile
 from ..errors import CalibrationError
 from ..types import Floats
+from .array import relative_rate
 from .model import TaskTable, predict_work
-from .work import ProgramWork, relative_rate
+from .tasks import ProgramWork
 
 __all__ = ["FULL_FORM", "Fit", "Measurement", "cross_validate", "fit"]
 
@@ -201,7 +202,7 @@ class _Joined:
         self._cpu = np.array([table.cpu.sum() for table in tables])
         self._macs = np.concatenate([table.macs for table in tables])
         self._atoms = np.concatenate([table.atoms for table in tables])
-        self._bytes = np.concatenate([table.bytes for table in tables])
+        self._bytes = np.concatenate([table.bytes + table.weights for table in tables])
 
     def totals_ns(self, parameters: TimingParameters) -> Floats:
         """Nanoseconds of each program."""

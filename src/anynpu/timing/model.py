@@ -24,11 +24,12 @@ from functools import cached_property
 import numpy as np
 
 from ..chips import Chip
-from ..chips.timing import TimingParameters, TimingProfile, timing_profile
+from ..chips.timing import FloatParameters, TimingParameters, TimingProfile, timing_profile
 from ..errors import DeviceError
 from ..program import Program
 from ..types import Floats
-from .work import LayerWork, ProgramWork, Task, matmul_work, peak_macs, relative_rate, work_of
+from .array import INPUT_LANES, MacArray, peak_macs, relative_rate, up
+from .work import LayerWork, ProgramWork, Task, work_of
 
 __all__ = [
     "Bound",
@@ -202,20 +203,34 @@ class TaskTable:
         self.layer = np.array([index for index, layer in enumerate(work.layers) for _ in layer.tasks], np.intp)
         self.macs = np.array([task.macs for task in tasks], np.float64) / rate
         self.atoms = np.array([task.atoms for task in tasks], np.float64)
+        self.own_weights = work.dtype == "float16"
+        """Weights of float16 layers have a bandwidth of their own."""
+        self.weights = np.array([0.0 if task.slow or task.cpu else task.weights for task in tasks], np.float64)
         self.bytes = np.array([_ddr_bytes(task, sram_bytes) for task in tasks], np.float64)
-        self.slow = np.array([task.slow for task in tasks], np.float64)
-        self.cpu = np.array([task.cpu for task in tasks], np.float64)
+        self.slow = _column(tasks, "slow")
+        self.cpu = _column(tasks, "cpu")
+        self.calls = _column(tasks, "calls")
+        self.cpu_macs = _column(tasks, "cpu_macs")
+        self.normalised = _column(tasks, "normalised")
+        self.moved = _column(tasks, "moved")
+        self.heads = _column(tasks, "heads")
+        self.scores = _column(tasks, "scores")
 
-    def bounds(self, parameters: TimingParameters, *, memory: float = 1.0) -> Floats:
-        """Nanoseconds by bound (compute, look-up, memory, floor) and task; *memory* stretches the memory's time."""
-        return np.stack(
-            [
-                self.macs / parameters.macs_per_ns,
-                self.atoms * parameters.lookup_ns,
-                self.bytes / parameters.bytes_per_ns * memory,
-                np.full(len(self.macs), parameters.floor_ns),
-            ]
-        )
+    def bounds(self, parameters: TimingParameters, floats: FloatParameters, *, memory: float = 1.0) -> Floats:
+        """Nanoseconds by bound (compute, look-up, memory, floor, operator) and task; *memory* stretches the memory's time."""
+        weights = floats.weight_bytes_per_ns if self.own_weights else parameters.bytes_per_ns
+        traffic = self.bytes / parameters.bytes_per_ns + self.weights / weights
+        scores = self.heads * floats.head_ns + self.scores * floats.score_ns
+        compute = self.macs / parameters.macs_per_ns
+        operator = self.normalised * floats.norm_ns + self.moved * floats.move_ns + np.where(scores > 0, scores + compute, 0.0)
+        floor = np.where((self.calls > 0), 0.0, parameters.floor_ns)
+        return np.stack([compute, self.atoms * parameters.lookup_ns, traffic * memory, floor, operator])
+
+    def extra(self, parameters: TimingParameters, floats: FloatParameters) -> Floats:
+        """Nanoseconds that slow operators and the CPU add to each task."""
+        element = np.where(self.calls > 0, floats.cpu_ns, parameters.cpu_ns)
+        cpu = self.cpu * element + self.calls * floats.handover_ns + self.cpu_macs / floats.cpu_macs_per_ns
+        return np.stack([self.slow * parameters.slow_ns, cpu])
 
 
 def predict(
@@ -253,9 +268,10 @@ def predict_work(
     parameters = profile.parameters
     table = TaskTable(work, relative_rate(chip, work.dtype), sram_bytes)
     stretched = 1.0 + CONTENTION * (max(busy or cores, 1) - 1)
-    bounds = table.bounds(parameters, memory=1.0 + CONTENTION * ((busy or 1) - 1))
-    shared = _shared(table.bounds(parameters, memory=stretched), cores, parameters) if cores > 1 else None
-    extra = np.stack([table.slow * parameters.slow_ns, table.cpu * parameters.cpu_ns])
+    floats = profile.floats
+    bounds = table.bounds(parameters, floats, memory=1.0 + CONTENTION * ((busy or 1) - 1))
+    shared = _shared(table.bounds(parameters, floats, memory=stretched), cores, parameters) if cores > 1 else None
+    extra = table.extra(parameters, floats)
     layers: list[LayerPrediction] = []
     first = 0
     for layer in work.layers:
@@ -308,6 +324,21 @@ def predict_matmul(
     return predict_work(work, chip, profile, cores=cores).layers[0]
 
 
+def matmul_work(chip: Chip, m: int, k: int, n: int, dtype: str, weight_type: str | None = None) -> LayerWork:
+    """The work of one matmul call [m, k] x [k, n]; the right factor may be narrower than *dtype*."""
+    bits = {"int4": 4, "int8": 8, "int16": 16, "float16": 16, "float32": 32}
+    accumulator = {"int4": 2, "int8": 4, "int16": 4, "float16": 4}[dtype]
+    array = MacArray(chip, dtype)
+    right = k * n * bits[weight_type or dtype] / 8
+    task = Task(
+        macs=m * array.padded(n) * up(k, INPUT_LANES),
+        read=m * k * bits[dtype] / 8,
+        weights=right + array.repeated(m * k * bits[dtype] / 8, right),
+        written=m * n * accumulator,
+    )
+    return LayerWork("matmul", "MatMul", (task,), m * k * n, does="MatMul")
+
+
 def fps(prediction: Prediction, cores: int | None = None) -> float:
     """Runs in a second on *cores* cores (all of the chip's by default), each with a context of its own."""
     cores = _checked_cores(prediction.chip, prediction.chip.cores if cores is None else cores)
@@ -320,6 +351,10 @@ def _checked_cores(chip: Chip, cores: int) -> int:
     return cores
 
 
+def _column(tasks: list[Task], name: str) -> Floats:
+    return np.array([getattr(task, name) for task in tasks], np.float64)
+
+
 def _ddr_bytes(task: Task, sram_bytes: int) -> float:
     """Bytes that go to memory outside the chip: activations that fit the SRAM together stay inside.
 
@@ -328,13 +363,13 @@ def _ddr_bytes(task: Task, sram_bytes: int) -> float:
     if task.slow or task.cpu:
         return 0.0
     activations = task.read + task.written
-    return task.weights if 0 < activations <= sram_bytes else task.weights + activations
+    return task.again if 0 < activations <= sram_bytes else task.again + activations
 
 
 def _shared(bounds: Floats, cores: int, parameters: TimingParameters) -> Floats:
     """Nanoseconds by task where the cores share it; they wait for each other once, which takes a floor."""
-    shared = np.maximum(bounds[:3] / cores, bounds[3])
-    return np.asarray(shared.max(axis=0, initial=0.0) + parameters.floor_ns, np.float64)
+    divided = np.delete(bounds, 3, axis=0) / cores
+    return np.asarray(np.maximum(divided.max(axis=0, initial=0.0), bounds[3]) + parameters.floor_ns, np.float64)
 
 
 def _ruling(bounds: Floats, extra: Floats) -> Bound:
@@ -343,7 +378,7 @@ def _ruling(bounds: Floats, extra: Floats) -> Bound:
         return Bound.NONE
     spent = np.zeros(len(_BOUNDS))
     np.add.at(spent, bounds.argmax(axis=0), bounds.max(axis=0))
-    spent[4:] = extra.sum(axis=1)
+    spent[4:] += extra.sum(axis=1)
     if spent[5]:
         return Bound.CPU
     return _BOUNDS[int(spent.argmax())]
@@ -361,7 +396,7 @@ def _layer(
 ) -> LayerPrediction:
     peak = peak_macs(chip, dtype)
     gigahertz = chip.clock_hz / 1e9
-    read = sum(task.read + task.weights for task in layer.tasks)
+    read = sum(task.read + task.weights + task.again for task in layer.tasks)
     written = sum(task.written for task in layer.tasks)
     available = time_us * 1000.0 * gigahertz * peak * sharing
     working = layer.tasks and bound is not Bound.CPU
