@@ -116,6 +116,7 @@ class TimingProfile:
     :ivar outliers: models that the model form does not explain, with their relative error
     :ivar relative: the calibrated chip that these numbers were taken from, if any
     :ivar float_numbers: those of float16 layers and of the CPU; None: derived from the others
+    :ivar float_error: median of the relative errors of float16 models that were left out; None where none were fitted
     """
 
     chip: str
@@ -129,6 +130,7 @@ class TimingProfile:
     outliers: Mapping[str, float] = field(default_factory=dict)
     relative: str = ""
     float_numbers: FloatParameters | None = None
+    float_error: float | None = None
 
     @property
     def floats(self) -> FloatParameters:
@@ -140,20 +142,23 @@ class TimingProfile:
 
 
 _SDK = "2.3.2"
-_PUBLISHED = "frames per second of one core that the vendor's model zoo publishes, int8"
+_PUBLISHED = "frames per second of one core that the vendor's model zoo publishes"
 
 
 def _published(
     chip: str,
     parameters: TimingParameters,
     floats: tuple[float, float, float],
+    float_error: float,
     median_error: float,
     worst_error: float,
     outliers: Mapping[str, float],
 ) -> TimingProfile:
     """A fitted profile; *floats* are bandwidth of weights, time for a normalised element, and MACs of the CPU in a nanosecond."""
     numbers = float_parameters(parameters, *floats)
-    return TimingProfile(chip, parameters, True, _PUBLISHED, _SDK, 18, median_error, worst_error, outliers, float_numbers=numbers)
+    return TimingProfile(
+        chip, parameters, True, _PUBLISHED, _SDK, 18, median_error, worst_error, outliers, "", numbers, float_error
+    )
 
 
 _PROFILES: Mapping[str, TimingProfile] = {
@@ -163,20 +168,26 @@ _PROFILES: Mapping[str, TimingProfile] = {
             "rk3588",
             TimingParameters(892.7, 8.883, 18.68, 23010.0, 0.8896, 0.7767),
             (8.71, 1.888, 0.972),
+            0.085,
             0.030,
             0.51,
             {"MobileNetV2": 0.51, "RetinaFace mobile 320": -0.48},
         ),
-        _published("rk3576", TimingParameters(829.5, 8.895, 12.28, 20000.0, 0.5094, 1.0), (5.45, 1.250, 1.067), 0.016, 0.14, {}),
+        _published(
+            "rk3576", TimingParameters(829.5, 8.895, 12.28, 20000.0, 0.5094, 1.0), (5.45, 1.250, 1.067), 0.118, 0.016, 0.14, {}
+        ),
         _published(
             "rk3566",
             TimingParameters(437.9, 2.892, 46.03, 60230.0, 0.3782, 1.978),
             (3.57, 14.16, 0.420),
+            0.082,
             0.017,
             0.24,
             {"MobileNetV2": 0.17, "RetinaFace mobile 320": -0.24},
         ),
-        _published("rk3562", TimingParameters(449.2, 4.54, 40.09, 24950.0, 1.0, 1.711), (5.58, 2.726, 0.492), 0.032, 0.15, {}),
+        _published(
+            "rk3562", TimingParameters(449.2, 4.54, 40.09, 24950.0, 1.0, 1.711), (5.58, 2.726, 0.492), 0.222, 0.032, 0.15, {}
+        ),
     )
 }
 

@@ -2,17 +2,13 @@
 
 The time of a task is the largest of four bounds, plus what slow operators and the CPU add::
 
-    task  = max(MACs / rate, look-ups * lookup, bytes / bandwidth, floor) + slow elements * slow + CPU elements * cpu
+    task  = max(MACs / rate, look-ups * lookup, bytes / bandwidth, operator, floor) + slow elements * slow + CPU
+    CPU   = hand-over + elements * cpu + MACs / CPU rate
     layer = the sum of its tasks                    (:mod:`anynpu.timing.work` counts them)
     model = scale * sum of the layers + offset      (scale 1 and offset 0 unless a board was calibrated)
 
-The six parameters of a chip are in :mod:`anynpu.chips.timing`. Everything here is a pure function of immutable data: a
-:class:`Prediction` can be made once a loaded program and shared by all threads.
-
->>> from anynpu import chips
->>> product = predict_matmul(chips.get("rk3588"), 1, 2048, 2048)
->>> product.bound.value, 400 < product.time_us < 600
-('memory', True)
+The parameters of a chip are in :mod:`anynpu.chips.timing`. Everything here is a pure function of immutable data: a
+:class:`Prediction` can be made once per loaded program and shared by all threads.
 """
 
 from __future__ import annotations
@@ -28,7 +24,8 @@ from ..chips.timing import FloatParameters, TimingParameters, TimingProfile, tim
 from ..errors import DeviceError
 from ..program import Program
 from ..types import Floats
-from .array import INPUT_LANES, MacArray, peak_macs, relative_rate, up
+from .array import peak_macs, relative_rate
+from .confidence import Confidence, assess
 from .work import LayerWork, ProgramWork, Task, work_of
 
 __all__ = [
@@ -39,7 +36,6 @@ __all__ = [
     "TaskTable",
     "fps",
     "predict",
-    "predict_matmul",
     "predict_work",
 ]
 
@@ -61,25 +57,6 @@ class Bound(str, enum.Enum):
 
 
 _BOUNDS = (Bound.COMPUTE, Bound.LOOKUP, Bound.MEMORY, Bound.FLOOR, Bound.OPERATOR, Bound.CPU)
-
-
-@dataclass(frozen=True)
-class Confidence:
-    """How far a prediction can be trusted.
-
-    :ivar level: ``calibrated``, ``extrapolated`` or ``uncalibrated``
-    :ivar reason: why it is not calibrated
-    :ivar error: median relative error in cross-validation, where the parameters were fitted
-    """
-
-    level: str
-    reason: str = ""
-    error: float | None = None
-
-    def __str__(self) -> str:
-        if self.level == "calibrated" and self.error is not None:
-            return f"calibrated (median error {100 * self.error:.0f} %)"
-        return f"{self.level}: {self.reason}" if self.reason else self.level
 
 
 @dataclass(frozen=True)
@@ -140,6 +117,16 @@ class Prediction:
         """The part of the latency that CPU layers take."""
         spent = sum(layer.time_us for layer in self.layers if layer.bound is Bound.CPU)
         return spent / self.latency_us if spent else 0.0
+
+    @property
+    def floor_share(self) -> float:
+        """The part of the latency that is spent in layers which take no longer than any layer has to."""
+        return self.by_bound().get(Bound.FLOOR, 0.0) / self.latency_us if self.latency_us else 0.0
+
+    @property
+    def range_us(self) -> tuple[float, float]:
+        """The range of the latency that holds four of five like networks."""
+        return self.confidence.range(self.latency_us)
 
     @property
     def npu_cycles(self) -> int:
@@ -298,45 +285,7 @@ def predict_work(
         work,
         sram_bytes,
     )
-    return _with_confidence(made)
-
-
-def predict_matmul(
-    chip: Chip,
-    m: int,
-    k: int,
-    n: int,
-    *,
-    dtype: str = "int8",
-    weight_type: str | None = None,
-    cores: int = 1,
-    profile: TimingProfile | None = None,
-) -> LayerPrediction:
-    """How long one matmul call [m, k] x [k, n] takes.
-
-    :param dtype: of the left factor: ``int4``, ``int8`` or ``float16``
-    :param weight_type: of the right factor, where it is narrower
-    """
-    if dtype not in ("int4", "int8", "int16", "float16"):
-        raise DeviceError(f"there is no matmul of {dtype}", hint="there is int4, int8, int16 and float16")
-    layer = matmul_work(chip, m, k, n, dtype, weight_type)
-    work = ProgramWork(chip.name, dtype, (replace(layer, splits=True),))
-    return predict_work(work, chip, profile, cores=cores).layers[0]
-
-
-def matmul_work(chip: Chip, m: int, k: int, n: int, dtype: str, weight_type: str | None = None) -> LayerWork:
-    """The work of one matmul call [m, k] x [k, n]; the right factor may be narrower than *dtype*."""
-    bits = {"int4": 4, "int8": 8, "int16": 16, "float16": 16, "float32": 32}
-    accumulator = {"int4": 2, "int8": 4, "int16": 4, "float16": 4}[dtype]
-    array = MacArray(chip, dtype)
-    right = k * n * bits[weight_type or dtype] / 8
-    task = Task(
-        macs=m * array.padded(n) * up(k, INPUT_LANES),
-        read=m * k * bits[dtype] / 8,
-        weights=right + array.repeated(m * k * bits[dtype] / 8, right),
-        written=m * n * accumulator,
-    )
-    return LayerWork("matmul", "MatMul", (task,), m * k * n, does="MatMul")
+    return replace(made, confidence=assess(made))
 
 
 def fps(prediction: Prediction, cores: int | None = None) -> float:
@@ -413,43 +362,3 @@ def _layer(
         mac_share=min(layer.macs / available, 1.0) if available else 0.0,
         core_shares=tuple(1.0 / sharing if working and core < sharing else 0.0 for core in range(cores)),
     )
-
-
-_LARGE_CPU_SHARE = 0.1
-_LARGE_FLOOR_SHARE = 0.6
-_LARGE_PRODUCT_SHARE = 0.2
-
-
-def _with_confidence(prediction: Prediction) -> Prediction:
-    profile = prediction.profile
-    reason = _doubt(prediction)
-    if not profile.calibrated:
-        level = "extrapolated" if profile.relative else "uncalibrated"
-        confidence = Confidence(level, profile.source if profile.relative else "", None)
-    elif reason:
-        confidence = Confidence("extrapolated", reason, profile.median_error)
-    else:
-        confidence = Confidence("calibrated", "", profile.median_error)
-    return replace(prediction, confidence=confidence)
-
-
-def _doubt(prediction: Prediction) -> str:
-    """Why a fitted profile does not say enough about this program; empty if it does."""
-    if prediction.dtype != "int8":
-        return f"the figures are those of int8 models, not {prediction.dtype}"
-    if prediction.sram_bytes:
-        return "no figures with SRAM are published"
-    if prediction.cores > 1:
-        return "no figures of one job on several cores are published"
-    latency = prediction.latency_us
-    if not any(layer.time_us for layer in prediction.layers):
-        return "no layer takes any time"
-    if prediction.cpu_share > _LARGE_CPU_SHARE:
-        kinds = dict.fromkeys(layer.kind for layer in prediction.layers if layer.bound is Bound.CPU)
-        return f"{', '.join(list(kinds)[:2])} on the CPU"
-    if prediction.by_bound().get(Bound.FLOOR, 0.0) > _LARGE_FLOOR_SHARE * latency:
-        return "most layers are so small that their overhead counts"
-    products = sum(layer.time_us for layer in prediction.layers if layer.does in ("MatMul", "Gemm", "LSTM", "GRU"))
-    if products > _LARGE_PRODUCT_SHARE * latency:
-        return "matrix products and recurrent layers were not measured"
-    return ""

@@ -14,8 +14,12 @@ from ... import chips
 from ...chips import Chip
 from ...chips.timing import TimingProfile
 from ...errors import AnynpuError, CompileError
-from ...timing import Bound, Confidence, Prediction, fps, predict
+from ...program import Program
+from ...timing import Bound, Prediction, fps, predict
+from ...timing.advice import cpu_costs
 from ...timing.board import read_board
+from ...timing.llm import LlmPrediction, decoder_bytes, predict_llm
+from ...timing.matmul import parse_types
 from ..helpers.console import numbers, plain_table, print_json, results, size_text
 from ..helpers.models import TimedModel
 from ..helpers.options import (
@@ -29,6 +33,17 @@ from ..helpers.options import (
     parse_shapes,
 )
 from ..helpers.plots import prediction_chart
+from ..helpers.timed import (
+    llm_json,
+    llm_table,
+    matmul_json,
+    matmul_table,
+    parse_extents,
+    products,
+    range_text,
+    rate_text,
+    time_text,
+)
 
 __all__ = ["command"]
 
@@ -37,15 +52,36 @@ _USABLE_MEMORY = 0.9
 
 
 class TimedPrecision(str, enum.Enum):
-    """What a model computes in."""
+    """What a model computes in; of a language model also what its weights are."""
 
     INT8 = "int8"
     FP16 = "fp16"
     INT16 = "int16"
+    W8A8 = "w8a8"
+    W4A16 = "w4a16"
+    W4A16_G128 = "w4a16_g128"
 
     @property
     def compiler_name(self) -> str:
-        return {"int8": "w8a8", "fp16": "fp16", "int16": "w16a16"}[self.value]
+        names = {"int8": "w8a8", "fp16": "fp16", "int16": "w16a16", "w8a8": "w8a8"}
+        if self.value not in names:
+            raise typer.BadParameter(f"{self.value} is for language models (--llm)", param_hint="'--dtype'")
+        return names[self.value]
+
+    @property
+    def llm_name(self) -> str:
+        names = {"int8": "w8a8", "int16": ""}
+        name = names.get(self.value, self.value)
+        if not name:
+            raise typer.BadParameter(f"there are no language models in {self.value}", param_hint="'--dtype'")
+        return name
+
+
+class MatrixLayout(str, enum.Enum):
+    """How A and C of a product lie in memory."""
+
+    NATIVE = "native"
+    NORMAL = "normal"
 
 
 @dataclass(frozen=True)
@@ -56,6 +92,8 @@ class _Row:
     prediction: Prediction | None = None
     reason: str = ""
     memory_bytes: int | None = None
+    advice: tuple[str, ...] = ()
+    decoder: LlmPrediction | None = None
 
 
 def _optional_target(value: str | None) -> str | None:
@@ -64,9 +102,9 @@ def _optional_target(value: str | None) -> str | None:
 
 def command(
     model: Annotated[
-        Path,
+        Path | None,
         typer.Argument(metavar="MODEL", help="An ONNX model, or a compiled one.", exists=True, dir_okay=False, readable=True),
-    ],
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(
@@ -78,6 +116,18 @@ def command(
         ),
     ] = None,
     dtype: Annotated[TimedPrecision | None, typer.Option("--dtype", help="int8 by default.")] = None,
+    matmul: Annotated[
+        str | None, typer.Option("--matmul", metavar="MxKxN", help="A matrix product instead of a model, such as 1x4096x4096.")
+    ] = None,
+    types: Annotated[str, typer.Option("--types", metavar="A*B->C", help="Its types.")] = "int8*int8->int32",
+    layout: Annotated[MatrixLayout, typer.Option("--layout", help="How its A and C lie.")] = MatrixLayout.NATIVE,
+    llm: Annotated[
+        str | None, typer.Option("--llm", metavar="SIZE", help="A language model of this size instead: 1.5B, 500M, 3B-A570M.")
+    ] = None,
+    weights: Annotated[
+        float | None, typer.Option("--weights", min=1.0, metavar="MB", help="What the language model's weights take, if known.")
+    ] = None,
+    prompt: Annotated[int, typer.Option("--prompt", min=1, metavar="TOKENS", help="Tokens before the first one.")] = 128,
     board: BoardOption = None,
     shape: ShapeOption = None,
     batch: BatchOption = None,
@@ -87,15 +137,26 @@ def command(
 ) -> None:
     """Predict how long a model takes on a chip.
 
-    Latency on one core, frames per second on one and on all cores, memory, and how far to trust it. The weights of an ONNX model may be
-    stripped: shapes and types are enough.
+    Latency on one core with the range that holds four of five like networks, frames per second on one and on all cores, memory, and how
+    far to trust it. The weights of an ONNX model may be stripped: shapes and types are enough. Instead of a model: a call of the matmul
+    API (--matmul), or a language model by its size (--llm).
 
     \b
     Example:
       anynpu predict yolo.onnx --target all
       anynpu predict yolo.rknn --layers
       anynpu predict yolo.onnx --board desk.json --json
+      anynpu predict --matmul 1x4096x4096 --types "int8*int8->int32" --target rk3588
+      anynpu predict --llm 1.5B --dtype w8a8 --target all
     """
+    _one_subject(model, matmul, llm)
+    if matmul is not None:
+        _print_product(matmul, types, layout, target, as_json=as_json)
+        return
+    if llm is not None:
+        _print_llm(llm, dtype, target, weights, prompt, as_json=as_json)
+        return
+    assert model is not None
     shapes = parse_shapes(shape)
     if isinstance(shapes, list):
         raise typer.BadParameter("a prediction has one shape for each input; run it again for another", param_hint="'--shape'")
@@ -109,7 +170,7 @@ def command(
         raise typer.BadParameter("the list of layers needs one chip, not all of them", param_hint="'--layers'")
     if all(row.prediction is None for row in rows):
         raise CompileError(f"{model.name} cannot run: {rows[0].chip.name}: {rows[0].reason}", hint="choose another chip or type")
-    words = {entry.compiler_name: entry.value for entry in TimedPrecision}.get(wanted, wanted)
+    words = {"w8a8": "int8", "w16a16": "int16"}.get(wanted, wanted)
     if plot is not None:
         made = [row.prediction for row in rows if row.prediction is not None]
         plot.write_text(prediction_chart(f"{model.name}, {words}: one run on one core", made), encoding="utf-8")
@@ -118,9 +179,66 @@ def command(
         return
     console = results()
     console.print(_chip_table(rows))
+    _print_notes(rows)
     if layers and rows[0].prediction is not None:
         console.print()
         console.print(_layer_table(rows[0].prediction))
+
+
+def _one_subject(model: Path | None, matmul: str | None, llm: str | None) -> None:
+    given = [name for name, value in (("MODEL", model), ("--matmul", matmul), ("--llm", llm)) if value is not None]
+    if not given:
+        raise typer.BadParameter("give a model, --matmul MxKxN or --llm SIZE", param_hint="'MODEL'")
+    if len(given) > 1:
+        raise typer.BadParameter(
+            f"{' and '.join(given)} are too much for one prediction; give one of them", param_hint=f"'{given[1]}'"
+        )
+
+
+def _named_chips(target: str | None) -> list[Chip]:
+    return list(chips.all_chips()) if target in (None, ALL_CHIPS) else [chips.get(str(target))]
+
+
+def _print_product(text: str, types: str, layout: MatrixLayout, target: str | None, *, as_json: bool) -> None:
+    extents, kinds = parse_extents(text), parse_types(types)
+    asked = _named_chips(target)
+    rows = products(asked, extents, kinds, layout.value)
+    if not rows:
+        raise CompileError(f"{asked[0].name} has no matmul calls", hint="choose another chip, or --target all")
+    if as_json:
+        print_json({"matmul": list(extents), "types": str(kinds), "layout": layout.value, "predictions": matmul_json(rows)})
+        return
+    results().print(matmul_table(rows, extents))
+
+
+def _print_llm(
+    size: str, dtype: TimedPrecision | None, target: str | None, weights: float | None, prompt: int, *, as_json: bool
+) -> None:
+    kind = dtype.llm_name if dtype is not None else "w8a8"
+    asked = _named_chips(target)
+    rows = [predict_llm(chip, size, kind, memory_mb=weights, prompt=prompt) for chip in asked]
+    if len(asked) > 1:  # a chip with its memory in the package does not hold every model
+        rows = [row for row in rows if row.chip.dram_bytes is None or row.memory_mb * 1e6 < row.chip.dram_bytes * _USABLE_MEMORY]
+    if as_json:
+        print_json({"llm": size, "dtype": kind, "predictions": [llm_json(row) for row in rows]})
+        return
+    results().print(llm_table(rows))
+
+
+def _print_notes(rows: list[_Row]) -> None:
+    """Costly layers on the CPU, and what a decoder gives as a language model; for the first chip that has something to say."""
+    console = results()
+    for row in rows:
+        if row.advice:
+            console.print()
+            for line in row.advice:
+                console.print(f"{row.chip.name}: {line}", markup=False, highlight=False)
+            break
+    decoders = [row.decoder for row in rows if row.decoder is not None]
+    if decoders:
+        console.print()
+        console.print("a decoder with a cache; as a language model on all cores:")
+        console.print(llm_table(decoders))
 
 
 def _asked_chips(subject: TimedModel, target: str | None, profile: TimingProfile | None) -> list[Chip]:
@@ -130,7 +248,7 @@ def _asked_chips(subject: TimedModel, target: str | None, profile: TimingProfile
         return [chips.get(profile.chip)]
     if target is None and subject.compiled is not None:
         return [chips.get(subject.compiled.chip)]
-    return list(chips.all_chips()) if target in (None, ALL_CHIPS) else [chips.get(str(target))]
+    return _named_chips(target)
 
 
 def _row(subject: TimedModel, chip: Chip, dtype: str, profile: TimingProfile | None) -> _Row:
@@ -141,13 +259,23 @@ def _row(subject: TimedModel, chip: Chip, dtype: str, profile: TimingProfile | N
     prediction = predict(program, chip, profile=profile)
     compiled = subject.compiled
     if compiled is not None and compiled.chip != chip.name and prediction.confidence.level == "calibrated":
-        doubt = Confidence("extrapolated", f"it was compiled for {compiled.chip}", prediction.confidence.error)
+        doubt = replace(prediction.confidence, level="extrapolated", reason=f"it was compiled for {compiled.chip}")
         prediction = replace(prediction, confidence=doubt)
     usable = None if chip.dram_bytes is None else int(chip.dram_bytes * _USABLE_MEMORY)
     if usable is not None and prediction.memory_bytes > usable:
         needed, available = size_text(prediction.memory_bytes), size_text(usable)
         return _Row(chip, reason=f"does not fit: {needed} needed, {available} available", memory_bytes=prediction.memory_bytes)
-    return _Row(chip, prediction, memory_bytes=prediction.memory_bytes)
+    advice = tuple(cpu_costs(program, prediction))
+    return _Row(chip, prediction, "", prediction.memory_bytes, advice, _as_llm(program, chip, dtype))
+
+
+def _as_llm(program: Program, chip: Chip, dtype: str) -> LlmPrediction | None:
+    """What a decoder gives as a language model, from its own weights."""
+    megabytes = decoder_bytes(program, chip)
+    if megabytes is None or megabytes < 1.0:
+        return None
+    kind = "w8a8" if dtype == "w8a8" else "fp16"
+    return predict_llm(chip, megabytes / (1000.0 if kind == "w8a8" else 2000.0), kind, memory_mb=megabytes)
 
 
 def _row_json(row: _Row) -> dict[str, Any]:
@@ -164,24 +292,28 @@ def _row_json(row: _Row) -> dict[str, Any]:
         "memory_bytes": prediction.memory_bytes,
         "cpu_share": round(prediction.cpu_share, 4),
         "confidence": prediction.confidence.level,
+        "latency_ms_range": [round(value / 1000.0, 4) for value in prediction.range_us],
+        **({"advice": list(row.advice)} if row.advice else {}),
+        **({"decoder": llm_json(row.decoder)} if row.decoder is not None else {}),
     }
 
 
 def _chip_table(rows: list[_Row]) -> Table:
-    values = ("one core", "fps", "all cores", "memory", "CPU layers")
+    values = ("one core", "80 % range", "fps", "all cores", "memory", "CPU layers")
     table = plain_table("chip", *values, "confidence", right=values)
     for row in rows:
         prediction = row.prediction
         if prediction is None:
             memory = "" if row.memory_bytes is None else size_text(row.memory_bytes)
-            table.add_row(row.chip.name, "-", "", "", memory, "", row.reason)
+            table.add_row(row.chip.name, "-", "", "", "", memory, "", row.reason)
             continue
         about = "~" if prediction.confidence.level == "uncalibrated" else ""
         table.add_row(
             row.chip.name,
-            f"{about}{_time(prediction.latency_us)}",
-            f"{about}{_rate(fps(prediction, 1))}",
-            f"{about}{_rate(fps(prediction))} fps",
+            f"{about}{time_text(prediction.latency_us)}",
+            range_text(*prediction.range_us),
+            f"{about}{rate_text(fps(prediction, 1))}",
+            f"{about}{rate_text(fps(prediction))} fps",
             size_text(prediction.memory_bytes),
             f"{100 * prediction.cpu_share:.0f} %",
             str(prediction.confidence),
@@ -200,7 +332,7 @@ def _layer_table(prediction: Prediction) -> Table:
             str(index),
             layer.name,
             layer.kind,
-            _time(layer.time_us),
+            time_text(layer.time_us),
             layer.bound.value,
             numbers(layer.npu_cycles),
             numbers(layer.ddr_cycles),
@@ -209,18 +341,3 @@ def _layer_table(prediction: Prediction) -> Table:
             size_text(layer.written_bytes),
         )
     return table
-
-
-def _time(microseconds: float) -> str:
-    """A time for reading.
-
-    >>> _time(13_612.0), _time(23.4)
-    ('13.6 ms', '23 us')
-    """
-    if microseconds < 1000.0:
-        return f"{microseconds:.0f} us"
-    return f"{microseconds / 1000:.2f} ms" if microseconds < 10_000 else f"{microseconds / 1000:.1f} ms"
-
-
-def _rate(value: float) -> str:
-    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"

@@ -60,6 +60,10 @@ class Handles:
                 return entry
         raise _unknown(handle, entry)
 
+    def holds(self, handle: int, kind: type[object]) -> bool:
+        """Whether the object behind *handle* is of this kind."""
+        return isinstance(self._objects.get(handle & _LOW_BITS), kind)
+
     def known(self, handle: int) -> bool:
         """Whether there is an object behind *handle*."""
         return handle & _LOW_BITS in self._objects

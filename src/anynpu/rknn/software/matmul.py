@@ -10,12 +10,15 @@ quantisation of B is one by groups, which no program of 1.6.0 can ask for.
 Who owns what: a context owns the description of its product and the working memory of the kernels; the memory of A, B and C belongs to
 whoever made it. The scheduler of the device lets one run of a context go at a time, on the virtual cores that models use as well. Settings
 are replaced as a whole under the context's lock, and a run takes those that it finds when it starts.
+
+On a device in real time a product takes as long as the chip is predicted to; ``RKNN_QUERY_PERF_RUN`` gives that time after a run.
 """
 
 from __future__ import annotations
 
 import abc
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,7 +32,8 @@ from ...npu import Device
 from ...npu.cores import host_threads
 from ...npu.matmul import StoredMatrix
 from ...tensor import DType
-from ..constants import RKNN_MAX_DYNAMIC_SHAPE_NUM, Code, rknn_matmul_quant_type
+from ...timing import predict_matmul
+from ..constants import RKNN_MAX_DYNAMIC_SHAPE_NUM, Code, rknn_matmul_layout, rknn_matmul_quant_type, rknn_query_cmd
 from .handles import Handles
 from .matmul_layouts import MatmulLayout, MatrixAttributes, convert_b
 from .matmul_quantization import Parameters, Quantization
@@ -65,6 +69,34 @@ class MatmulState:
         self._matrix: tuple[tuple[int, int, int], StoredMatrix] | None = None  # of the run that has the context to itself
         self._sums: npt.NDArray[Any] | None = None  # the same
         self._given: Any = None
+        self._times: dict[tuple[int, int, int, int], float] = {}
+        self._spent_us: float | None = None  # of the last run
+
+    @property
+    def spent_us(self) -> float:
+        """What the chip is predicted to have taken for the last run."""
+        if self._spent_us is None:
+            raise Refusal(Code.RKNN_ERR_FAIL, "the product has not run yet", "call rknn_matmul_run before")
+        return self._spent_us
+
+    def predicted_us(self, layout: MatmulLayout, cores: int) -> float:
+        """What the chip is predicted to take for a product on so many cores."""
+        key = (layout.m, layout.k, layout.n, cores)
+        if key not in self._times:
+            a, b, c = (dtype.value for dtype in layout.types)
+            normal = layout.ac_layout == rknn_matmul_layout.RKNN_MM_LAYOUT_NORM
+            self._times[key] = predict_matmul(
+                self.device.chip,
+                layout.m,
+                layout.k,
+                layout.n,
+                dtype=a,
+                weight_type=b,
+                result_type=c,
+                layout="normal" if normal else "native",
+                cores=cores,
+            ).time_us
+        return self._times[key]
 
     def bind(self, name: str, size: int, memory: TensorMemory) -> None:
         """Use *memory* for one matrix.
@@ -139,12 +171,19 @@ class MatmulState:
             if layout is None:
                 raise _invalid("no shape is chosen", "call rknn_matmul_set_dynamic_shape before")
             a, b, c = (_memory_of(matrix, bound) for matrix in layout.matrices)
+            spent = self.predicted_us(layout, max(len(lease.cores), 1))
+            real = self.device.clock
+            started = time.monotonic()
+            ends = real.begin(lease.cores, spent) if real is not None else 0.0
             matrix = self._matrix_of(layout, host_threads(len(lease.cores)))
             target = layout.direct_c(c)
             if target is None:
                 target = self._working_c(layout)
             values = quantization.product(layout.read_a(a), b[: layout.b.size], matrix, target)
             layout.write_c(values, c)
+            if real is not None:
+                real.finish(lease.cores, spent, started, ends, lease.control)
+            self._spent_us = spent
 
     def close(self) -> None:
         """End the context when its run has ended; runs that wait are refused."""
@@ -247,6 +286,15 @@ class MatmulCalls(abc.ABC):
         """Multiply; returns when C is written."""
         self.handles.get(ctx, MatmulState).run()
         return 0
+
+    def answers_product(self, ctx: int, cmd: int, info: Any, size: int) -> bool:
+        """Write the time of a product's last run, which is the one query that a product answers; False for anything else."""
+        if cmd != rknn_query_cmd.RKNN_QUERY_PERF_RUN or not self.handles.holds(ctx, MatmulState):
+            return False
+        if info == ffi.NULL or size < ffi.sizeof("rknn_perf_run"):
+            raise _invalid(f"the answer takes {ffi.sizeof('rknn_perf_run')} bytes", "pass a rknn_perf_run and its size")
+        ffi.cast("rknn_perf_run *", info).run_duration = round(self.handles.get(ctx, MatmulState).spent_us)
+        return True
 
     def rknn_matmul_destroy(self, ctx: int) -> int:
         """End a context; the memory that it used stays."""
