@@ -20,7 +20,7 @@ from ..chips.timing import TimingParameters, timing_profile
 from ..errors import CalibrationError
 from ..types import Floats
 from .array import relative_rate
-from .model import TaskTable, predict_work
+from .model import SCATTER_FLOORS, TaskTable, predict_work
 from .tasks import ProgramWork
 
 __all__ = ["FULL_FORM", "Fit", "Measurement", "cross_validate", "fit"]
@@ -203,11 +203,13 @@ class _Joined:
         self._macs = np.concatenate([table.macs for table in tables])
         self._atoms = np.concatenate([table.atoms for table in tables])
         self._bytes = np.concatenate([table.bytes + table.weights for table in tables])
+        self._scattered = np.concatenate([table.scattered for table in tables])
 
     def totals_ns(self, parameters: TimingParameters) -> Floats:
         """Nanoseconds of each program."""
         times = np.maximum(self._macs / parameters.macs_per_ns, self._atoms * parameters.lookup_ns)
         np.maximum(times, self._bytes / parameters.bytes_per_ns, out=times)
+        np.maximum(times, self._scattered * (SCATTER_FLOORS * parameters.floor_ns), out=times)
         np.maximum(times, parameters.floor_ns, out=times)
         sums = np.add.reduceat(times, self._starts)
         return np.asarray(sums + self._slow * parameters.slow_ns + self._cpu * parameters.cpu_ns, np.float64)

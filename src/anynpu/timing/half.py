@@ -19,7 +19,7 @@ from ..tensor import TensorSpec
 from .array import INPUT_LANES, up
 from .blocks import Block, BlockKind, find_blocks
 from .tasks import LayerWork, Task
-from .view import FREE, LINEAR_ACTIVATIONS, View
+from .view import FREE, LINEAR_ACTIVATIONS, View, splits_blocks
 
 __all__ = ["HalfView"]
 
@@ -138,9 +138,11 @@ class HalfView(View):
         return spec.elements * self._width / 32
 
     def _tasks(self, layer: Layer) -> tuple[Task, ...]:
+        inputs, outputs = self._specs(layer)
+        if layer.does == "Reshape" and splits_blocks(inputs[0].shape, outputs[0].shape, 16 // self._width):
+            return (Task(scattered=outputs[0].elements),)
         if isinstance(layer.op, Convert) or layer.does in FREE:
             return ()
-        inputs, outputs = self._specs(layer)
         elements = max(sum(spec.elements for spec in inputs), sum(spec.elements for spec in outputs))
         if layer.placement is Placement.CPU and not self._long_kernel(layer):
             return (self._on_cpu(layer, elements),)

@@ -27,6 +27,7 @@ class Task:
     :ivar cpu_macs: multiply-accumulates of a convolution on the CPU
     :ivar normalised: elements of a normalisation
     :ivar moved: elements that a transpose or a reduction touches
+    :ivar scattered: elements whose channels a Reshape tears out of their blocks
     :ivar heads: products of queries and keys of an attention layer
     :ivar scores: elements of its score matrices; more where a matrix does not fit into the buffer
     """
@@ -43,6 +44,7 @@ class Task:
     cpu_macs: float = 0.0
     normalised: float = 0.0
     moved: float = 0.0
+    scattered: float = 0.0
     heads: float = 0.0
     scores: float = 0.0
 

@@ -16,7 +16,7 @@ from ..tensor import Affine, DType, Layout, TensorSpec
 from .array import INPUT_LANES, MacArray, up
 from .tasks import LayerWork, Task
 
-__all__ = ["FREE", "LINEAR_ACTIVATIONS", "View", "computed_in"]
+__all__ = ["FREE", "LINEAR_ACTIVATIONS", "View", "computed_in", "splits_blocks"]
 
 _FIRST_LAYER_CHANNELS = 8
 _FEW_CHANNELS = 4
@@ -61,6 +61,7 @@ class View:
         self._width = 1 if self.dtype == "int8" else 2
         self._array = MacArray(chip, self.dtype)
         self._relaid = _relaid(program)
+        self._scattered = _scattered(program, _BLOCK_BYTES // self._width)
 
     @cached_property
     def _half(self) -> View:
@@ -81,6 +82,8 @@ class View:
                     spec = self._program.tensors[name]
                     moved = self._bytes(spec)
                     tasks = (*tasks, Task(read=moved, written=moved, slow=spec.elements))
+                if name in self._scattered:
+                    tasks = (*tasks, Task(scattered=self._program.tensors[name].elements))
         return LayerWork(layer.name, layer.kind, tasks, layer.macs, self._splits(layer), layer.does)
 
     def _tasks(self, layer: Layer) -> tuple[Task, ...]:
@@ -260,6 +263,24 @@ def _relaid(program: Program) -> set[str]:
         if image and spec.layout is not Layout.NHWC:
             names.add(owner)
     return names
+
+
+def splits_blocks(before: tuple[int, ...], after: tuple[int, ...], block: int) -> bool:
+    """Whether a Reshape splits the channels of an image into parts that are no whole blocks: every element has to move.
+
+    >>> splits_blocks((1, 51, 8400), (1, 17, 3, 8400), 16), splits_blocks((1, 256, 400), (1, 2, 128, 400), 16)
+    (True, False)
+    """
+    if len(before) < 3 or len(after) < 4 or before[0] != after[0] or before[1] != after[1] * after[2] or 1 in after[1:3]:
+        return False
+    return after[2] % block != 0 and math.prod(before[2:]) == math.prod(after[3:]) > 1
+
+
+def _scattered(program: Program, block: int) -> set[str]:
+    """Tensors that are also read with their channels split inside a block: the key points of pose networks."""
+    pairs = [(view, owner) for view, owner in program.views.items() if owner not in program.inputs]
+    shapes = program.tensors
+    return {owner for view, owner in pairs if splits_blocks(shapes[owner].shape, shapes[view].shape, block)}
 
 
 def _extents(spec: TensorSpec) -> tuple[int, int]:
