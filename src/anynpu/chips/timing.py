@@ -209,6 +209,17 @@ _LOOKUP_CYCLES_AT_1024 = 18.5
 _FLOOR_CYCLES = 25_000.0
 _SLOW_CYCLES = 0.7
 _CPU_NS = 1.0
+_VIP_FLOOR_CYCLES = 1_300.0
+"""A layer of a VIP; public cycle counts of tiny networks on A733."""
+
+_VIP_SCORE_CYCLES = 42.0
+_VIP_NORM_CYCLES = 1.9
+_VIP_WEIGHT_BYTES_PER_CYCLE = 7.0
+_VIP_WEIGHTS = {"a733": 7.0, "t527": 2.2}
+"""Bytes of weights per nanosecond, from the single networks that were reported."""
+
+_VIP_REPORTED = {"a733": 9, "t527": 5}
+"""How many of these networks are explained to within 30 %."""
 
 
 def derived_parameters(chip: Chip) -> TimingParameters:
@@ -225,7 +236,7 @@ def derived_parameters(chip: Chip) -> TimingParameters:
         macs_per_ns=rate,
         bytes_per_ns=rate / _MACS_PER_BYTE,
         lookup_ns=_LOOKUP_CYCLES_AT_1024 * 1024 / macs / gigahertz,
-        floor_ns=_FLOOR_CYCLES / gigahertz,
+        floor_ns=(_FLOOR_CYCLES if chip.vip is None else _VIP_FLOOR_CYCLES) / gigahertz,
         slow_ns=_SLOW_CYCLES / gigahertz,
         cpu_ns=_CPU_NS,
     )
@@ -246,4 +257,24 @@ def timing_profile(chip: Chip) -> TimingProfile:
         base = _PROFILES[relative]
         source = f"the figures are those of {relative}, which has the same NPU"
         return replace(base, chip=chip.name, calibrated=False, source=source, outliers={}, relative=relative)
-    return TimingProfile(chip.name, derived_parameters(chip), False, "MACs and clock of the hardware; no latency is published")
+    numbers = derived_parameters(chip)
+    if chip.vip is None:
+        return TimingProfile(chip.name, numbers, False, "MACs and clock of the hardware; no latency is published")
+    reported = _VIP_REPORTED.get(chip.name, 0)
+    source = "single networks that users reported" if reported else "MACs and clock of the hardware; no latency is published"
+    return TimingProfile(chip.name, numbers, False, source, models=reported, float_numbers=_vip_floats(chip, numbers))
+
+
+def _vip_floats(chip: Chip, numbers: TimingParameters) -> FloatParameters:
+    """Attention, normalisations and weights of a VIP, in cycles; they hold for all its types."""
+    gigahertz = chip.clock_hz / 1e9
+    return FloatParameters(
+        weight_bytes_per_ns=_VIP_WEIGHTS.get(chip.name, _VIP_WEIGHT_BYTES_PER_CYCLE * gigahertz),
+        norm_ns=_VIP_NORM_CYCLES / gigahertz,
+        move_ns=_MOVE_PER_NORM * _VIP_NORM_CYCLES / gigahertz,
+        score_ns=_VIP_SCORE_CYCLES / gigahertz,
+        head_ns=0.0,
+        cpu_ns=_CPU_ELEMENT_NS,
+        cpu_macs_per_ns=_CPU_MACS_PER_NS,
+        handover_ns=50.0 * numbers.floor_ns,
+    )

@@ -17,7 +17,7 @@ from ..program import Layer, Program
 
 __all__ = ["Block", "BlockKind", "Flow", "find_blocks"]
 
-_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Identity", "Dropout")
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Identity", "Dropout", "Quantize", "Dequantize")
 _BETWEEN = (*_VIEWS, "Add", "Mul", "Div", "Sub", "Where", "Clip", "Min", "Max", "Lut")
 """What stands between the scores and the Softmax: a scale, a mask, a bound."""
 

@@ -31,7 +31,7 @@ _RELATIVE = 0.15
 _UNCALIBRATED = 0.69
 _SEVERAL_CORES = 0.25
 _SRAM = 0.15
-_VIP = 0.36
+_REPORTED = 0.36
 """What is added in quadrature where the figures are of something else."""
 
 _LARGE_CPU_SHARE = 0.1
@@ -86,7 +86,7 @@ def assess(prediction: Prediction) -> Confidence:
     spread = _spread(prediction)
     if not profile.calibrated:
         level = "extrapolated" if profile.relative else "uncalibrated"
-        return Confidence(level, profile.source if profile.relative else "", None, spread)
+        return Confidence(level, profile.source if profile.relative or profile.models else "", None, spread)
     error = profile.median_error
     if prediction.dtype == "float16" and profile.float_error is not None:
         error = profile.float_error
@@ -100,7 +100,7 @@ def _spread(prediction: Prediction) -> float:
     if profile.relative:
         parts.append(_RELATIVE)
     elif not profile.calibrated:
-        parts.append(_VIP if profile.float_numbers is not None else _UNCALIBRATED)
+        parts.append(_REPORTED if profile.models else _UNCALIBRATED)
     elif profile.median_error is not None:
         parts.append(profile.median_error)
     if prediction.cores > 1:

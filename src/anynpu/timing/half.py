@@ -64,6 +64,9 @@ _SPILL = 0.8
 """A score costs this many times more for each buffer that the score matrix of a head would fill; known for 4 to 8 buffers."""
 
 _MAX_OVERFLOW = 8.0
+_VIP_COLUMNS = 256
+"""On VIPs a score costs more the more keys there are, up to this many."""
+
 _ROW_ELEMENTS = 8
 """A row of 16 bytes: what a short row of a Softmax costs."""
 
@@ -113,12 +116,13 @@ class HalfView(View):
             return (Task(cpu=cpu, calls=1.0, cpu_macs=macs / _CPU_PRODUCT),)
         padded = float(block.heads * block.rows * up(block.columns, _ROW_ELEMENTS))
         overflow = min(2.0 * block.rows * block.columns / self._chip.buffer_bytes, _MAX_OVERFLOW)
+        longer = max(1.0, _SPILL * overflow) if self._chip.vip is None else min(block.columns, _VIP_COLUMNS) / _VIP_COLUMNS
         return (
             Task(
                 macs=2.0 * block.heads * block.rows * up(block.columns, self._array.lanes) * up(block.depth, INPUT_LANES),
                 read=float(block.elements * self._width),
                 heads=float(block.heads),
-                scores=padded * max(1.0, _SPILL * overflow),
+                scores=padded * longer,
             ),
         )
 

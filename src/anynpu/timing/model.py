@@ -194,8 +194,7 @@ class TaskTable:
         self.layer = np.array([index for index, layer in enumerate(work.layers) for _ in layer.tasks], np.intp)
         self.macs = np.array([task.macs for task in tasks], np.float64) / rate
         self.atoms = np.array([task.atoms for task in tasks], np.float64)
-        self.own_weights = work.dtype == "float16"
-        """Weights of float16 layers have a bandwidth of their own."""
+        self.own_weights = work.own_weights
         self.weights = np.array([0.0 if task.slow or task.cpu else task.weights for task in tasks], np.float64)
         self.bytes = np.array([_ddr_bytes(task, sram_bytes) for task in tasks], np.float64)
         self.slow = _column(tasks, "slow")

@@ -72,6 +72,7 @@ class ProgramWork:
     """The work of all layers, in their order.
 
     :ivar dtype: what the NPU computes in: ``int8``, ``int16`` or ``float16``
+    :ivar own_weights: its weights have a bandwidth of their own
     """
 
     chip: str
@@ -79,3 +80,4 @@ class ProgramWork:
     layers: tuple[LayerWork, ...]
     weight_bytes: int = 0
     memory_bytes: int = 0
+    own_weights: bool = False

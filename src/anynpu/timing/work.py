@@ -20,7 +20,8 @@ _NORMALISATION = ("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div"
 def work_of(program: Program, chip: Chip) -> ProgramWork:
     """The work of *program* on one core of *chip*."""
     dtype = computed_in(program)
-    if dtype == "float16" or chip.vip is not None:
+    own = dtype == "float16" or chip.vip is not None
+    if own:
         half = HalfView(program, chip, dtype)
         layers = [half.indexed(index) for index in range(len(program.layers))]
     else:
@@ -28,7 +29,7 @@ def work_of(program: Program, chip: Chip) -> ProgramWork:
         layers = _normalisations([view.layer(layer) for layer in program.layers])
     weights = sum(layer.weight_bytes for layer in program.layers)
     outside = sum(spec.nbytes for spec in (*program.input_specs, *program.output_specs))
-    return ProgramWork(chip.name, dtype, tuple(layers), weights, weights + program.memory.size + outside)
+    return ProgramWork(chip.name, dtype, tuple(layers), weights, weights + program.memory.size + outside, own)
 
 
 def _normalisations(layers: list[LayerWork]) -> list[LayerWork]:
