@@ -127,13 +127,16 @@ def test_an_image_that_is_read_as_rows_changes_its_layout() -> None:
     assert flat.predict().layers[0].time_us > plain.predict().layers[0].time_us
 
 
-def test_float16_is_slower_than_int8_and_says_that_it_is_a_guess() -> None:
+def test_float16_is_slower_than_int8_and_less_sure() -> None:
     chain = one_conv(128, 128, 80)
     int8, float16 = chain.predict(), chain.predict(dtype="fp16")
     assert float16.dtype == "float16"
     assert float16.latency_us == pytest.approx(2 * int8.latency_us, rel=0.05)
-    assert int8.confidence.level == "calibrated"
-    assert float16.confidence.level == "extrapolated"
+    assert int8.confidence.level == float16.confidence.level == "calibrated"
+    assert int8.confidence.error is not None
+    assert float16.confidence.error is not None
+    assert float16.confidence.error > int8.confidence.error
+    assert float16.confidence.spread > int8.confidence.spread > 0
 
 
 def test_depthwise_float_layers_are_recognised_by_their_macs() -> None:

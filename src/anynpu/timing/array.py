@@ -6,7 +6,7 @@ import math
 
 from ..chips import Chip
 
-__all__ = ["INPUT_LANES", "MacArray", "peak_macs", "relative_rate", "up"]
+__all__ = ["INPUT_LANES", "MacArray", "peak_macs", "relative_rate", "splits_blocks", "up"]
 
 INPUT_LANES = 32
 """Input channels that the MAC array takes at once; the rest of its MACs are output channels."""
@@ -50,3 +50,14 @@ def up(value: float, multiple: int) -> int:
     32
     """
     return -(-int(value) // multiple) * multiple
+
+
+def splits_blocks(before: tuple[int, ...], after: tuple[int, ...], block: int) -> bool:
+    """Whether a Reshape splits the channels of an image into parts that are no whole blocks: every element has to move.
+
+    >>> splits_blocks((1, 51, 8400), (1, 17, 3, 8400), 16), splits_blocks((1, 256, 400), (1, 2, 128, 400), 16)
+    (True, False)
+    """
+    if len(before) < 3 or len(after) < 4 or before[0] != after[0] or before[1] != after[1] * after[2] or 1 in after[1:3]:
+        return False
+    return after[2] % block != 0 and math.prod(before[2:]) == math.prod(after[3:]) > 1

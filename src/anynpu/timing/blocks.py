@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ..program import Layer, Program
+from .array import splits_blocks
 
 __all__ = ["Block", "BlockKind", "Flow", "find_blocks"]
 
@@ -40,6 +41,8 @@ _ACTIVATIONS = (
 )
 _PRODUCTS = ("Gemm", "Conv", "ConvTranspose", "MatMul")
 _MAX_STEPS = 12
+_HALF_BLOCK = 8
+"""Channels of a block in float16."""
 
 
 class BlockKind(enum.Enum):
@@ -341,12 +344,15 @@ def _product(flow: Flow, product: int, taken: Mapping[int, Block]) -> Block | No
             break
         following = flow.layer(below)
         if following.does in _VIEWS:
+            shapes = [flow.program.tensors[names[0]].shape for names in (following.inputs, following.outputs)]
+            if splits_blocks(shapes[0], shapes[1], _HALF_BLOCK):
+                break
             members.add(below)
             index = below
             continue
         if following.does == "Add" and not added and not activation and not layer.activation and len(following.inputs) == 2:
-            shapes = {flow.program.tensors[name].elements for name in (*following.inputs, *following.outputs)}
-            if len(shapes) != 1:
+            counts = {flow.program.tensors[name].elements for name in (*following.inputs, *following.outputs)}
+            if len(counts) != 1:
                 break
             mine = {_owner(flow.program, name) for name in flow.layer(index).outputs}
             added = next((name for name in following.inputs if _owner(flow.program, name) not in mine), "")

@@ -16,10 +16,10 @@ from ..chips import Chip
 from ..chips.timing import fuses_attention
 from ..program import Convert, Layer, Placement, Program
 from ..tensor import TensorSpec
-from .array import INPUT_LANES, up
+from .array import INPUT_LANES, splits_blocks, up
 from .blocks import Block, BlockKind, find_blocks
 from .tasks import LayerWork, Task
-from .view import FREE, LINEAR_ACTIVATIONS, View, splits_blocks
+from .view import FREE, LINEAR_ACTIVATIONS, View
 
 __all__ = ["HalfView"]
 

@@ -13,10 +13,10 @@ from functools import cached_property
 from ..chips import Chip
 from ..program import Conv, Convert, ConvTranspose, Dense, Epilogue, Float, Layer, MatMul, Placement, Program, Slice, Table
 from ..tensor import Affine, DType, Layout, TensorSpec
-from .array import INPUT_LANES, MacArray, up
+from .array import INPUT_LANES, MacArray, splits_blocks, up
 from .tasks import LayerWork, Task
 
-__all__ = ["FREE", "LINEAR_ACTIVATIONS", "View", "computed_in", "splits_blocks"]
+__all__ = ["FREE", "LINEAR_ACTIVATIONS", "View", "computed_in"]
 
 _FIRST_LAYER_CHANNELS = 8
 _FEW_CHANNELS = 4
@@ -263,17 +263,6 @@ def _relaid(program: Program) -> set[str]:
         if image and spec.layout is not Layout.NHWC:
             names.add(owner)
     return names
-
-
-def splits_blocks(before: tuple[int, ...], after: tuple[int, ...], block: int) -> bool:
-    """Whether a Reshape splits the channels of an image into parts that are no whole blocks: every element has to move.
-
-    >>> splits_blocks((1, 51, 8400), (1, 17, 3, 8400), 16), splits_blocks((1, 256, 400), (1, 2, 128, 400), 16)
-    (True, False)
-    """
-    if len(before) < 3 or len(after) < 4 or before[0] != after[0] or before[1] != after[1] * after[2] or 1 in after[1:3]:
-        return False
-    return after[2] % block != 0 and math.prod(before[2:]) == math.prod(after[3:]) > 1
 
 
 def _scattered(program: Program, block: int) -> set[str]:
