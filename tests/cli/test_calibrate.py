@@ -118,3 +118,52 @@ def test_milliseconds_count_before_frames(invoke: Invoke, family: Path, tmp_path
     outcome = invoke("calibrate", table, "--models", family, "--target", "rk3588", "--json")
     assert outcome.code == 0, outcome.err
     assert [entry["measured_ms"] for entry in json.loads(outcome.out)["measured"]] == [4.0, 20.0]
+
+
+def perf_text(microseconds: float) -> str:
+    return (
+        f"noise\nTotal Operator Elapsed Per Frame Time(us): {microseconds:.0f}\nTotal Memory Read/Write Per Frame Size(KB): 1\n"
+    )
+
+
+def test_texts_of_a_board_calibrate_it(invoke: Invoke, family: Path, tmp_path: Path) -> None:
+    pairs: list[str] = []
+    for index in (0, 7):
+        text = tmp_path / f"perf{index}.txt"
+        model = family / f"net{index}.onnx"
+        text.write_text(perf_text(1000 * (1.5 * predicted(invoke, model, "-t", "rk3588") + 0.4)))
+        pairs += ["--log", f"{model}={text}"]
+    board = tmp_path / "desk.json"
+    outcome = invoke("calibrate", *pairs, "--target", "rk3588", "-o", board)
+    assert outcome.code == 0, outcome.err
+    data = json.loads(board.read_text())
+    assert data["parameters"]["scale"] == pytest.approx(1.5, rel=0.05)
+    assert data["float_numbers"]["cpu_macs_per_ns"] > 0
+    model = family / "net3.onnx"
+    there, chip = predicted(invoke, model, "--board", board), predicted(invoke, model, "-t", "rk3588")
+    assert there == pytest.approx(1.5 * chip + 0.4, rel=0.05)
+    table = family / "logs.csv"
+    (family / "perf.txt").write_text("Avg Time 3.00ms, Avg FPS = 333.3\n")
+    table.write_text("model,log\nnet0.onnx,perf.txt\n")
+    assert invoke("calibrate", table, "--target", "rk3588", "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing here", "no time of a run"),
+        ("Predicted for rk3588, not measured: x\nTotal Time(us): 5", "a prediction of anynpu"),
+    ],
+)
+def test_texts_that_say_nothing_are_refused(invoke: Invoke, family: Path, tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "perf.txt").write_text(text)
+    outcome = invoke("calibrate", "--log", f"{family / 'net0.onnx'}={tmp_path / 'perf.txt'}", "--target", "rk3588")
+    assert outcome.code != 0
+    assert message in " ".join(outcome.err.split())
+
+
+def test_a_calibration_needs_something(invoke: Invoke, tmp_path: Path) -> None:
+    assert "give a CSV file" in " ".join(invoke("calibrate", "--target", "rk3588").err.split())
+    assert "does not name a model" in " ".join(invoke("calibrate", "--log", "x", "--target", "rk3588").err.split())
+    missing = invoke("calibrate", "--log", f"a.onnx={tmp_path / 'none.txt'}", "--target", "rk3588")
+    assert "cannot be read" in " ".join(missing.err.split())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from anynpu import chips
 from anynpu.chips.timing import TimingProfile, timing_profile
@@ -19,7 +19,7 @@ from anynpu.timing.board import write_board
 
 Invoke = Callable[..., Any]
 
-KEYS = {"chip", "latency_ms", "fps_one_core", "fps_all_cores", "memory_bytes", "cpu_share", "confidence"}
+KEYS = {"chip", "latency_ms", "fps_one_core", "fps_all_cores", "memory_bytes", "cpu_share", "confidence", "latency_ms_range"}
 
 
 @pytest.fixture
@@ -45,7 +45,21 @@ def test_all_chips_are_the_default(invoke: Invoke, model_path: Path) -> None:
     outcome = invoke("predict", model_path)
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
-    assert lines[0].split() == ["chip", "one", "core", "fps", "all", "cores", "memory", "CPU", "layers", "confidence"]
+    assert lines[0].split() == [
+        "chip",
+        "one",
+        "core",
+        "80",
+        "%",
+        "range",
+        "fps",
+        "all",
+        "cores",
+        "memory",
+        "CPU",
+        "layers",
+        "confidence",
+    ]
     assert [line.split()[0] for line in lines[1:]] == list(chips.names())
     assert next(line for line in lines if line.startswith("t527")).count("~") == 3
 
@@ -62,6 +76,8 @@ def test_json_is_one_object(invoke: Invoke, model_path: Path) -> None:
         assert entry["fps_one_core"] == pytest.approx(1000 / entry["latency_ms"], rel=1e-2)
         assert entry["fps_all_cores"] >= entry["fps_one_core"]
         assert entry["confidence"] in ("calibrated", "extrapolated", "uncalibrated")
+        low, high = entry["latency_ms_range"]
+        assert low < entry["latency_ms"] < high
 
 
 def test_stripped_weights_and_chips_with_too_little_memory(invoke: Invoke, stripped_path: Path) -> None:
@@ -82,7 +98,7 @@ def test_float16_is_slower_and_not_for_every_chip(invoke: Invoke, stripped_path:
     assert half["dtype"] == "fp16"
     first, second = int8["predictions"][0], half["predictions"][0]
     assert second["latency_ms"] > first["latency_ms"]
-    assert (first["confidence"], second["confidence"]) == ("calibrated", "extrapolated")
+    assert (first["confidence"], second["confidence"]) == ("calibrated", "calibrated")
     refusing = next(entry for entry in half["predictions"] if entry["chip"] == "rv1106")
     assert "does not take fp16" in refusing["reason"]
     alone = invoke("predict", stripped_path, "--dtype", "fp16", "--target", "rv1106")
@@ -170,3 +186,71 @@ def test_a_larger_batch_takes_longer(invoke: Invoke, model_path: Path) -> None:
     ]
     assert rows[1]["memory_bytes"] > rows[0]["memory_bytes"]
     assert np.all(rows[1]["latency_ms"] >= rows[0]["latency_ms"])
+
+
+def test_a_matrix_product(invoke: Invoke) -> None:
+    options = ("--matmul", "1x4096x4096", "--types", "int8*int8->int32")
+    data = json.loads(invoke("predict", *options, "--target", "rk3588", "--json").out)
+    assert (data["matmul"], data["types"], data["layout"]) == ([1, 4096, 4096], "int8*int8->int32", "native")
+    (entry,) = data["predictions"]
+    assert (entry["chip"], entry["bound"], entry["confidence"]) == ("rk3588", "memory", "calibrated")
+    assert 1900 < entry["time_us"] < 2600
+    rows = invoke("predict", *options, "--layout", "normal").out.splitlines()
+    assert [row.split()[0] for row in rows[1:]] == [chip.name for chip in chips.all_chips() if chip.matmul]
+
+
+def test_a_language_model(invoke: Invoke) -> None:
+    data = json.loads(invoke("predict", "--llm", "1.5B", "--dtype", "w8a8", "--target", "all", "--json").out)
+    by_chip = {entry["chip"]: entry for entry in data["predictions"]}
+    assert {"rk3588", "rk3576", "rk3562", "rv1126b"} <= set(by_chip)
+    assert "rv1103" not in by_chip  # it has 64 MB
+    entry = by_chip["rk3588"]
+    assert entry["tokens_per_second_range"][0] < entry["tokens_per_second"] < entry["tokens_per_second_range"][1]
+    assert entry["fit_error"] < 0.05
+    known = json.loads(invoke("predict", "--llm", "1.5B", "--weights", "1500", "-t", "rk3588", "--json").out)["predictions"][0]
+    assert known["confidence"] == "calibrated"
+    text = invoke("predict", "--llm", "1.5B").out
+    assert "tokens/s" in text.splitlines()[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "give a model"),
+        (("--matmul", "1x2x3", "--llm", "1B"), "too much for one prediction"),
+        (("--matmul", "1x2"), "is no product"),
+        (("--matmul", "0x64x64"), "is no product"),
+        (("--matmul", "1x64x64", "--types", "int9"), "no matmul of int9"),
+        (("--matmul", "1x64x64", "--target", "rv1106"), "has no matmul calls"),
+        (("--llm", "many"), "no size of a language model"),
+        (("--llm", "1B", "--dtype", "int16"), "no language models in int16"),
+    ],
+)
+def test_questions_without_an_answer(invoke: Invoke, options: tuple[str, ...], message: str) -> None:
+    outcome = invoke("predict", *options)
+    assert outcome.code != 0
+    assert message in " ".join(outcome.err.split())
+
+
+def test_types_of_language_models_are_not_for_networks(invoke: Invoke, model_path: Path) -> None:
+    outcome = invoke("predict", model_path, "--dtype", "w4a16")
+    assert outcome.code != 0
+    assert "is for language models" in " ".join(outcome.err.split())
+
+
+def test_a_costly_layer_on_the_cpu_is_named(invoke: Invoke, tmp_path: Path) -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], "patches", strides=[32, 32])],
+        "patches",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 224, 224])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 64, 7, 7])],
+        [numpy_helper.from_array(np.zeros((64, 3, 32, 32), np.float32), "w")],
+    )
+    path = tmp_path / "patches.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), path)
+    sentence = "this convolution on the CPU takes"
+    outcome = invoke("predict", path, "--dtype", "fp16", "-t", "rk3588")
+    assert sentence in " ".join(outcome.out.split())
+    data = json.loads(invoke("predict", path, "--dtype", "fp16", "-t", "rk3588", "--json").out)
+    assert "a kernel of 31 or two convolutions" in data["predictions"][0]["advice"][0]
+    assert sentence in " ".join(invoke("check", path, "--dtype", "fp16", "-t", "rk3588").out.split())

@@ -9,12 +9,21 @@ from typing import Any
 import pytest
 
 from anynpu import chips
-from anynpu.chips.timing import TimingParameters, TimingProfile, timing_profile
+from anynpu.chips.timing import FloatParameters, TimingParameters, TimingProfile, timing_profile
 from anynpu.errors import ModelFormatError, UnknownChipError
 from anynpu.timing.board import read_board, write_board
 
 PROFILE = TimingProfile(
-    "rk3566", TimingParameters(400.0, 3.0, 40.0, 5e4, 0.5, 2.0, 1.58, 2.9e6), True, "5 models of desk.csv", "2.3.0", 5, 0.02, 0.11
+    "rk3566",
+    TimingParameters(400.0, 3.0, 40.0, 5e4, 0.5, 2.0, 1.58, 2.9e6),
+    True,
+    "5 models of desk.csv",
+    "2.3.0",
+    5,
+    0.02,
+    0.11,
+    float_numbers=FloatParameters(3.0, 10.0, 9.0, 17.0, 0.0, 2.0, 0.4, 1e5),
+    float_error=0.2,
 )
 
 
@@ -62,3 +71,17 @@ def test_a_newer_version_and_an_unknown_chip_are_refused(tmp_path: Path) -> None
         read_board(changed(tmp_path, chip="rk9999"))
     with pytest.raises(ModelFormatError, match="no parameters"):
         read_board(changed(tmp_path, parameters=[1, 2]))
+
+
+def test_a_file_without_float_numbers_has_those_of_the_chip(tmp_path: Path) -> None:
+    read = read_board(changed(tmp_path, float_numbers=None))
+    assert read.float_numbers == timing_profile(chips.get("rk3566")).float_numbers
+
+
+@pytest.mark.parametrize("value", [None, "fast", True, float("nan"), -1.0, 0])
+def test_float_numbers_that_are_none_are_refused(tmp_path: Path, value: Any) -> None:
+    numbers = {**vars(PROFILE.floats), "weight_bytes_per_ns": value}
+    with pytest.raises(ModelFormatError, match="weight_bytes_per_ns"):
+        read_board(changed(tmp_path, float_numbers=numbers))
+    with pytest.raises(ModelFormatError, match="float_numbers"):
+        read_board(changed(tmp_path, float_numbers=[1]))

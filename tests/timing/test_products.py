@@ -39,7 +39,7 @@ def test_int4_in_the_normal_layout_goes_row_by_row() -> None:
 
 
 def test_the_normal_layout_costs_nothing_for_one_row() -> None:
-    native, normal = (predict_matmul(RK3588, 1, 1024, 4096, layout=layout) for layout in ("native", "normal"))  # type: ignore[arg-type]
+    native, normal = (predict_matmul(RK3588, 1, 1024, 4096, layout=layout) for layout in ("native", "normal"))
     assert normal.time_us == native.time_us
     several = predict_matmul(RK3588, 64, 1024, 4096, layout="normal")
     assert several.time_us > predict_matmul(RK3588, 64, 1024, 4096).time_us + 1000

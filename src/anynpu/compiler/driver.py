@@ -286,16 +286,24 @@ class ModelCheck:
         self._graph = prepare(proto, shape_sets(shapes)[0], options, custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)
         self._provenance = _provenance(model, proto, self._graph, {})
+        self._last: tuple[tuple[str, str], Program] | None = None
 
     def report(self, target: str, *, dtype: str = "w8a8") -> Report:
         """The report for one chip."""
         chip = chips.get(target)
-        kind = format_of(dtype, chip)  # by whatever rule: places and sizes do not depend on it
-        graph = graph_for(self._graph, chip, kind, CompileOptions())
-        steps = plan_steps(graph, kind, ())
-        quantization = assign_quantization(graph, steps, UnknownRanges(), kind)
-        program = lower(graph, steps, chip, quantization, kind)
+        program, kind = self.program(target, dtype=dtype), format_of(dtype, chip)
         return report(Model(chip.name, kind.name, (program,), name=self._name, provenance=self._provenance))
+
+    def program(self, target: str, *, dtype: str = "w8a8") -> Program:
+        """The layers for one chip, as they would be placed; the last one asked for is kept."""
+        if self._last is None or self._last[0] != (target, dtype):
+            chip = chips.get(target)
+            kind = format_of(dtype, chip)  # by whatever rule: places and sizes do not depend on it
+            graph = graph_for(self._graph, chip, kind, CompileOptions())
+            steps = plan_steps(graph, kind, ())
+            quantization = assign_quantization(graph, steps, UnknownRanges(), kind)
+            self._last = (target, dtype), lower(graph, steps, chip, quantization, kind)
+        return self._last[1]
 
 
 @dataclass(frozen=True)

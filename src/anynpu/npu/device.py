@@ -19,10 +19,12 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .. import chips, modelfile
+from ..chips.timing import TimingProfile
 from ..errors import DeviceClosed, DeviceError, ModelError
 from ..program import Model, Program
 from ..tensor import Layout
 from ..timing import Prediction, predict
+from ..timing.board import read_board
 from ..types import Array
 from .context import Context, Inputs
 from .control import RunControl
@@ -54,6 +56,8 @@ class Device:
     :param board: name of a board whose cores all processes that name it share; the environment variable ``ANYNPU_BOARD`` by default
     :param realtime: True lets every job take as long as on the chip, a number that many times faster; by default the variable
         ``ANYNPU_REALTIME`` decides, and without it jobs run as fast as the host can
+    :param timing: how fast the board is, where ``anynpu calibrate`` fitted one: a profile, or its file; by default the variable
+        ``ANYNPU_TIMING`` names the file, which counts for the chip that it is about
 
     >>> with Device("rk3588") as device:
     ...     print(device)
@@ -69,8 +73,11 @@ class Device:
         engine: Engine | str | None = None,
         board: str | None = None,
         realtime: float | bool | None = None,
+        timing: TimingProfile | str | Path | None = None,
     ) -> None:
         self.chip = chips.get(chip)
+        self.timing = _timing_of(self.chip, timing)
+        """What predictions rest on; None: what is known of the chip."""
         self.engine: Engine = choose_engine(engine, threads=host_threads)
         speed = speed_of(realtime)
         self.clock = None if speed is None else RealTimeClock(self.chip.cores, speed)
@@ -105,7 +112,7 @@ class Device:
         known = self._predictions.setdefault(program, {})
         key = (cores, sram_bytes)
         if key not in known:
-            known[key] = predict(program, self.chip, cores=cores, sram_bytes=sram_bytes)
+            known[key] = predict(program, self.chip, cores=cores, sram_bytes=sram_bytes, profile=self.timing)
         return known[key]
 
     def allocate(self, size: int) -> Buffer:
@@ -226,6 +233,22 @@ class Device:
 
     def __repr__(self) -> str:
         return f"software NPU, {self.chip.name}, {self.cores} core{'' if self.cores == 1 else 's'}"
+
+
+def _timing_of(chip: chips.Chip, given: TimingProfile | str | Path | None) -> TimingProfile | None:
+    """The profile that was given, or that the environment names; the latter only if it is one of this chip."""
+    named = os.environ.get("ANYNPU_TIMING") if given is None else None
+    if isinstance(given, TimingProfile):
+        profile = given
+    elif given is not None or named:
+        profile = read_board(given or named or "")
+    else:
+        return None
+    if profile.chip == chip.name:
+        return profile
+    if named:
+        return None
+    raise DeviceError(f"the profile is of a board with {profile.chip}, this device is {chip.name}", hint="leave the profile out")
 
 
 def _status_of(chip: chips.Chip, board: str | None, speed: float | None) -> Callable[[], StatusFile | None] | None:

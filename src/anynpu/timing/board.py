@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..chips import get
-from ..chips.timing import TimingParameters, TimingProfile
+from ..chips.timing import FloatParameters, TimingParameters, TimingProfile, timing_profile
 from ..errors import ModelFormatError
 
 __all__ = ["read_board", "write_board"]
@@ -61,7 +61,26 @@ def read_board(path: str | Path) -> TimingProfile:
         models=data["models"] if isinstance(data.get("models"), int) else 0,
         median_error=_error(data, "median_error"),
         worst_error=_error(data, "worst_error"),
+        float_numbers=_floats(source, chip, data.get("float_numbers")),
+        float_error=_error(data, "float_error"),
     )
+
+
+def _floats(source: Path, chip: str, numbers: Any) -> FloatParameters | None:
+    """The numbers of float16 layers; those of the chip in a file that has none."""
+    if numbers is None:
+        return timing_profile(get(chip)).float_numbers
+    if not isinstance(numbers, dict):
+        raise _wrong(source, "its float_numbers are none")
+    values: dict[str, float] = {}
+    for entry in fields(FloatParameters):
+        value = numbers.get(entry.name)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value) or value < 0:
+            raise _wrong(source, f"float number {entry.name} is not one")
+        if value == 0 and entry.name.endswith("_per_ns"):
+            raise _wrong(source, f"float number {entry.name} is zero")
+        values[entry.name] = float(value)
+    return FloatParameters(**values)
 
 
 def _parameters(source: Path, numbers: dict[str, Any]) -> TimingParameters:

@@ -23,7 +23,7 @@ from .array import relative_rate
 from .model import SCATTER_FLOORS, TaskTable, predict_work
 from .tasks import ProgramWork
 
-__all__ = ["FULL_FORM", "Fit", "Measurement", "cross_validate", "fit"]
+__all__ = ["FULL_FORM", "Fit", "Measurement", "cross_validate", "fit", "fit_parameters"]
 
 
 FULL_FORM = 10
@@ -126,7 +126,7 @@ def _milliseconds(entry: Measurement, chip: Chip, parameters: TimingParameters) 
 
 def _solver(form: str, chip: Chip, begin: TimingParameters) -> Callable[[Sequence[Measurement]], TimingParameters]:
     if form == "full":
-        return lambda measurements: _fit_parameters(measurements, chip, begin)
+        return lambda measurements: fit_parameters(measurements, chip, begin)
     return lambda measurements: _fit_line(measurements, chip, begin)
 
 
@@ -152,7 +152,7 @@ def _fit_line(measurements: Sequence[Measurement], chip: Chip, begin: TimingPara
     return replace(plain, scale=scale, offset_ns=offset * 1e6)
 
 
-def _fit_parameters(measurements: Sequence[Measurement], chip: Chip, begin: TimingParameters) -> TimingParameters:
+def fit_parameters(measurements: Sequence[Measurement], chip: Chip, begin: TimingParameters) -> TimingParameters:
     """All six parameters, by a search along each of them in logarithms."""
     joined = _Joined([TaskTable(entry.work, relative_rate(chip, entry.work.dtype)) for entry in measurements])
     measured = np.log([entry.milliseconds * 1e6 for entry in measurements])

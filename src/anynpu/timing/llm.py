@@ -114,7 +114,7 @@ def parse_size(text: str) -> tuple[float, float]:
 
 
 def _billions(number: str, unit: str) -> float:
-    return float(number) * (1.0 if unit in "bB" else 0.001)
+    return float(number) / (1.0 if unit in "bB" else 1000.0)
 
 
 def predict_llm(

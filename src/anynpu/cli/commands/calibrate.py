@@ -14,7 +14,7 @@ from ...timing.board import write_board
 from ...timing.fit import Fit, Measurement, fit
 from ...timing.work import ProgramWork, work_of
 from ..helpers.console import ProgressFunction, plain_table, print_json, progress_bar, results
-from ..helpers.measured import Row, read_rows
+from ..helpers.measured import Row, read_logs, read_rows
 from ..helpers.models import TimedModel
 from ..helpers.options import JsonOption, TargetOption
 
@@ -24,17 +24,23 @@ _OUTLIER = 0.15
 
 
 def command(
+    target: TargetOption,
     measured: Annotated[
-        Path,
+        Path | None,
         typer.Argument(
             metavar="MEASURED.csv",
-            help="One line per model: model,ms or model,fps; also dtype, cores, chip.",
+            help="One line per model: model,ms or model,fps or model,log; also dtype, cores, chip.",
             exists=True,
             dir_okay=False,
             readable=True,
         ),
-    ],
-    target: TargetOption,
+    ] = None,
+    log: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--log", metavar="MODEL=TEXT", help="A model, and a file with what the board printed about its run; repeatable."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The profile to write (JSON).")] = None,
     models: Annotated[
         Path | None,
@@ -48,19 +54,27 @@ def command(
 ) -> None:
     """Fit the timing model to measured models.
 
-    Two to nine models give a board's scale and offset against its chip; ten and more int8 models give all six parameters. The errors of
-    models that were left out of the fit are printed. Other commands use the profile with --board FILE.
+    Times come from a CSV file, or straight from what a board printed: the vendor's table of layers (PERF_DETAIL, eval_perf), its
+    benchmark program, the VIPLite runner. Two to nine models give a board's scale and offset against its chip; ten and more int8
+    models give all six parameters. The errors of models that were left out of the fit are printed. Other commands use the profile
+    with --board FILE.
 
     \b
     Example:
       anynpu calibrate measured.csv --target rk3588 -o desk.json
+      anynpu calibrate --log yolo.onnx=perf.txt --log resnet.onnx=perf2.txt --target rk3588 -o desk.json
       anynpu predict yolo.onnx --board desk.json
     """
     chip = chips.get(target)
-    rows = [row for row in read_rows(measured, models) if row.chip in ("", chip.name)]
+    if measured is None and not log:
+        raise typer.BadParameter("give a CSV file, or --log MODEL=TEXT", param_hint="'MEASURED.csv'")
+    given = [*(read_rows(measured, models) if measured is not None else ()), *read_logs(log or ())]
+    rows = [row for row in given if row.chip in ("", chip.name)]
+    origin = measured.name if measured is not None else "texts of the board"
     if not rows:
-        raise CalibrationError(f"{measured.name} has no measurements of {chip.name}", hint="name the chip that was measured")
-    start = derived_parameters(chip) if fresh else timing_profile(chip).parameters
+        raise CalibrationError(f"{origin} has no measurements of {chip.name}", hint="name the chip that was measured")
+    known = timing_profile(chip)
+    start = derived_parameters(chip) if fresh else known.parameters
     with progress_bar(f"reading {len(rows)} models") as progress:
         entries = _measurements(rows, chip, progress)
     fitted = fit(entries, chip, start)
@@ -68,12 +82,14 @@ def command(
         chip.name,
         fitted.parameters,
         True,
-        f"{len(fitted.left_out)} models of {measured.name}, {fitted.form}",
+        f"{len(fitted.left_out)} models of {origin}, {fitted.form}",
         sdk,
         len(fitted.left_out),
         fitted.median_error,
         fitted.worst_error,
         {name: round(error, 3) for name, error in fitted.left_out.items() if abs(error) > _OUTLIER},
+        float_numbers=known.float_numbers,
+        float_error=known.float_error,
     )
     if output is not None:
         write_board(profile, output)

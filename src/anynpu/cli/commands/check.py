@@ -11,6 +11,8 @@ from ... import chips
 from ...compiler import CompileOptions, ModelCheck
 from ...errors import AnynpuError
 from ...reports import Report
+from ...timing import predict
+from ...timing.advice import cpu_costs
 from ..helpers.console import numbers, plain_table, print_json, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import (
@@ -70,6 +72,16 @@ def command(
     elif report.on_cpu:
         console.print()
         console.print(cpu_table(report))
+    if report.on_cpu:
+        for line in _costs(subject, target, dtype):
+            console.print(line, markup=False, highlight=False)
+
+
+def _costs(subject: ModelCheck, target: str, dtype: str) -> list[str]:
+    """What the layers on the CPU cost, where that is much of a run."""
+    chip = chips.get(target)
+    program = subject.program(target, dtype=dtype)
+    return cpu_costs(program, predict(program, chip))
 
 
 def _all_chips(checked: Callable[[str], Report], *, as_json: bool) -> None:

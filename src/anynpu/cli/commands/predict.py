@@ -116,6 +116,9 @@ def command(
         ),
     ] = None,
     dtype: Annotated[TimedPrecision | None, typer.Option("--dtype", help="int8 by default.")] = None,
+    cores: Annotated[
+        int, typer.Option("--cores", min=1, max=3, metavar="N", help="Cores that one run is given, as far as the chip has them.")
+    ] = 1,
     matmul: Annotated[
         str | None, typer.Option("--matmul", metavar="MxKxN", help="A matrix product instead of a model, such as 1x4096x4096.")
     ] = None,
@@ -165,7 +168,7 @@ def command(
     profile = read_board(board) if board is not None else None
     subject = TimedModel(model, shapes=shapes, batch=batch)
     wanted = subject.dtype(dtype.compiler_name if dtype is not None else None)
-    rows = [_row(subject, chip, wanted, profile) for chip in _asked_chips(subject, target, profile)]
+    rows = [_row(subject, chip, wanted, profile, cores) for chip in _asked_chips(subject, target, profile)]
     if layers and len(rows) > 1:
         raise typer.BadParameter("the list of layers needs one chip, not all of them", param_hint="'--layers'")
     if all(row.prediction is None for row in rows):
@@ -178,7 +181,7 @@ def command(
         print_json({"model": model.name, "dtype": words, "predictions": [_row_json(row) for row in rows]})
         return
     console = results()
-    console.print(_chip_table(rows))
+    console.print(_chip_table(rows, "one core" if cores == 1 else f"{cores} cores"))
     _print_notes(rows)
     if layers and rows[0].prediction is not None:
         console.print()
@@ -251,12 +254,12 @@ def _asked_chips(subject: TimedModel, target: str | None, profile: TimingProfile
     return _named_chips(target)
 
 
-def _row(subject: TimedModel, chip: Chip, dtype: str, profile: TimingProfile | None) -> _Row:
+def _row(subject: TimedModel, chip: Chip, dtype: str, profile: TimingProfile | None, cores: int = 1) -> _Row:
     try:
         program = subject.program(chip, dtype)
     except AnynpuError as refusal:
         return _Row(chip, reason=refusal.message)
-    prediction = predict(program, chip, profile=profile)
+    prediction = predict(program, chip, profile=profile, cores=min(cores, chip.cores))
     compiled = subject.compiled
     if compiled is not None and compiled.chip != chip.name and prediction.confidence.level == "calibrated":
         doubt = replace(prediction.confidence, level="extrapolated", reason=f"it was compiled for {compiled.chip}")
@@ -292,14 +295,15 @@ def _row_json(row: _Row) -> dict[str, Any]:
         "memory_bytes": prediction.memory_bytes,
         "cpu_share": round(prediction.cpu_share, 4),
         "confidence": prediction.confidence.level,
+        **({"cores": prediction.cores} if prediction.cores > 1 else {}),
         "latency_ms_range": [round(value / 1000.0, 4) for value in prediction.range_us],
         **({"advice": list(row.advice)} if row.advice else {}),
         **({"decoder": llm_json(row.decoder)} if row.decoder is not None else {}),
     }
 
 
-def _chip_table(rows: list[_Row]) -> Table:
-    values = ("one core", "80 % range", "fps", "all cores", "memory", "CPU layers")
+def _chip_table(rows: list[_Row], title: str = "one core") -> Table:
+    values = (title, "80 % range", "fps", "all cores", "memory", "CPU layers")
     table = plain_table("chip", *values, "confidence", right=values)
     for row in rows:
         prediction = row.prediction

@@ -95,6 +95,7 @@ class MatmulState:
                 result_type=c,
                 layout="normal" if normal else "native",
                 cores=cores,
+                profile=self.device.timing,
             ).time_us
         return self._times[key]
 
