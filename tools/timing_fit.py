@@ -334,6 +334,7 @@ def main() -> None:
     result: dict[str, Any] = {
         "int8": {chip: {"median": made.median_error, "worst": made.worst_error} for chip, made in fits.items()},
         "int8_families": {chip: _median(errors) for chip, errors in families.items()},
+        "int8_families_worst": {chip: max(map(abs, errors)) for chip, errors in families.items()},
         "int8_left_out": {chip: made.left_out for chip, made in fits.items()},
         "float16": {"median": _median(alone.tolist()), "worst": float(np.abs(alone).max())},
         "float16_models": {"median": _median(whole.tolist()), "worst": float(np.abs(whole).max())},
@@ -350,6 +351,7 @@ def main() -> None:
             result[name] = check(folder)
     print("int8, one model left out:     ", {chip: f"{made.median_error:.2%}" for chip, made in fits.items()})
     print("int8, families left out:      ", {chip: f"{_median(errors):.2%}" for chip, errors in families.items()})
+    print("int8, families left out, worst:", {chip: f"{max(map(abs, errors)):.2%}" for chip, errors in families.items()})
     print("float16, one model of one chip left out: ", _summary(alone.tolist()))
     print("float16, one model of all chips left out:", _summary(whole.tolist()))
     for key in ("float16_numbers", "ranges", "matmul", "llm", "allwinner"):

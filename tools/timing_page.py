@@ -42,6 +42,7 @@ def int8_table(result: Mapping[str, Any]) -> str:
     rows.append(("**median, int8**", [f"{100 * statistics.median(found):.1f} %" for found in sizes]))
     rows.append(("above 15 %", [str(sum(error > 0.15 for error in found)) for found in sizes]))
     rows.append(("median, families left out", [f"{100 * result['int8_families'][chip]:.1f} %" for chip in CHIPS]))
+    rows.append(("worst, families left out", [f"{100 * result['int8_families_worst'][chip]:.0f} %" for chip in CHIPS]))
     return f"{_table('model', CHIPS, rows)}\n\n{parameters(result)}"
 
 

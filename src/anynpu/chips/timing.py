@@ -166,7 +166,7 @@ _PROFILES: Mapping[str, TimingProfile] = {
     for profile in (
         _published(
             "rk3588",
-            TimingParameters(892.7, 8.883, 18.68, 23010.0, 0.8896, 0.7767),
+            TimingParameters(891.8, 8.895, 18.67, 23140.0, 0.8857, 0.6753),
             (8.71, 1.888, 0.972),
             0.085,
             0.030,
@@ -174,11 +174,11 @@ _PROFILES: Mapping[str, TimingProfile] = {
             {"MobileNetV2": 0.51, "RetinaFace mobile 320": -0.48},
         ),
         _published(
-            "rk3576", TimingParameters(829.5, 8.895, 12.28, 20000.0, 0.5094, 1.0), (5.45, 1.250, 1.067), 0.118, 0.016, 0.14, {}
+            "rk3576", TimingParameters(828.9, 8.896, 12.26, 20010.0, 0.502, 1.0), (5.45, 1.250, 1.067), 0.118, 0.016, 0.14, {}
         ),
         _published(
             "rk3566",
-            TimingParameters(437.9, 2.892, 46.03, 60230.0, 0.3782, 1.978),
+            TimingParameters(438.1, 2.892, 46.03, 60280.0, 0.379, 1.956),
             (3.57, 14.16, 0.420),
             0.082,
             0.017,
@@ -186,7 +186,7 @@ _PROFILES: Mapping[str, TimingProfile] = {
             {"MobileNetV2": 0.17, "RetinaFace mobile 320": -0.24},
         ),
         _published(
-            "rk3562", TimingParameters(449.2, 4.54, 40.09, 24950.0, 1.0, 1.711), (5.58, 2.726, 0.492), 0.222, 0.032, 0.15, {}
+            "rk3562", TimingParameters(449.0, 4.541, 40.08, 24960.0, 0.9981, 1.47), (5.58, 2.726, 0.492), 0.222, 0.032, 0.15, {}
         ),
     )
 }

@@ -74,7 +74,7 @@ def command(
         console.print(cpu_table(report))
     if report.on_cpu:
         for line in _costs(subject, target, dtype):
-            console.print(line, markup=False, highlight=False)
+            console.print(f"{target}: {line}", markup=False, highlight=False)
 
 
 def _costs(subject: ModelCheck, target: str, dtype: str) -> list[str]:
