@@ -86,7 +86,8 @@ def test_softmax_is_slow_on_the_npu_and_slower_on_the_cpu() -> None:
     chain.op("Softmax", axis=1)
     on_npu, on_cpu = chain.predict("rk3562"), chain.predict("rk3566")
     assert on_npu.cpu_share == 0
-    assert on_npu.layers[-1].bound is Bound.OPERATOR
+    (softmax,) = (layer for layer in on_npu.layers if layer.does == "Softmax")
+    assert softmax.bound is Bound.OPERATOR
     assert on_cpu.cpu_share > 0.5
     assert on_cpu.confidence.level == "extrapolated"
     assert "Softmax on the CPU" in str(on_cpu.confidence)
@@ -316,3 +317,15 @@ def test_a_tensor_that_is_repeated_on_the_cpu_costs_no_exponential() -> None:
     program = chain.program(dtype="fp16")
     first, second = (predict(replace(program, layers=(layer,)), RK3588).latency_us for layer in layers)
     assert second > 2 * first
+
+
+def test_the_sum_of_scores_is_a_reduction_however_it_is_compiled() -> None:
+    """Detectors sum their scores and clip the sum; a convolution with ones computes it, but the chip reduces."""
+    chain = Chain(1, 32, 80, 80)
+    chain.conv(80, 1, activation="Sigmoid")
+    before = chain.predict().latency_us
+    chain.op("ReduceSum", chain.constant(np.array([1])), keepdims=1)
+    chain.op("Clip", chain.constant(np.float32(0)), chain.constant(np.float32(1)))
+    numbers = timing_profile(RK3588).parameters
+    summed = chain.predict().latency_us - before
+    assert summed == pytest.approx((80 * 6400 * numbers.slow_ns + 2 * numbers.floor_ns) / 1000, rel=0.05)
