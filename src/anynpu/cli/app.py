@@ -27,6 +27,7 @@ from .commands import (
     predict,
     profile,
     run_model,
+    selftest,
     serve,
     top,
     twin,
@@ -53,6 +54,7 @@ app.command("optimize")(optimize.command)
 app.command("inspect")(inspect.command)
 app.command("run")(run_model.command)
 app.command("exec")(exec_program.command)
+app.command("selftest")(selftest.command)
 app.command("twin")(twin.command)
 app.command("lib")(lib.command)
 app.command("predict")(predict.command)

@@ -1,0 +1,80 @@
+"""``anynpu selftest``: the board's networks on the software NPU, and what a board needs."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from anynpu.demo import selftest as room
+from anynpu.demo.selftest import all_cases, export, selftest
+
+ROOT = Path(__file__).parents[2]
+Invoke = Callable[..., Any]
+FEW = ("relu", "swish", "div")
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = [case for case in all_cases() if case.name in FEW]
+    monkeypatch.setattr(room, "all_cases", lambda: cases)
+
+
+def test_the_cases_are_those_of_the_tests() -> None:
+    made = json.loads(runpy.run_path(str(ROOT / "tools/selftest_cases.py"))["contents"]())
+    stored = json.loads((ROOT / "src/anynpu/demo/board_cases.json").read_text(encoding="utf-8"))
+    assert stored["source"].endswith("(MIT licence); see tests/arithmetic/board")
+    assert {name: entry["outputs"] for name, entry in made["cases"].items()} == {
+        name: entry["outputs"] for name, entry in stored["cases"].items()
+    }
+    assert made["inputs"] == stored["inputs"]
+    assert (ROOT / "src/anynpu/demo/board_cases.json").stat().st_size < 150_000
+
+
+@pytest.mark.usefixtures("few")
+def test_every_byte_is_equal(invoke: Invoke) -> None:
+    outcome = invoke("selftest")
+    assert outcome.code == 0, outcome.err
+    assert "2304 of 2304 bytes equal those of an RV1103." in outcome.out
+    data = json.loads(invoke("selftest", "--json").out)
+    assert (data["compared"], data["equal"], data["device"]) == (2304, 2304, "sim")
+    assert [case["name"] for case in data["cases"]] == sorted(FEW)
+
+
+@pytest.mark.full
+def test_all_networks() -> None:
+    found = list(selftest())
+    assert sum(entry.compared for entry in found) == sum(entry.equal for entry in found) == 16_928
+
+
+@pytest.mark.usefixtures("few")
+def test_a_difference_is_found_and_named(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = room.SelfTestCase.outputs.fget
+    assert before is not None
+
+    def wrong(case: room.SelfTestCase) -> dict[str, Any]:
+        outputs = before(case)
+        if case.name == "relu":
+            outputs["ramp"] = np.where(np.arange(192) == 5, outputs["ramp"] ^ 1, outputs["ramp"]).astype(np.int8)
+        return outputs
+
+    monkeypatch.setattr(room.SelfTestCase, "outputs", property(wrong))
+    outcome = invoke("selftest")
+    assert outcome.code == 1
+    assert "input 'ramp', byte 5: " in outcome.out
+    assert "2303 of 2304" in outcome.out
+
+
+def test_what_a_board_needs(invoke: Invoke, tmp_path: Path) -> None:
+    outcome = invoke("selftest", "--device", "rknn")
+    assert outcome.code == 1
+    assert "--export" in outcome.err
+    assert "wrote 20 networks to" in invoke("selftest", "--export", tmp_path).out
+    assert sorted(path.stem for path in tmp_path.glob("*.onnx")) == [case.name for case in all_cases()]
+    assert np.load(tmp_path / "ramp.npy").shape == (1, 8, 8, 3)
+    assert export(tmp_path / "again")
