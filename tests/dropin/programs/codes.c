@@ -1,0 +1,33 @@
+/* codes INPUT OUTPUT MODEL...: the pictures of a file through each model, one run per picture; writes the codes of the first output. */
+#include "support.h"
+
+int main(int argc, char **argv)
+{
+    CHECK(argc >= 4);
+    FILE *source = fopen(argv[1], "rb"), *result = fopen(argv[2], "wb");
+    CHECK(source != NULL && result != NULL);
+    for (int number = 3; number < argc; number++) {
+        rknn_context context = 0;
+        rknn_tensor_attr attr;
+        memset(&attr, 0, sizeof attr);
+        OK(rknn_init(&context, argv[number], 0, 0, NULL));
+        OK(rknn_query(context, RKNN_QUERY_INPUT_ATTR, &attr, sizeof attr));
+        uint8_t *pixels = malloc(attr.n_elems);
+        CHECK(pixels != NULL);
+        rewind(source);
+        while (fread(pixels, 1, attr.n_elems, source) == attr.n_elems) {
+            rknn_input input = {.index = 0, .buf = pixels, .size = attr.n_elems, .type = RKNN_TENSOR_UINT8, .fmt = RKNN_TENSOR_NHWC};
+            rknn_output output = {.want_float = 0};
+            OK(rknn_inputs_set(context, 1, &input));
+            OK(rknn_run(context, NULL));
+            OK(rknn_outputs_get(context, 1, &output, NULL));
+            CHECK(fwrite(output.buf, 1, output.size, result) == output.size);
+            OK(rknn_outputs_release(context, 1, &output));
+        }
+        OK(rknn_destroy(context));
+        free(pixels);
+    }
+    fclose(source);
+    CHECK(fclose(result) == 0);
+    return 0;
+}
