@@ -38,6 +38,7 @@ def test_a_compiled_model(invoke: Invoke, compiled_path: Path) -> None:
     assert "1x3x16x16" in outcome.out
     assert "scores" in outcome.out
     assert " on NPU, " in outcome.out
+    assert "arithmetic   chip: integer layers round as the NPU does" in outcome.out
 
 
 def test_layers_of_a_compiled_model(invoke: Invoke, compiled_path: Path) -> None:

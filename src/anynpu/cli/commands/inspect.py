@@ -84,12 +84,23 @@ def _check_target(file: Path, kind: FileKind, chip: Chip) -> None:
         )
 
 
+_ARITHMETICS = {
+    "chip": "chip: integer layers round as the NPU does",
+    "simulator": "simulator: integer layers round once, after a float32 multiplication",
+}
+
+
+def _has_codes(model: Model) -> bool:
+    return any(spec.quantization is not None for program in model.programs for spec in program.tensors.values())
+
+
 def _model_json(model: Model) -> dict[str, Any]:
     return {
         "format": FileKind.ANYNPU.value,
         "name": model.name,
         "chip": model.chip,
         "dtype": model.dtype,
+        "arithmetic": model.arithmetic if _has_codes(model) else None,
         "custom_string": model.custom_string,
         "metadata": None if model.metadata is None else asdict(model.metadata),
         "weightless": model.weightless,
@@ -151,6 +162,8 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
             console.print(f"  {label:12} {text}")
     if model.custom_operators:
         console.print(f"  custom       {', '.join(model.custom_operators)}: the program registers functions for these operators")
+    if _has_codes(model):
+        console.print(f"  arithmetic   {_ARITHMETICS[model.arithmetic]}")
     for label in ("source", "calibration", "accuracy", "warnings"):
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")
