@@ -163,7 +163,7 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
     if model.custom_operators:
         console.print(f"  custom       {', '.join(model.custom_operators)}: the program registers functions for these operators")
     if _has_codes(model):
-        console.print(f"  arithmetic   {_ARITHMETICS[model.arithmetic]}")
+        console.print(f"  arithmetic   {_ARITHMETICS.get(model.arithmetic, printable(model.arithmetic))}")
     for label in ("source", "calibration", "accuracy", "warnings"):
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")
