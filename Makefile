@@ -32,7 +32,7 @@ demo: $(STAMP)
 
 # everything that is quick and needs nothing but Python and a C compiler
 test: $(STAMP)
-	$(QUICK) --slowest=10 --cpu-limit=8
+	$(QUICK) --slowest=10 --cpu-limit=5
 
 # the rest: Ray, browsers, proxies, cross compilers, other clients, long runs
 test-all: $(FULL)
@@ -91,7 +91,7 @@ $(FULL): $(STAMP)
 		echo "EZ RKNN Async cannot be installed: the tests that use it are skipped" >&2
 	touch $(FULL)
 
-# the client of the last tests is one that takes the lowest protobuf
+# the client of the tests of servers is one that takes the lowest protobuf
 $(LOWEST)/.stamp: pyproject.toml CMakeLists.txt tools/lowest_versions.py $(NATIVE)
 	test -x $(LOWEST)/bin/python || $(LOWEST_PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python tools/lowest_versions.py pyproject.toml > $(LOWEST)/lowest.txt

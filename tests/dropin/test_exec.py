@@ -52,6 +52,7 @@ def test_a_program_finds_a_board(system: Path, tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.full
 def test_other_languages_find_it_too(tmp_path: Path) -> None:
     path = "/proc/device-tree/compatible"
     program = build("stream.cpp", tmp_path / "stream", compiler="c++", library=None)
@@ -135,6 +136,7 @@ def test_the_call_log_for_readers(infer: Path, models: Models, tmp_path: Path) -
     assert "core mask 64 is not possible" in lines[7]
 
 
+@pytest.mark.full
 def test_the_call_log_for_programs_and_the_trace(infer: Path, models: Models, tmp_path: Path) -> None:
     log, trace = tmp_path / "calls.jsonl", tmp_path / "trace.json"
     for _ in range(2):  # a second run does not add to the first

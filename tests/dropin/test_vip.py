@@ -124,7 +124,7 @@ def test_buffers_by_descriptor_and_by_address(models: dict[tuple[str, str], Path
     assert lines[1:] == [checksum(results(model, "t527", 0)[0])]
 
 
-@pytest.mark.parametrize("dtype", ["w8a8", "i8", "w16a16", "fp16"])
+@pytest.mark.parametrize("dtype", ["w8a8", *(pytest.param(other, marks=pytest.mark.full) for other in ("i8", "w16a16", "fp16"))])
 @pytest.mark.parametrize("linked", [True, False])
 def test_libawnn(models: dict[tuple[str, str], Path], dtype: str, linked: bool, tmp_path: Path) -> None:
     """Linked with a VIPLite as well, or with libawnn alone, which then finds one."""
@@ -212,7 +212,13 @@ def test_the_file_is_what_programs_expect(library: str) -> None:
 
 @pytest.mark.parametrize("v85x", [False, True])
 @pytest.mark.parametrize(
-    ("compiler", "standard"), [("cc", "-std=c99"), ("cc", "-std=c17"), ("c++", "-std=c++11"), ("c++", "-std=c++20")]
+    ("compiler", "standard"),
+    [
+        ("cc", "-std=c99"),
+        pytest.param("cc", "-std=c17", marks=pytest.mark.full),
+        pytest.param("c++", "-std=c++11", marks=pytest.mark.full),
+        ("c++", "-std=c++20"),
+    ],
 )
 def test_headers_compile_for_each_generation(compiler: str, standard: str, v85x: bool, tmp_path: Path) -> None:
     use = {

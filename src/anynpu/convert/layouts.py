@@ -134,6 +134,8 @@ def _relayout(
     kind = type_of_size(array.dtype.itemsize)
     result, values = check_out(out, shape, array.dtype, np.ascontiguousarray(array))
     try:
+        if array.dtype.kind in "iu" and not np.iinfo(array.dtype).min <= fill <= np.iinfo(array.dtype).max:
+            raise OverflowError(fill)  # numpy 1 would take its lowest bits
         pattern = int.from_bytes(np.array(fill, array.dtype).tobytes(), "little")
     except (OverflowError, ValueError):
         raise TensorTypeError(f"fill={fill} is not a value of {array.dtype}", hint="use the tensor's zero point") from None
