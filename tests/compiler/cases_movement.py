@@ -201,6 +201,31 @@ for _name, _opset, _build in (
     ("from before the start", 13, _one("Slice", [-1000], [4], [3])),
 ):
     MOVEMENT.add(f"Slice {_name}", _build, opset=_opset, kinds=("Slice",))
+
+
+def _slice_of_concat(starts: list[int], ends: list[int], axes: list[int], *, attributes: bool = False) -> Build:
+    """A slice of two tensors with unlike ranges, joined along the channels: 4 and 3 of them."""
+
+    def build(net: Net) -> None:
+        a = net.op("Relu", net.input("a", (1, 4, 5, 6)))
+        b = net.op("Mul", net.op("Sigmoid", net.input("b", (1, 3, 5, 6))), net.constant(50.0))
+        joined = net.op("Concat", a, b, axis=1)
+        if attributes:
+            net.output(net.op("Slice", joined, starts=starts, ends=ends, axes=axes))
+        else:
+            net.output(net.op("Slice", joined, *(net.constant(values) for values in (starts, ends, axes))))
+
+    return build
+
+
+for _name, _build in (
+    ("its first input", _slice_of_concat([0], [4], [1])),
+    ("its last input", _slice_of_concat([4], [1000], [1])),
+    ("a part of an input", _slice_of_concat([5, 1], [7, 4], [1, 2])),
+    ("both inputs", _slice_of_concat([3], [5], [1])),
+):
+    MOVEMENT.add(f"Slice of a Concat: {_name}", _build, steps=1.6)
+MOVEMENT.add("Slice of a Concat: attributes", _slice_of_concat([1], [3], [1], attributes=True), opset=9, steps=1.6)
 MOVEMENT.add("Slice rank 2", _one("Slice", [1], [3], [1], shape=(4, 6)), kinds=("Slice",))
 MOVEMENT.add("Slice backwards", _one("Slice", [8], [-1000], [2], [-1]), integer=False, steps=0.6)
 for _name, _opset, _build in (

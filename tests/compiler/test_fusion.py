@@ -67,6 +67,24 @@ def test_parts_of_a_concat_take_its_scale_unless_others_read_them() -> None:
     assert_close_in_steps(run, 5.0)
 
 
+def test_what_is_joined_and_taken_apart_again_keeps_its_scale() -> None:
+    """As exports of detectors do it, to scale boxes but not scores."""
+    net = Net()
+    x = net.input("x", (1, 4, 7, 7))
+    boxes = net.op("Mul", net.op("Sigmoid", net.conv(x, 4, 1)), net.constant(600.0))
+    scores = net.op("Sigmoid", net.conv(x, 3, 1))
+    joined = net.op("Concat", boxes, scores, axis=1)
+    first = net.op("Slice", joined, *(net.constant(values) for values in ([0], [4], [1])))
+    second = net.op("Slice", joined, *(net.constant(values) for values in ([4], [7], [1])))
+    net.output(net.op("Concat", net.op("Div", first, net.constant(640.0)), second, axis=1))
+    run = execute(net.proto())
+    assert "Slice" not in run.kinds
+    quantization = run.program.output_specs[0].quantization
+    assert quantization is not None
+    assert float(np.max(quantization.scale)) < 1.1 / 255
+    assert_close_in_steps(run, 5.0)
+
+
 def test_groups_only_before_readers_that_can_take_them() -> None:
     """A dense convolution that pads has one zero for all channels, and an element-wise reader one scale."""
     sizes = np.repeat([1.0, 0.001], 4).astype(np.float32)

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..types import Array
 from .graph import Graph, Node
+from .slices import slice_bounds
 
 __all__ = ["channel_affine", "pad_amounts", "pad_value", "shuffle_groups", "simplify"]
 
@@ -92,6 +93,45 @@ def _sum_to_adds(graph: Graph, node: Node, links: _Links) -> bool:
         made.append(Node(operator, [left, right], [name], {}, f"{node.label}.{index}" if not last else node.name))
         left = name
     graph.nodes[place : place + 1] = made
+    return True
+
+
+def _slice_of_concat(graph: Graph, node: Node, links: _Links) -> bool:
+    """A slice inside one input of a Concat is a slice of that input, or the input itself: it need not have the range of the others.
+
+    Exports of detectors join boxes and scores, and then take them apart again to scale the boxes.
+    """
+    maker = links.producers.get(node.inputs[0]) if node.op == "Slice" else None
+    if maker is None or maker.op != "Concat" or 0 in graph.shapes[node.outputs[0]]:
+        return False
+    result = graph.shapes[node.outputs[0]]
+    axis = int(maker.attribute("axis", 0)) % len(result)
+    ((start, strides),) = slice_bounds(graph, node)
+    offset = 0
+    for source in maker.inputs:
+        extent = graph.shapes[source][axis]
+        if offset <= start[axis] and start[axis] + result[axis] <= offset + extent:
+            break
+        offset += extent
+    else:
+        return False
+    if set(strides) != {1} or source in graph.constants:
+        return False
+    start[axis] -= offset
+    if graph.shapes[source] == result:
+        node.op, node.inputs, node.attributes = "Identity", [source], {}
+        _drop(graph, node, links)
+        return True
+    ends = [first + extent for first, extent in zip(start, result, strict=True)]
+    axes = list(range(len(result)))
+    if "starts" in node.attributes:
+        node.inputs, node.attributes = [source], {"starts": start, "ends": ends, "axes": axes}
+    else:
+        values = (("starts", start), ("ends", ends), ("axes", axes))
+        node.inputs = [
+            source,
+            *(graph.add_constant(f"{node.outputs[0]}.{name}", np.array(value, np.int64)) for name, value in values),
+        ]
     return True
 
 
@@ -438,6 +478,7 @@ def _prelu_on_conv(graph: Graph, node: Node, links: _Links) -> bool:
 
 _REWRITES: tuple[Callable[[Graph, Node, _Links], bool], ...] = (
     _remove_identity,
+    _slice_of_concat,
     _sum_to_adds,
     _rename_sum,
     _explicit_padding,
