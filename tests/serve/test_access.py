@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import tritonclient.http as triton_http
 from session.fake import FakeDevice, feed
 from tools import need
 from tritonclient.utils import InferenceServerException
+from waiting import PATIENCE
 
 from anynpu.errors import OptionError
 from anynpu.serve import ServeOptions
@@ -109,6 +111,22 @@ def test_tls(serve: Serve, certificate: tuple[Path, Path], monkeypatch: pytest.M
     monkeypatch.setenv("ANYNPU_CA_FILE", str(certificate[0]))
     with InferenceSession(f"grpcs://{server.grpc_address}/net") as session:
         assert session.run(None, {"x": feed(3)})[0][0, 0] == 6
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00\x01"], ids=["nothing", "half a greeting"])
+@pytest.mark.parametrize("face", ["http", "grpc"])
+def test_a_handshake_that_does_not_go_on_is_cut_off(serve: Serve, certificate: tuple[Path, Path], face: str, sent: bytes) -> None:
+    """Whoever never ends TLS's handshake keeps no connection, and keeps nobody else out."""
+    server = serve(FakeDevice(), certificate=certificate[0], private_key=certificate[1], header_timeout=0.5)
+    port = server.port if face == "http" else server.grpc_port
+    assert port is not None
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as client:
+        client.sendall(sent)
+        try:
+            while client.recv(4096):
+                pass
+        except ConnectionResetError:
+            pass  # that is an end too
 
 
 def test_pages_of_the_web_cannot_use_a_server_on_loopback(serve: Serve) -> None:
