@@ -17,7 +17,8 @@ from anynpu.dropin.standins import with_stand_ins
 from .peer_suite.suite import HERE, NAME, VERSION, Unavailable, fetch, run_suite
 from .running import board_environment, clean_environment
 
-pytestmark = pytest.mark.full  # another project's tests, on tensors of 32 MB
+# another project's tests, on tensors of 32 MB: not both at once
+pytestmark = [pytest.mark.full, pytest.mark.xdist_group("peer suite")]
 
 TESTS, ENOUGH = 40, 36
 MODULE = "ztu_somemodelruntime_ez_rknn_async"

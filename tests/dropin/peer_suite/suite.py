@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,36 +34,41 @@ class Unavailable(Exception):
 def fetch() -> Path:
     """The folder of the unpacked source package, from the build folder or from the package index."""
     folder = BUILD / f"{NAME.replace('-', '_')}-{VERSION}"
-    if not (folder / "tests").is_dir():
-        BUILD.mkdir(parents=True, exist_ok=True)
-        command = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-binary",
-            ":all:",
-        ]
-        try:
-            done = subprocess.run(
-                [*command, "--dest", str(BUILD), f"{NAME}=={VERSION}"],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=DOWNLOAD_SECONDS,
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"its download took more than {DOWNLOAD_SECONDS} seconds") from None
-        archive = BUILD / f"{folder.name}.tar.gz"
+    if folder.is_dir():
+        return folder
+    BUILD.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=BUILD) as fresh:
+        reason = ""
+        for isolation in (["--no-build-isolation"], []):  # pip asks a package for its metadata, which needs its build tools
+            archive = Path(fresh, f"{folder.name}.tar.gz")
+            if not archive.is_file():
+                reason = _download(Path(fresh), isolation)
         if not archive.is_file():
-            lines = done.stderr.strip().splitlines() or ["no reason was given"]
-            raise Unavailable(lines[-1])
+            raise Unavailable(reason)
         with tarfile.open(archive) as package:
-            package.extractall(BUILD, filter="data") if hasattr(tarfile, "data_filter") else package.extractall(BUILD)
+            package.extractall(fresh, filter="data") if hasattr(tarfile, "data_filter") else package.extractall(fresh)
+        try:
+            Path(fresh, folder.name).rename(folder)  # complete or not at all
+        except OSError:
+            if not folder.is_dir():  # somebody else was faster
+                raise
     return folder
+
+
+def _download(folder: Path, flags: list[str]) -> str:
+    """Have pip put the source package into *folder*; what it says if it does not."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", *flags]
+    try:
+        done = subprocess.run(
+            [*command, "--dest", str(folder), f"{NAME}=={VERSION}"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=DOWNLOAD_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"its download took more than {DOWNLOAD_SECONDS} seconds"
+    return (done.stderr.strip().splitlines() or ["no reason was given"])[-1]
 
 
 @dataclass
