@@ -1,6 +1,7 @@
 """VIPLite and libawnn, on Allwinner's own library or on the software NPU.
 
 * :class:`Network`: the calls for Python programs, with numpy arrays and exceptions; :class:`Buffer` is their memory.
+* :class:`Group`, :func:`power`, :func:`set_log_path` and :func:`query_hardware`: what concerns more than one network.
 * :class:`Awnn` and the ``awnn_*`` functions: load, run, read.
 * :func:`open_library`: all ``vip_*`` functions as a C program has them.
 * :mod:`anynpu.vip.constants`: every constant under the vendor's name.
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from .backend import VipBackend, open_backend
     from .buffer import Buffer
     from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
+    from .group import Group, power, set_log_path
     from .info import HardwareInfo, NetworkProfile, TensorInfo
     from .library import VipLibrary, check, open_library
     from .network import Network, query_hardware
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Awnn",
     "Buffer",
+    "Group",
     "HardwareInfo",
     "VipLibrary",
     "Network",
@@ -61,7 +64,9 @@ __all__ = [
     "check",
     "open_backend",
     "open_library",
+    "power",
     "query_hardware",
+    "set_log_path",
     "vip_buffer_format_e",
     "vip_buffer_quantize_format_e",
     "vip_network_property_e",
@@ -92,6 +97,11 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "vip_buffer_quantize_format_e",
         "vip_network_property_e",
         "vip_status_e",
+    ),
+    "group": (
+        "Group",
+        "power",
+        "set_log_path",
     ),
     "info": (
         "HardwareInfo",

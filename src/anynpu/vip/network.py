@@ -38,9 +38,19 @@ __all__ = ["Network", "query_hardware"]
 Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array
 
 
-def query_hardware(library: VipLibrary) -> HardwareInfo:
-    """``vip_query_hardware``, between ``vip_init`` and ``vip_destroy``."""
+def query_hardware(device: str | DeviceChoice | VipLibrary | None = None) -> HardwareInfo:
+    """``vip_query_hardware``: what the NPU is. A library object has to be between ``vip_init`` and ``vip_destroy``."""
+    if isinstance(device, VipLibrary):
+        return _hardware(device)
+    library = open_library(device)
+    check(library, "vip_init", library.vip_init(0))
+    try:
+        return _hardware(library)
+    finally:
+        library.vip_destroy()
 
+
+def _hardware(library: VipLibrary) -> HardwareInfo:
     def ask(property: vip_query_hardware_property_e, count: int = 1) -> list[int]:
         value = ffi.new("uint32_t[]", count)
         check(library, "vip_query_hardware", library.vip_query_hardware(int(property), 4 * count, value))

@@ -86,17 +86,24 @@ class BufferState:
         """The memory, which lives as long as the array does; None after the end of the buffer."""
         return self._bytes
 
-    def covers(self, physical: int, size: int) -> bool:
+    def covers(self, address: int, size: int) -> bool:
         """Whether all of these bytes, by physical address, are this buffer's."""
-        memory = self._bytes
-        return memory is not None and self.physical_address <= physical and physical + size <= self.physical_address + memory.size
+        return self._start(address, size) is not None
 
-    def part(self, physical: int, size: int) -> Bytes:
+    def part(self, address: int, size: int) -> Bytes:
         """Bytes by physical address."""
-        memory = self._bytes
+        memory, start = self._bytes, self._start(address, size)
         assert memory is not None
-        start = physical - self.physical_address
+        assert start is not None
         return memory[start : start + size]
+
+    def _start(self, address: int, size: int) -> int | None:
+        """Where they begin. What ``vip_map_buffer`` gives counts as a physical address: the interface tells C programs no other."""
+        memory = self._bytes
+        for base in () if memory is None else (self.physical_address, memory.ctypes.data):
+            if memory is not None and base <= address and address + size <= base + memory.size:
+                return address - base
+        return None
 
     def gather(self, memory: Bytes) -> None:
         """Bring scattered memory together."""
@@ -180,7 +187,8 @@ def from_descriptor(shape: BufferShape, fd: int, size: int) -> BufferState:
 def from_physical(
     shape: BufferShape, addresses: Any, sizes: Any, count: int, known: list[BufferState], device: Device
 ) -> BufferState:
-    """Memory by physical address, in one piece or in several. Only memory of this library has such addresses."""
+    """Memory by physical address, in one piece or in several. Only memory of this library has such addresses: those of its buffers, and
+    where they are mapped."""
     if addresses == ffi.NULL or sizes == ffi.NULL or not count:
         raise _wrong("a table of addresses or sizes is missing", "give as many entries as physical_num says, at least one")
     if addresses[0] % ALIGNMENT:
