@@ -255,3 +255,20 @@ def test_a_larger_shape_that_comes_later_is_warned_of(
     with caplog.at_level(logging.WARNING, "anynpu.compiler"):
         anynpu.compile(net.proto(), "rk3588", dtype="fp16", shapes=shapes)
     assert ("not the largest" in caplog.text) is warns
+
+
+@pytest.mark.parametrize("first", ["Add", "Mul"])
+def test_a_stride_by_row_joins_the_grid_in_one_rounding(first: str) -> None:
+    net = Net()
+    x = net.op("Sigmoid", net.input("x", (1, 64, 2)))
+    constants = {
+        "Add": net.constant(np.arange(128, dtype=np.float32).reshape(1, 64, 2) / 2),
+        "Mul": net.constant(np.repeat([8.0, 16.0, 32.0, 8.0], 16).astype(np.float32).reshape(1, 64, 1)),
+    }
+    for kind in ("Add", "Mul") if first == "Add" else ("Mul", "Add"):
+        x = net.op(kind, x, constants[kind])
+    net.output(x)
+    run = execute(net.proto(), accuracy="fast")
+    assert_all_integer(run)
+    assert run.operators.count("Conv") == 1
+    assert_close_in_steps(run, 1)

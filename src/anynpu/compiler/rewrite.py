@@ -149,18 +149,24 @@ class _Rewriting:
         step = _affine_of(self._graph, node)
         if step is None or step.scale.size == step.shift.size == 1:
             return None
+        step = self._with_maker(step)
         while True:
             result = step.nodes[-1].outputs[0]
             readers = self._consumers.get(result, [])
             if len(readers) != 1 or result in self._graph.outputs:
                 return step
-            after = _affine_of(self._graph, readers[0])
-            if after is None:
+            after = _affine_of(self._graph, readers[0]) or _pointwise(self._graph, readers[0])
+            joined = None if after is None else _joined(step, after)
+            if joined is None:
                 return step
-            scale, shift = step.scale * after.scale, step.shift * after.scale + after.shift
-            if not (np.abs(scale).max() < _LARGEST and np.abs(shift).max() < _LARGEST):
-                return step
-            step = _Affine(step.data, scale, shift, [*step.nodes, readers[0]])
+            step = joined
+
+    def _with_maker(self, step: _Affine) -> _Affine:
+        """The chain with the scale and shift by channel before it, which simplification has made a convolution of its own."""
+        maker = self._producers.get(step.data)
+        before = None if maker is None else _pointwise(self._graph, maker)
+        alone = len(self._consumers.get(step.data, ())) == 1 and step.data not in self._graph.outputs
+        return (_joined(before, step) if before is not None and alone else None) or step
 
     def _is_wanted(self, name: str) -> bool:
         """Whether nobody who reads a tensor has to compute in float."""
@@ -295,6 +301,33 @@ def _affine_of(graph: Graph, node: Node) -> _Affine | None:
     if node.op == "Add":
         return _Affine(data, one, value, [node])
     return _Affine(data, one, -value, [node]) if right is not None else _Affine(data, -one, value, [node])
+
+
+def _pointwise(graph: Graph, node: Node) -> _Affine | None:
+    """A depthwise convolution of one element, which is a scale and a shift by channel; None for any other node."""
+    if node.op != "Conv" or node.domain or node.rewritten:
+        return None
+    weights = graph.constant(node.inputs[1])
+    bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    shape = graph.shapes[node.inputs[0]]
+    groups = int(node.attribute("group", 1))
+    if weights is None or weights.size != groups or groups != shape[1] or shape != graph.shapes[node.outputs[0]]:
+        return None
+    if bias is None and len(node.inputs) > 2 and node.inputs[2]:
+        return None
+    full = (1, groups, *(1,) * (len(shape) - 2))
+    shift = np.zeros(groups) if bias is None else bias
+    scale, shift = (np.asarray(value, np.float64).reshape(full) for value in (weights, shift))
+    finite = np.abs(scale).max() < _LARGEST and np.abs(shift).max() < _LARGEST
+    return _Affine(node.inputs[0], scale, shift, [node]) if finite else None
+
+
+def _joined(first: _Affine, second: _Affine) -> _Affine | None:
+    """One after the other, as one; None where numbers get too large."""
+    scale, shift = first.scale * second.scale, first.shift * second.scale + second.shift
+    if not (np.abs(scale).max() < _LARGEST and np.abs(shift).max() < _LARGEST):
+        return None
+    return _Affine(first.data, scale, shift, [*first.nodes, *second.nodes])
 
 
 def _depthwise(build: _Builder, affine: _Affine, shape: tuple[int, ...]) -> None:
