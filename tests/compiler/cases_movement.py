@@ -83,8 +83,8 @@ MOVEMENT.add("GlobalMaxPool", _one("GlobalMaxPool"), kinds=("GlobalMaxPool",))
 MOVEMENT.add("ReduceMean of an image", _one("ReduceMean", axes=[2, 3]), steps=2.1, kinds=("GlobalAveragePool",))
 MOVEMENT.add("ReduceMean of an image, negative axes", _one("ReduceMean", axes=[-1, -2]), steps=2.1, kinds=("GlobalAveragePool",))
 MOVEMENT.add("ReduceMean of an image, opset 18", _one("ReduceMean", [2, 3]), opset=18, steps=2.1, kinds=("GlobalAveragePool",))
-MOVEMENT.add("ReduceMean without keepdims", _one("ReduceMean", axes=[2, 3], keepdims=0), integer=False, steps=0.3)
-MOVEMENT.add("ReduceMean of rows", _one("ReduceMean", axes=[3]), integer=False, steps=0.3)
+MOVEMENT.add("ReduceMean without keepdims", _one("ReduceMean", axes=[2, 3], keepdims=0), steps=1.5)
+MOVEMENT.add("ReduceMean of rows", _one("ReduceMean", axes=[3]), steps=1.5)
 
 _TRANSFORMATIONS = ("half_pixel", "pytorch_half_pixel", "asymmetric", "align_corners")
 for _mode in ("nearest", "linear"):
