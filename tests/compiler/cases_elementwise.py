@@ -108,7 +108,7 @@ for _op in ("Add", "Sub", "Mul", "Div"):
         ELEMENTWISE.add(f"{_op} constant by channel {_vector}", _with_constant(_op, _vector), steps=2.1, kinds=("Conv",))
 ELEMENTWISE.add("Sub tensor from constant by channel", _with_constant("Sub", (6, 1, 1), left=True), steps=2.1, kinds=("Conv",))
 ELEMENTWISE.add("Add constant by channel rank 3", _with_constant("Add", (1, 5, 1), shape=(2, 5, 6)), steps=2.1, kinds=("Conv",))
-ELEMENTWISE.add("Mul constant of the whole shape", _with_constant("Mul", _IMAGE), integer=False, steps=0.3)
+ELEMENTWISE.add("Mul constant of the whole shape", _with_constant("Mul", _IMAGE), steps=1.5)
 ELEMENTWISE.add(
     "Add constant that widens the shape", _with_constant("Add", (2, 6, 1, 1), shape=(1, 6, 5, 7)), integer=False, steps=0.3
 )
@@ -216,7 +216,7 @@ ELEMENTWISE.add("PRelu of one slope after Conv", _prelu((1,)), steps=4.0, kinds=
 ELEMENTWISE.add("PRelu after Conv 1d", _prelu((6, 1), shape=(2, 6, 9)), steps=4.0, kinds=("ConvPRelu",))
 ELEMENTWISE.add("PRelu alone", _prelu((6, 1, 1), before=""), steps=2.1, kinds=("ConvPRelu",))
 ELEMENTWISE.add("PRelu after Tanh", _prelu((6, 1, 1), before="Tanh"), steps=2.1, kinds=("Tanh", "ConvPRelu"))
-ELEMENTWISE.add("PRelu by column", _prelu((7,), before=""), integer=False, steps=1.1)
+ELEMENTWISE.add("PRelu by column", _prelu((7,), before=""), integer=False, steps=2.1)
 ELEMENTWISE.add("PRelu rank 3 alone", _prelu((6, 1), before="", shape=(2, 6, 9)), integer=False, steps=1.1)
 
 

@@ -24,7 +24,13 @@ def _head(reshape: list[int], perm: list[int], then: str = "Softmax") -> Build:
 
 
 # what the convolution writes, channels last, already is what the transpose asks for
-GRAPHS.add("head with Softmax", _head([1, 8, 30], [0, 2, 1]), steps=3.0, integer=False, kinds=("Conv", "Dequantize", "Softmax"))
+GRAPHS.add(
+    "head with Softmax",
+    _head([1, 8, 30], [0, 2, 1]),
+    steps=3.0,
+    integer=False,
+    kinds=("Conv", "Dequantize", "Softmax", "Quantize"),
+)
 GRAPHS.add("head with Sigmoid", _head([1, 8, 30], [0, 2, 1], "Sigmoid"), steps=4.0, kinds=("Conv", "Sigmoid"))
 GRAPHS.add("head by anchor", _head([1, 2, 4, 5, 6], [0, 1, 3, 4, 2], "Sigmoid"), steps=4.0)
 GRAPHS.add("head with Tanh of swapped axes", _head([1, 8, 30], [1, 0, 2], "Tanh"), steps=4.0)
@@ -276,7 +282,7 @@ for _name, _build, _steps in (
     ("dead nodes", _dead_nodes, 4.0),
 ):
     GRAPHS.add(_name, _build, steps=_steps)
-GRAPHS.add("input read by integer and float", _input_read_by_both, integer=False, steps=4.0)
+GRAPHS.add("input read by integer and float", _input_read_by_both, steps=4.0)
 GRAPHS.add("input to output", _input_to_output, integer=False, steps=4.0)
 GRAPHS.add("output twice", _identity_of_output, integer=False, steps=4.0)
 GRAPHS.add("Identity and nothing else", _only_identity, integer=False, steps=0.3)
@@ -293,4 +299,4 @@ def _outputs_everywhere(net: Net) -> None:
     net.output(rows, y, flat, net.op("Gemm", flat, net.weights(144, 3, scale=0.1)), net.op("ReduceSum", flat, net.constant([1])))
 
 
-GRAPHS.add("outputs that are views and are read", _outputs_everywhere, integer=False, steps=5.0)
+GRAPHS.add("outputs that are views and are read", _outputs_everywhere, steps=5.0)
