@@ -11,8 +11,8 @@ from anynpu._vip import ffi
 
 from .support import Calls
 
-SPEED = 2e-3
-"""A run of a hundred microseconds takes 50 ms."""
+SPEED = 2e-4
+"""A run of ten microseconds takes 50 ms."""
 
 
 def with_priority(calls: Calls, priority: int) -> Any:

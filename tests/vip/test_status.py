@@ -19,8 +19,8 @@ from anynpu.vip.constants import vip_network_property_e
 
 from .support import CHIPS, FILE, Calls, small_file
 
-SLOW = 1e-4
-"""In real time at this speed, a run of a hundred microseconds takes a second."""
+SLOW = 1e-5
+"""In real time at this speed, a run of ten microseconds takes a second."""
 
 Opener = Callable[..., Calls]
 
@@ -181,7 +181,7 @@ def test_after_a_reset_the_npu_runs_again(open_calls: Opener) -> None:
 
 
 def test_a_job_that_only_waits_too_long_resets_nothing(open_calls: Opener) -> None:
-    calls = open_calls(realtime=2e-4)
+    calls = open_calls(realtime=2e-5)
     first = triggered(calls)
     until_busy(calls)
     late, patient = triggered(calls, timeout_ms=30), triggered(calls)

@@ -190,7 +190,7 @@ def test_the_average_is_that_of_all_loops(
 
 
 def test_a_run_that_fails(folder: Path, open_calls: Callable[..., Calls]) -> None:
-    library = open_calls(realtime=1e-4, init=False).library
+    library = open_calls(realtime=1e-5, init=False).library
     name = sample(folder, "[network]", "model.nb", "[input]", "x.dat")
     ret, lines = run(VpmOptions(name, timeout_ms=20), library)
     assert ret == -2

@@ -26,7 +26,7 @@ _PACKAGES = (
     ("onnxruntime", "sim"),
     ("opencv-python-headless", "vision"),
 )
-_VARIABLES = ("ANYNPU_DEVICE", "ANYNPU_CHIP", "ANYNPU_ENGINE", "ANYNPU_ISA", "ANYNPU_REALTIME")
+_VARIABLES = ("ANYNPU_DEVICE", "ANYNPU_CHIP", "ANYNPU_ENGINE", "ANYNPU_ISA", "ANYNPU_REALTIME", "ANYNPU_TIMING")
 
 
 def diagnose(*, root: Path = Path("/"), environment: Mapping[str, str] | None = None, model: Path | None = None) -> list[Finding]:
