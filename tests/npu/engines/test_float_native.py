@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -341,8 +342,14 @@ def test_every_operator_has_a_case() -> None:
     assert {name.partition(" ")[0] for name in CASES} == set(KERNELS)
 
 
+def onnxruntime_version() -> tuple[int, ...]:
+    return tuple(int(part) for part in importlib.metadata.version("onnxruntime").split(".")[:2])
+
+
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_an_operator_gives_what_onnxruntime_gives(name: str) -> None:
+    if name == "ReduceMean none" and onnxruntime_version() < (1, 24):
+        pytest.skip("onnxruntime before 1.24 fails where a reduction has no axes")
     graph = CASES[name]()
     check(graph, *graph.nodes[0].output)
 
