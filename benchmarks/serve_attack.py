@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import socket
 import sys
 import threading
@@ -89,8 +90,11 @@ ATTACKS: dict[str, Callable[[str, str], None]] = {
 
 
 def crowd(http: str, seconds: float) -> None:
-    """8 clients that announce a body and are idle, 500 that send a byte now and then, and 2,500 that connect again and again."""
-    end = time.monotonic() + seconds
+    """8 clients that announce a body and are idle, 500 that send a byte now and then, and 2,500 that connect again and again.
+
+    Writes a line when all of them are there, from when on it lasts *seconds*; and at the end how many connections were tried.
+    """
+    ended = threading.Event()
     head = INFER + b"Content-Length: %d\r\n\r\n" % (60 * MIB)
     idle = [_connect(http) for _ in range(IDLE)]
     for one in idle:
@@ -98,34 +102,44 @@ def crowd(http: str, seconds: float) -> None:
     slow: list[socket.socket] = []
 
     def crawl() -> None:
-        while time.monotonic() < end:
+        while not ended.is_set():
             while len(slow) < SLOW:
                 slow.append(_connect(http))
+            full.set()
             for number, one in enumerate(slow):
                 if not _send(one, b"P" if one not in begun else b"x"):
                     one.close()
                     slow[number] = _connect(http)
                 begun.add(one)
-            time.sleep(0.2)
+            ended.wait(0.2)
 
+    full = threading.Event()
     begun: set[socket.socket] = set()
     crawler = threading.Thread(target=crawl)
     crawler.start()
+    full.wait(120)
+    end, tried = math.inf, IDLE + SLOW
     while time.monotonic() < end:
         burst = []
         for _ in range(BURST):
             if time.monotonic() > end:
                 break
+            tried += 1
             one = socket.socket()
             one.setblocking(False)
             one.connect_ex(_address(http))
             burst.append(one)
+        if end == math.inf:
+            print("begun", flush=True)
+            end = time.monotonic() + seconds
         time.sleep(0.5)
         for one in burst:
             one.close()
+    ended.set()
     crawler.join()
     for one in (*idle, *slow):
         one.close()
+    print(tried, flush=True)
 
 
 def _address(text: str) -> tuple[str, int]:
