@@ -223,15 +223,17 @@ def others(session):
         pass
 
 
-def interrupt(seed, started):
+def interrupt(seed, started, heard):
     started.wait()
     time.sleep(random.Random(seed).random() * 0.01)
     signal.raise_signal(signal.SIGINT) if seed % 3 == 0 else os.kill(os.getpid(), signal.SIGINT)
+    while not heard.wait(60):  # Python ignores an interrupt that comes in a weak reference's callback
+        os.kill(os.getpid(), signal.SIGINT)
 
 
 def play(seed):
-    started = threading.Event()
-    threads = [threading.Thread(target=interrupt, args=(seed, started), daemon=True)]
+    started, heard = threading.Event(), threading.Event()
+    threads = [threading.Thread(target=interrupt, args=(seed, started, heard), daemon=True)]
     jobs = []
     threads[0].start()
     try:
@@ -245,7 +247,7 @@ def play(seed):
                 jobs = [session.submit(None, x)] if seed % 5 == 0 else []
                 session.run(None, x)
     except KeyboardInterrupt:
-        pass
+        heard.set()
     assert session.closed, seed
     assert all(job.done() for job in jobs), seed
     for thread in threads:
