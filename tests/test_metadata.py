@@ -136,6 +136,14 @@ def test_what_a_file_cannot_hold_is_left_out_and_said() -> None:
     assert model.provenance["metadata"].startswith("left out: metadata of ")
 
 
+def test_text_that_is_not_utf8_is_left_out_and_said() -> None:
+    damaged = network().SerializeToString().replace(b"the graph", b"the\xffgraph")
+    model = anynpu.compile(damaged, target="rk3588", dtype="fp16")
+    modelfile.read(modelfile.to_bytes(model))
+    assert model.metadata == OnnxMetadata()
+    assert model.provenance["metadata"] == "left out: metadata that is not valid Unicode"
+
+
 def test_entries_and_back() -> None:
     whole = compiled().metadata
     assert whole is not None

@@ -116,19 +116,27 @@ def assign_quantization(
             )
         return fixed_point_from_range(low, high, dtype) if kind.fixed_point else affine_from_range(low, high, dtype)
 
+    def follows(name: str) -> str | None:
+        """The tensor whose scale this one has, if it has none of its own."""
+        step = made_by.get(name)
+        if name not in joined and step is not None and not step.is_float and keeps_scale(step):
+            return step.inputs[0]
+        return joined.get(name) or gathered.get(name)
+
     def of(name: str) -> Quantization:
-        if name not in result:
-            result[name] = decide(name)
+        # a loop and not a recursion: thousands of layers in a row may keep one scale
+        path: dict[str, None] = {}
+        while name not in result:
+            path[name] = None
+            other = follows(name)
+            if other is None or other in path:
+                result[name] = decide(name)
+                break
+            name = other
+        result.update(dict.fromkeys(path, result[name]))
         return result[name]
 
     def decide(name: str) -> Quantization:
-        if name in joined:
-            return of(joined[name])
-        step = made_by.get(name)
-        if step is not None and not step.is_float and keeps_scale(step):
-            return of(step.inputs[0])
-        if name in gathered:
-            return of(gathered[name])
         if name in graph.inputs:
             pixels = pixel_range(graph, name, (preprocess or {}).get(name))
             return from_range(name, *(pixels or ranges(name, exact=True)))

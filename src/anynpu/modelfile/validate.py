@@ -60,6 +60,10 @@ def validate_model(model: Model, *, contents: bool = True) -> None:
 
 def metadata_complaint(metadata: OnnxMetadata) -> str:
     """Why a model file cannot hold *metadata*; empty if it can."""
+    texts = (metadata.producer_name, metadata.graph_name, metadata.domain, metadata.description, metadata.graph_description)
+    # protobuf gives a text that is not UTF-8 as bytes
+    if not all(isinstance(text, str) for text in (*texts, *metadata.properties, *metadata.properties.values())):
+        return "metadata that is not valid Unicode"
     if len(metadata.properties) > MAX_PROPERTIES:
         return f"metadata of {len(metadata.properties)} entries; at most {MAX_PROPERTIES} are possible"
     if any(len(key) > MAX_NAME_LENGTH for key in metadata.properties):
