@@ -47,3 +47,7 @@ def _compiled(arithmetic: str) -> Model:
     pages = [page(seed) for seed in range(CALIBRATION_PAGES)]
     shapes = {"x": (1, 3, 480, 480)}
     return anynpu.compile(find_detector(), "rk3588", dataset=pages, mean=MEAN, std=STD, shapes=shapes, arithmetic=arithmetic)
+
+
+if __name__ == "__main__":
+    main()
