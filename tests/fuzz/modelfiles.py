@@ -17,7 +17,6 @@ import importlib.util
 import json
 import os
 import random
-import resource
 import signal
 import sys
 import time
@@ -117,14 +116,20 @@ def main(seeds: str, state: str, first: str, count: str, seconds: str, module: s
             results[outcome(data)] += 1
             signal.setitimer(signal.ITIMER_PROF, 0)
             slowest = max(slowest, time.process_time() - before)
-            peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            peak = peak_memory()
             assert peak <= MEMORY, f"{peak} bytes of memory"
             if number % 100 == 0:
                 note(progress, number + 1 - started, results, slowest, peak)
-    note(progress, sum(results.values()), results, slowest, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    note(progress, sum(results.values()), results, slowest, peak_memory())
     current.unlink()
     sys.stdout.flush()
     os._exit(0)  # libraries that were not built for sanitizers have their own ways to end
+
+
+def peak_memory() -> int:
+    """The most bytes that this program has had in memory; the figure of getrusage may be that of the program that started it."""
+    status = Path("/proc/self/status").read_text()
+    return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def note(progress: Path, done: int, results: collections.Counter[str], slowest: float, peak: int) -> None:

@@ -16,7 +16,6 @@ import json
 import logging
 import random
 import re
-import resource
 import signal
 import socket
 import struct
@@ -34,7 +33,7 @@ from anynpu.serve import ServeOptions, Server
 
 from .http2_streams import PING_MARK, Frame, grpc_stream
 from .http_streams import http_stream
-from .modelfiles import CPU_SECONDS, note
+from .modelfiles import CPU_SECONDS, note, peak_memory
 
 __all__ = ["STREAMS", "Harness", "running"]
 
@@ -199,12 +198,12 @@ def main(what: str, state: str, first: str, count: str, seconds: str) -> None:
                 harness.check()
             done += 1
             slowest = max(slowest, time.process_time() - before)
-            peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            peak = peak_memory()
             assert peak <= MEMORY, f"{peak} bytes of memory"
             if done % CHECK_EVERY == 0:
                 note(progress, done, results, slowest, peak)
         harness.check()
-    note(progress, done, results, slowest, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    note(progress, done, results, slowest, peak_memory())
     current.unlink()
 
 

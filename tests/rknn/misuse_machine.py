@@ -357,9 +357,7 @@ class Machine(MemoryCalls):
         if name == "RKNN_QUERY_PERF_DETAIL" and context.mini:
             return set()
         if perf:
-            if not context.ran or (name == "RKNN_QUERY_PERF_DETAIL" and not context.flags & PERF):
-                return {FAIL}
-            return set()
+            return set() if context.ran else {FAIL}
         problems = set()
         if "CURRENT" in name or "DYNAMIC" in name:
             if not context.dynamic:

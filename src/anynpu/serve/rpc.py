@@ -10,6 +10,7 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -210,7 +211,11 @@ class Calls:
                 if received is None:
                     return
                 soon = False
-                answers.put_nowait(asyncio.ensure_future(self._streamed(received, carrier)))
+                task = asyncio.ensure_future(self._streamed(received, carrier))
+                if not isinstance(received, OverloadedError):
+                    # a task that is cancelled before its first step runs none of its code, so what it holds is given back here
+                    task.add_done_callback(partial(_close, received[1]))
+                answers.put_nowait(task)
                 await room.acquire()
 
         reader = asyncio.ensure_future(accept())
@@ -362,6 +367,10 @@ class Calls:
 
 
 _NOTHING = np.empty(0, np.uint8)
+
+
+def _close(holding: Holding, _: asyncio.Future[Any]) -> None:
+    holding.close()
 
 
 def _headers(context: Any) -> dict[str, str]:
