@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu.npu.engines.native_levels import VARIABLE as LEVEL
 from anynpu.npu.engines.native_levels import available
 from anynpu.program import Conv, Model
 
 from . import chip_oracle as chip
 from .chip_families import FAMILIES, Net, network
 from .chip_oracle import Array, Codes, F
+from .engines import use_engine
 
 CASES = int(os.environ.get("ANYNPU_CHIP_CASES", "6"))
 """Networks of each family; `make soak` asks for more."""
@@ -43,7 +43,7 @@ def compiled(net: Net, output: str, path: Path, **options: Any) -> Path:
 def run(path: Path, net: Net, level: str, monkeypatch: pytest.MonkeyPatch) -> Array:
     """The codes that an engine gives."""
     with monkeypatch.context() as changed:
-        changed.setenv(*(("ANYNPU_ENGINE", "reference") if level == "reference" else (LEVEL, level)))
+        use_engine(level, changed)
         with anynpu.InferenceSession(path, provider_options={"output_type": "model"}) as session:
             (codes,) = session.run(None, feeds(net))
     assert codes.dtype == np.int8

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from arithmetic.board_cases import BoardCase
+from arithmetic.engines import use_engine
 from onnx import numpy_helper
 
 import anynpu
 from anynpu.errors import CompileError, TensorNameError
-from anynpu.npu.engines.native_levels import VARIABLE as LEVEL
 from anynpu.npu.engines.native_levels import available
 from anynpu.program import FixedPoint, Model
 
@@ -52,10 +52,7 @@ def wrong_bytes(name: str, model: Model | Path, **options: Any) -> int:
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_bytes_of_the_board(name: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the ranges that were recorded; through a file."""
-    if level == "reference":
-        monkeypatch.setenv("ANYNPU_ENGINE", "reference")
-    else:
-        monkeypatch.setenv(LEVEL, level)
+    use_engine(level, monkeypatch)
     path = compiled(name).save(tmp_path / "model.rknn")
     assert wrong_bytes(name, path) == 0
 
