@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anynpu.npu.engines.choice import VARIABLE as ENGINE
-from anynpu.npu.engines.native_levels import VARIABLE as LEVEL
+from anynpu.npu.engines.base import ReferenceEngine
+from anynpu.npu.engines.native import NativeEngine
 from anynpu.rknn import library
+from anynpu.rknn.software.library import SoftwareLibrary
 from anynpu.rknn.table import VENDOR
 from anynpu.vendors.libraries import OpenLibraries
 
@@ -14,8 +15,11 @@ from anynpu.vendors.libraries import OpenLibraries
 def use_engine(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that are opened from now on use *level*: ``reference``, or an instruction set of the native engine.
 
-    A device keeps the engine it began with, and sessions share devices: so there is a library of its own.
+    A device keeps the engine it began with, and sessions share devices: so there is a library of its own. The environment variables
+    are not used, since one of them holds for the rest of the process.
     """
-    monkeypatch.setenv(*((ENGINE, "reference") if level == "reference" else (LEVEL, level)))
-    fresh = OpenLibraries(VENDOR, software=library._software, vendor=library._vendor)
-    monkeypatch.setattr(library, "_libraries", fresh)
+
+    def software(chip: str) -> SoftwareLibrary:
+        return SoftwareLibrary(chip or None, engine=ReferenceEngine() if level == "reference" else NativeEngine(isa=level))
+
+    monkeypatch.setattr(library, "_libraries", OpenLibraries(VENDOR, software=software, vendor=library._vendor))
