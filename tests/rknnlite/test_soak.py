@@ -19,8 +19,9 @@ INFERENCES = int(os.environ.get("ANYNPU_LITE_INFERENCES", "6000"))
 """`make soak` asks for more."""
 
 THREADS = 6
-TOLERANCE = 2 * 2**20
-"""Bytes; the vendor's class grows by 42 kB with each call."""
+ROUNDS = 5
+TOLERANCE = 256
+"""Bytes per inference; the vendor's class grows by 42 kB with each call."""
 
 
 @pytest.mark.full
@@ -49,12 +50,15 @@ def test_nothing_grows(tmp_path: Path) -> None:
         gc.collect()
 
     all_at_once(max(INFERENCES // 4, 1500))
-    footprint, resident = Footprint.now(), resident_bytes()
-    all_at_once(INFERENCES)
-    grown = resident_bytes() - resident
+    footprint, resident = Footprint.now(), [resident_bytes()]
+    for _ in range(ROUNDS):
+        all_at_once(INFERENCES // ROUNDS)
+        resident.append(resident_bytes())
     footprint.assert_unchanged()
     assert wrong == []
-    assert grown < TOLERANCE, f"{grown} bytes more after {INFERENCES} inferences"
-    print(f"{INFERENCES} inferences from {THREADS} threads: {grown} bytes more")
+    # A leak grows in every round; an allocator that takes another page, or another test's thread that ends, does not.
+    grown = np.diff(resident)
+    assert grown.min() < TOLERANCE * INFERENCES // ROUNDS, f"bytes more in each of {ROUNDS} rounds: {grown.tolist()}"
+    print(f"{INFERENCES} inferences from {THREADS} threads: bytes more in each of {ROUNDS} rounds {grown.tolist()}")
     for lite in pool:
         lite.release()
