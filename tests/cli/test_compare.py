@@ -88,7 +88,16 @@ def test_top_lists_the_worst(invoke: Invoke, model_path: Path, compiled_path: Pa
     assert "... and 3 more" in outcome.out
 
 
-def test_wrong_sides(invoke: Invoke, model_path: Path, compiled_path: Path, dynamic_path: Path, tmp_path: Path) -> None:
+def test_wrong_sides(
+    invoke: Invoke,
+    model_path: Path,
+    compiled_path: Path,
+    dynamic_path: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # A library of that name which another test has loaded would be found without a path.
+    monkeypatch.setenv("ANYNPU_RKNN_LIBRARY", str(tmp_path / "librknnrt.so"))
     vendor = tmp_path / "yolo.rknn"
     vendor.write_bytes(rknn_file())
     notes = tmp_path / "notes.txt"
