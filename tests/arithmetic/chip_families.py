@@ -61,7 +61,8 @@ class Net:
     def scale(self, low: float, high: float) -> tuple[float, int]:
         """A scale and a zero point for numbers between two limits, now and then too narrow."""
         span = max(high, 0.0) - min(low, 0.0)
-        scale = float(F(max(span, 1e-6) / 255 * self.rng.uniform(0.7, 1.1)))
+        # not next to nothing: a factor of more than 15 bits has no place in a program of the chip
+        scale = float(F(max(span, 1e-3) / 255 * self.rng.uniform(0.7, 1.1)))
         return scale, chip.clip8(round(-128 - min(low, 0.0) / scale))
 
     def spread(self, x: str, taps: int, weights: Array) -> tuple[float, int]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from arithmetic.board_cases import BoardCase
+from arithmetic.board_cases import BoardCase, names
 from onnx import TensorProto, helper, numpy_helper
 
 Array = npt.NDArray[Any]
@@ -27,6 +27,10 @@ _UNARY = {
 }
 _BINARY = {"add": "Add", "mul": "Mul", "max": "Max", "div": "Div", "concat": "Concat"}
 NETWORKS = sorted([*_UNARY, *_BINARY, "batchnorm", "depthwise", "matmul", "reshape", "resize"])
+"""Compiled by the vendor's toolkit."""
+
+PROGRAMS = names("direct")
+"""Written by an open compiler, with every integer known."""
 
 
 class _Builder:
@@ -50,10 +54,11 @@ class _Builder:
         )
 
     def model(self, shape: tuple[int, ...]) -> onnx.ModelProto:
+        height, width, channels = self.case.record["input"]["shape_nhwc"][1:]
         graph = helper.make_graph(
             self.nodes,
             self.case.name,
-            [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, 3, 8, 8])],
+            [helper.make_tensor_value_info("input", TensorProto.FLOAT, [1, channels, height, width])],
             [helper.make_tensor_value_info("output", TensorProto.FLOAT, list(shape))],
             self.constants,
         )
@@ -61,7 +66,9 @@ class _Builder:
 
 
 def network(case: BoardCase) -> onnx.ModelProto:
-    """The float network of a vendor case."""
+    """The float network of a case."""
+    if case.record["kind"] == "direct":
+        return _program(case)
     build, name = _Builder(case), case.name
     shape: tuple[int, ...] = (1, 3, 8, 8)
     if name in _UNARY:
@@ -98,8 +105,33 @@ def network(case: BoardCase) -> onnx.ModelProto:
     return build.model(shape)
 
 
+def _program(case: BoardCase) -> onnx.ModelProto:
+    """A program of known integers as the float network whose weights and biases have them as codes."""
+    build, params = _Builder(case), case.record["params"]
+    kernel, channels = params["k"], params["shape"][2]
+    scales = np.array(params["ws"], np.float32)
+    codes = np.array(params["w"], np.int64).reshape(-1, channels, kernel, kernel) - np.reshape(params["wz"], (-1, 1, 1, 1))
+    # the program's bias holds the zero point of the input, which is -128, already
+    bias = (np.array(params["bias"]) - 128 * codes.sum((1, 2, 3))) * scales.astype(np.float64)
+    weights = codes.astype(np.float32) * scales[:, None, None, None]
+    inputs = ["input", build.constant("weights", weights), build.constant("bias", bias.astype(np.float32))]
+    levels = params.get("levels", 1) if params.get("pool") else 0
+    last = build.node("Conv", inputs, "stem" if levels or params["relu"] else "output", pads=[kernel // 2] * 4)
+    if params["relu"]:
+        last = build.node("Relu", [last], "limited" if levels else "output")
+    for level in range(levels):
+        op = {"max": "MaxPool", "average": "AveragePool"}[params["pool"]]
+        last = build.node(op, [last], f"pool{level}" if level < levels - 1 else "output", kernel_shape=[2, 2], strides=[2, 2])
+    _, height, width, outs = case.record["output"]["shape_nhwc"]
+    return build.model((1, outs, height, width))
+
+
 def calibration_images(case: BoardCase) -> list[Array]:
-    """The images that the vendor's toolkit calibrated the network with, as the case's generator line says."""
+    """The images that the vendor's toolkit calibrated the network with, as the case's generator line says; one of zeros for a program
+    of known integers, whose ranges are all recorded."""
+    if case.record["kind"] == "direct":
+        _, height, width, channels = case.record["input"]["shape_nhwc"]
+        return [np.zeros((1, channels, height, width), np.float32)]
     rng = np.random.default_rng(SEED)
     drawn = {"stem_w": rng.uniform(-0.025, 0.025, (3, 3, 1, 1)).astype(np.float32)}
     if "dw_w" in case.record["tensors"]:
@@ -121,6 +153,10 @@ def calibration_images(case: BoardCase) -> list[Array]:
 def recorded_ranges(case: BoardCase) -> dict[str, tuple[float, int]]:
     """Scale and zero point of every tensor that the case records."""
     found = {"output": (case.scale, case.zero_point), "input": (1.0, -128)}
+    if case.record["kind"] == "direct":
+        # every tensor after the convolution has one scale
+        params = case.record["params"]
+        found |= {name: (params["s_out"], params["z_out"]) for node in network(case).graph.node for name in node.output}
     for name, entry in (case.record.get("intermediate") or {}).items():
         found[name] = (entry["scale"], entry["zero_point"])
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from arithmetic.board_cases import BoardCase
-from compiler.board_networks import calibration_images, network, recorded_ranges
+from compiler.board_networks import NETWORKS, PROGRAMS, calibration_images, network, recorded_ranges
 from compiler.test_board_networks import RAW_BYTES
 
 import anynpu
@@ -14,25 +14,24 @@ import anynpu
 from .running import build
 from .test_exec import execute
 
-NETWORKS = ("add", "depthwise", "elu", "leakyrelu", "matmul", "swish")
-
 
 def test_the_bytes_of_the_board(tmp_path: Path) -> None:
-    paths = []
-    for name in NETWORKS:
-        case = BoardCase(name)
+    """All of them, one process for all models."""
+    arguments: list[Path] = []
+    cases = [BoardCase(name) for name in (*NETWORKS, *PROGRAMS)]
+    for case in cases:
         options = {"dataset": calibration_images(case), "quantizer": "vendor", "ranges": recorded_ranges(case), **RAW_BYTES}
-        paths.append(anynpu.compile(network(case), "rk3588", **options).save(tmp_path / f"{name}.rknn"))
-    pictures, result = tmp_path / "pictures", tmp_path / "result"
-    pictures.write_bytes(b"".join(BoardCase("base").input(pattern).tobytes() for pattern in BoardCase("base").patterns))
-    execute("--", build("codes.c", tmp_path / "codes"), pictures, result, *paths)
+        arguments.append(anynpu.compile(network(case), "rk3588", **options).save(tmp_path / f"{case.name}.rknn"))
+        arguments.append(tmp_path / f"{case.name}.pictures")
+        arguments[-1].write_bytes(b"".join(case.input(pattern).tobytes() for pattern in case.patterns))
+    result = tmp_path / "result"
+    execute("--", build("codes.c", tmp_path / "codes"), result, *arguments)
     given = np.frombuffer(result.read_bytes(), np.int8)
-    for name in NETWORKS:
-        case = BoardCase(name)
-        assert case.patterns == BoardCase("base").patterns
+    assert given.size == 16_928 + 11_478
+    for case in cases:
+        shape = tuple(node.dim_value for node in network(case).graph.output[0].type.tensor_type.shape.dim)
         for pattern in case.patterns:
             wanted = case.output(pattern)
-            codes, given = given[: wanted.size], given[wanted.size :]
-            order = codes.reshape(3, 64).T if wanted.size == 192 else codes
-            assert np.array_equal(order.ravel(), wanted), (name, pattern)
-    assert not given.size
+            codes, given = given[: wanted.size].reshape(shape), given[wanted.size :]
+            order = codes.transpose(0, 2, 3, 1) if codes.ndim == 4 else codes
+            assert np.array_equal(order.ravel(), wanted), (case.name, pattern)

@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from arithmetic.board_cases import BoardCase
-from compiler.board_networks import NETWORKS, calibration_images, network, recorded_ranges
+from compiler.board_networks import NETWORKS, PROGRAMS, calibration_images, network, recorded_ranges
 from compiler.test_board_networks import RAW_BYTES
 
 import anynpu
 from anynpu.rknn import Context
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, *PROGRAMS])
 def test_the_bytes_of_the_board(name: str, tmp_path: Path) -> None:
     case = BoardCase(name)
     model = anynpu.compile(
@@ -34,5 +34,5 @@ def test_the_bytes_of_the_board(name: str, tmp_path: Path) -> None:
         for pattern in case.patterns:
             (codes,) = context.run([case.input(pattern)], want_float=False)
             assert codes.dtype == np.int8
-            order = np.moveaxis(codes, 1, -1) if codes.ndim == 4 and codes.shape[1] in (3, 6) else codes
+            order = np.moveaxis(codes, 1, -1) if codes.ndim == 4 else codes
             assert np.array_equal(np.ascontiguousarray(order).ravel(), case.output(pattern)), pattern

@@ -1,12 +1,15 @@
-/* codes INPUT OUTPUT MODEL...: the pictures of a file through each model, one run per picture; writes the codes of the first output. */
+/* codes OUTPUT MODEL PICTURES [MODEL PICTURES ...]: the pictures of a file through its model, one run per picture; writes the codes of
+   the first output. */
 #include "support.h"
 
 int main(int argc, char **argv)
 {
-    CHECK(argc >= 4);
-    FILE *source = fopen(argv[1], "rb"), *result = fopen(argv[2], "wb");
-    CHECK(source != NULL && result != NULL);
-    for (int number = 3; number < argc; number++) {
+    CHECK(argc >= 4 && argc % 2 == 0);
+    FILE *result = fopen(argv[1], "wb");
+    CHECK(result != NULL);
+    for (int number = 2; number < argc; number += 2) {
+        FILE *source = fopen(argv[number + 1], "rb");
+        CHECK(source != NULL);
         rknn_context context = 0;
         rknn_tensor_attr attr;
         memset(&attr, 0, sizeof attr);
@@ -14,7 +17,6 @@ int main(int argc, char **argv)
         OK(rknn_query(context, RKNN_QUERY_INPUT_ATTR, &attr, sizeof attr));
         uint8_t *pixels = malloc(attr.n_elems);
         CHECK(pixels != NULL);
-        rewind(source);
         while (fread(pixels, 1, attr.n_elems, source) == attr.n_elems) {
             rknn_input input = {.index = 0, .buf = pixels, .size = attr.n_elems, .type = RKNN_TENSOR_UINT8, .fmt = RKNN_TENSOR_NHWC};
             rknn_output output = {.want_float = 0};
@@ -26,8 +28,8 @@ int main(int argc, char **argv)
         }
         OK(rknn_destroy(context));
         free(pixels);
+        fclose(source);
     }
-    fclose(source);
     CHECK(fclose(result) == 0);
     return 0;
 }
