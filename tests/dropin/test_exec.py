@@ -94,6 +94,13 @@ def test_a_program_links_and_runs(infer: Path, models: Models) -> None:
     assert execute("--", infer, models.small, "1").stdout == "0\n"  # the chip of the model
 
 
+def test_the_version_that_the_library_states(models: Models) -> None:
+    source = "import sys; from anynpu.rknn import Context; print(Context(sys.argv[1]).version.api)"
+    program = (sys.executable, "-c", source, models.small)
+    assert execute("--chip", "rk3588", "--api-version", "1.6.0", "--", *program).stdout.startswith("1.6.0 (")
+    assert "not a version" in execute("--api-version", "newest", "--", *program, code=2).stderr
+
+
 def test_the_wrong_chip_is_refused_and_the_log_says_why(infer: Path, models: Models) -> None:
     done = execute("--chip", "rk3566", "--", infer, models.small, "1", code=1, RKNN_LOG_LEVEL="0")
     assert re.search(

@@ -203,6 +203,11 @@ def test_programs_in_both_languages(compiler: str, standard: str, tmp_path: Path
     assert run([program], board_environment("rk3588")).stdout == "done\n"
 
 
+def test_a_program_that_was_compiled_with_the_public_layout(tmp_path: Path) -> None:
+    program = build("rga_public.cpp", tmp_path / "public", "-std=c++11", compiler="c++", library="rga")
+    assert run([program], board_environment("rk3588")).stdout == "done\n"
+
+
 @pytest.mark.parametrize("name", ["rknnrt", "rknnmrt", "rga", "VIPlite", "NBGlinker", "awnn"])
 def test_builds_find_every_library(name: str) -> None:
     done = CliRunner().invoke(app, ["lib", "--libs", "-l", name])

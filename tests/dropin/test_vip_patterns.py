@@ -55,6 +55,18 @@ def test_a_context_that_is_destroyed_twice(program: Path, models: dict[str, Path
     assert "no longer" in done.stderr
 
 
+def test_a_hang_is_captured_in_the_working_directory(program: Path, models: dict[str, Path], tmp_path: Path) -> None:
+    """The network takes a minute in this time, and may take 20 ms."""
+    environment = board_environment("t527") | {"ANYNPU_REALTIME": "0.000001"}
+    assert run([program, "hang", models["w8a8"]], environment, cwd=tmp_path).stdout.splitlines()[-2:] == ["run -1", "done"]
+    (capture,) = tmp_path.iterdir()
+    assert capture.name.startswith("viplite_hang_")
+    text = capture.read_text()
+    assert "did not finish within 20 ms" in text
+    assert "priority 44" in text, "a priority is one byte: of 300 in a wider integer, 44 arrives"
+    assert "jobs lost with the reset: 0" in text
+
+
 def test_the_device_of_the_board_is_there(program: Path) -> None:
     assert run([program, "node", "none"], board_environment("t527")).stdout == "done\n"
 

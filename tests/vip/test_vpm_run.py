@@ -253,6 +253,8 @@ def test_the_command_line(folder: Path) -> None:
     assert "there is no device 1" in wrong.output
     for arguments in ([], [name, "x"], ["-s", name, name], [name, "1", "0", "5"], ["-s", name, "--layer_dump", "3"]):
         assert invoke(app, ["vpm-run", *arguments, "--npu", "sim:t527"]).exit_code == 2
+    for refused in (["--layer_profile_dump", "1"], ["--op_segment", "0,1"], ["--layer_dump", "-1"]):
+        assert "need a board" in invoke(app, ["vpm-run", "-s", name, *refused, "--npu", "sim:t527"]).output
     assert invoke(app, ["vpm-run", "-s", name, "-c", "0", "--npu", "sim:t527"]).exit_code == 255
     (folder / "model.nb").write_bytes(small_file("a733"))
     assert invoke(app, ["vpm-run", "-s", name, "-c", "0", "--preload", "1", "--npu", "sim:a733"]).exit_code == 0

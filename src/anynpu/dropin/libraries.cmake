@@ -54,7 +54,7 @@ set_target_properties(awnn PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden B
 install(TARGETS awnn LIBRARY DESTINATION anynpu/dropin/lib)
 
 # librga: pictures by the calls of Rockchip's 2D hardware, on the processor.
-add_library(rga SHARED ${DROPIN}/native/rga.c ${DROPIN}/native/rga_memory.c)
+add_library(rga SHARED ${DROPIN}/native/rga.c ${DROPIN}/native/rga_memory.c ${DROPIN}/native/rga_cpp.c)
 target_include_directories(rga PRIVATE ${DROPIN}/headers/rga ${DROPIN}/native)
 target_compile_options(rga PRIVATE ${DROPIN_FLAGS} -ffp-contract=off)
 target_link_options(rga PRIVATE -Wl,--no-undefined)

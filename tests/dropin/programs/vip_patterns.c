@@ -1,4 +1,4 @@
-/* Programs after the patterns of the vendor's tools: vip_patterns union|twice|node MODEL. */
+/* Programs after the patterns of the vendor's tools: vip_patterns union|twice|hang|node MODEL. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,6 +68,31 @@ static void twice(const char *path)
     free(pixels);
 }
 
+/* A network that takes longer than it may, and a priority that is wider than its byte. */
+static void hang(const char *path)
+{
+    CHECK(vip_init() == VIP_SUCCESS);
+    vip_network network = NULL;
+    CHECK(vip_create_network(path, 0, VIP_CREATE_NETWORK_FROM_FILE, &network) == VIP_SUCCESS);
+    vip_uint32_t limit = 20, priority = 300;
+    CHECK(vip_set_network(network, VIP_NETWORK_PROP_SET_TIME_OUT, &limit) == VIP_SUCCESS);
+    CHECK(vip_set_network(network, VIP_NETWORK_PROP_SET_PRIORITY, &priority) == VIP_SUCCESS);
+    CHECK(vip_prepare_network(network) == VIP_SUCCESS);
+    for (int side = 0; side < 2; side++) {
+        vip_buffer_create_params_t param;
+        memset(&param, 0, sizeof param);
+        vip_status_e (*query)(vip_network, vip_uint32_t, vip_enum, void *) = side ? vip_query_output : vip_query_input;
+        CHECK(query(network, 0, VIP_BUFFER_PROP_NUM_OF_DIMENSION, &param.num_of_dims) == VIP_SUCCESS);
+        CHECK(query(network, 0, VIP_BUFFER_PROP_SIZES_OF_DIMENSION, param.sizes) == VIP_SUCCESS);
+        CHECK(query(network, 0, VIP_BUFFER_PROP_DATA_FORMAT, &param.data_format) == VIP_SUCCESS);
+        vip_buffer buffer = NULL;
+        CHECK(vip_create_buffer(&param, sizeof param, &buffer) == VIP_SUCCESS);
+        CHECK((side ? vip_set_output : vip_set_input)(network, 0, buffer) == VIP_SUCCESS);
+    }
+    printf("run %d\n", vip_run_network(network));
+    CHECK(vip_destroy() == VIP_SUCCESS);
+}
+
 int main(int count, char **arguments)
 {
     CHECK(count > 2);
@@ -77,6 +102,8 @@ int main(int count, char **arguments)
         through_the_union(arguments[2]);
     else if (strcmp(arguments[1], "twice") == 0)
         twice(arguments[2]);
+    else if (strcmp(arguments[1], "hang") == 0)
+        hang(arguments[2]);
     else
         CHECK(access("/dev/vipcore", R_OK | W_OK) == 0);
     printf("done\n");

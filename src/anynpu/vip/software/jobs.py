@@ -13,18 +13,41 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from ...errors import AnynpuError, DeviceError
 from ...npu import Device, DeviceJob, RunControl, Stage, run_stages, start_stages
 from .refusal import Status
 
-__all__ = ["Jobs"]
+__all__ = ["Hang", "Jobs"]
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A job that ran out of its time.
+
+    :ivar networks: what it executed, each as its text
+    :ivar lost: jobs that had been submitted and were lost with the reset
+    """
+
+    networks: tuple[str, ...]
+    timeout_ms: int
+    lost: int
+
+    def text(self) -> str:
+        """What a capture of the hang holds."""
+        lines = [f"the NPU did not finish within {self.timeout_ms} ms and was reset", *self.networks]
+        return "\n".join([*lines, f"jobs lost with the reset: {self.lost}", ""])
 
 
 class Jobs:
-    """All jobs of one driver."""
+    """All jobs of one driver.
 
-    def __init__(self) -> None:
+    :param on_hang: told about each job that runs out of its time
+    """
+
+    def __init__(self, on_hang: Callable[[Hang], None] = lambda hang: None) -> None:
+        self._on_hang = on_hang
         self._lock = threading.Lock()
         self._in_flight: dict[RunControl, frozenset[Hashable]] = {}  # with the networks that they execute
 
@@ -97,6 +120,8 @@ class Jobs:
         """*hung* was out of time while it ran; it still has its core."""
         with self._lock:
             lost = [control for control in self._in_flight if control is not hung and not control.began]
+            networks = tuple(str(owner) for owner in self._in_flight.get(hung, ()))
+        self._on_hang(Hang(networks, round((hung.timeout or 0) * 1000), len(lost)))
         for control in lost:
             control.cancel(
                 DeviceError(

@@ -42,7 +42,7 @@ from .network import NetworkState
 from .properties import answer_buffer, answer_group, answer_hardware, answer_network, set_group, set_network
 from .refusal import Refusal, Status, status_of
 
-__all__ = ["SoftwareLibrary"]
+__all__ = ["SoftwareLibrary", "open_for_programs"]
 
 log = logging.getLogger("anynpu.vip")
 
@@ -70,6 +70,7 @@ class SoftwareLibrary(VipLibrary):
     :param chip: the chip that it stands for; if not given, each network runs on the chip it was compiled for, and calls that
         concern no network are answered as on t527
     :param engine: as for :class:`anynpu.npu.Device`, and so is *realtime*
+    :param captures: the folder for captures of hangs, until ``vip_set_log_path`` names another; None for none
 
     >>> library = SoftwareLibrary("t527")
     >>> hex(library.vip_get_version()), library.vip_destroy()
@@ -79,13 +80,19 @@ class SoftwareLibrary(VipLibrary):
     """
 
     def __init__(
-        self, chip: str | None = None, *, engine: Engine | str | None = None, realtime: float | bool | None = None
+        self,
+        chip: str | None = None,
+        *,
+        engine: Engine | str | None = None,
+        realtime: float | bool | None = None,
+        captures: Path | None = None,
     ) -> None:
         self.chip: Chip | None = None if chip is None else chips.get(chip)
         self.generation = generation_of_chip(self._any_chip())
         self.handles = Handles()
         self._engine = engine
         self._realtime = realtime
+        self._captures = captures
         self._lock = threading.Lock()
         self._count = 0
         self._driver: Driver | None = None
@@ -223,7 +230,7 @@ class SoftwareLibrary(VipLibrary):
         with self._lock:
             if self._driver is None:
                 limit = (video_mem_size or self._any_chip().dram_bytes) if self.generation.init_takes_size else None
-                self._driver = Driver(memory_limit=limit, engine=self._engine, realtime=self._realtime)
+                self._driver = Driver(memory_limit=limit, engine=self._engine, realtime=self._realtime, captures=self._captures)
                 if self.chip is not None:
                     self._driver.device(self.chip)
             self._count += 1
@@ -506,6 +513,11 @@ class SoftwareLibrary(VipLibrary):
         """Wait for what was triggered."""
         self._group(group).wait()
         return 0
+
+
+def open_for_programs(chip: str | None) -> SoftwareLibrary:
+    """The library behind ``libVIPlite.so``: captures of hangs lie in the working directory, which is the vendor's default."""
+    return SoftwareLibrary(chip, captures=Path())
 
 
 def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -111,6 +111,10 @@ class NetworkState:
             seen = output_attributes(self.model, spec, chip)
             self.outputs.append(Port(seen, Conversion(spec, seen.spec)))
 
+    def __str__(self) -> str:
+        layers = len(self.model.programs[0].layers)
+        return f"network '{self.model.name}', {layers} layers, priority {self.priority}, core {self.core}"
+
     @property
     def model(self) -> Model:
         return self.weights.model
