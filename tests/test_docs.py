@@ -1,75 +1,126 @@
-"""The Python examples of the README, of the quickstart and of the page about int8 run as they stand; links between pages lead somewhere."""
+"""Code blocks of all pages run as they stand, in one folder that ``anynpu samples`` writes; links between pages lead somewhere."""
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
+import shutil
+import urllib.request
 from pathlib import Path
 
-import cv2
-import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+
+from anynpu.cli.app import run
+from anynpu.demo.samples import write_samples
+from anynpu.serve import ServeOptions, Server
 
 ROOT = Path(__file__).parent.parent
-PAGES = [
-    "README.md",
-    "docs/quickstart.md",
-    "docs/session.md",
-    "docs/serving.md",
-    "docs/migrate-onnxruntime.md",
-    "docs/migrate-rknnlite.md",
-    "docs/migrate-rknn-toolkit.md",
-    "docs/migrate-ez-rknn-async.md",
-    "docs/vip.md",
-    "docs/int8-accuracy.md",
-]
-GUIDES = ["docs/compare.md"]
+ELSEWHERE = {
+    "docs/rknn.md": "tests/rknn/test_pages.py",
+    "docs/rknn-custom-operators.md": "tests/rknn/test_customop_guide.py",
+    "docs/deploy.md": "tests/deploy/test_proxies.py",
+}
+"""Pages whose blocks other tests run."""
+
+LEFT_OUT = {
+    "exec": "needs a program",
+    "serve": "does not end by itself; test_the_server_of_the_page runs one",
+    "cluster": "needs Ray, and does not end by itself",
+    "calibrate": "needs what a board measured",
+    "demo": "tests/cli/test_demo.py runs it",
+    "doctor": "ends with 1 where something has to be done first; tests/cli/test_doctor.py runs it",
+    "twin": "needs a vendor's file",
+    "top": "does not end by itself",
+    "vpm-run": "tests/vip runs it",
+}
+"""Commands of pages that cannot be run where the pages are."""
+
+FILES_OF_THE_READER = (
+    "stereo.onnx",
+    "vendor.nb",
+    "lenet.nb",
+    "frame.npy",
+    "stranger.rknn",
+    "desk.json",
+    "old.rknn",
+    "yesterday.rknn",
+    "yolo11n.onnx",
+    "rknn --model",
+    "x=1,3,640,640",
+)
+"""Files and devices that only the reader has."""
 
 
 def python_blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 
 
-@pytest.fixture
-def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files that the examples name: a detector of 640 x 640 pictures, and some pictures."""
-    rng = np.random.default_rng(11)
-    weights = numpy_helper.from_array(rng.standard_normal((6, 3, 3, 3)).astype(np.float32), "weights")
-    nodes = [
-        helper.make_node("Conv", ["images", "weights"], ["features"], "conv", strides=[32, 32], pads=[1, 1, 1, 1]),
-        helper.make_node("Relu", ["features"], ["boxes"], "relu"),
+def commands(page: str) -> list[list[str]]:
+    """The commands of anynpu on a page that can be run here."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    lines = re.findall(r"^\$ anynpu (.+?)(?: +#.*)?$", text, re.MULTILINE)
+    return [
+        shlex.split(line)
+        for line in dict.fromkeys(lines)
+        if line.split()[0] not in LEFT_OUT and not any(file in line for file in FILES_OF_THE_READER)
     ]
-    graph = helper.make_graph(
-        nodes,
-        "yolo",
-        [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, 640, 640])],
-        [helper.make_tensor_value_info("boxes", TensorProto.FLOAT, [1, 6, 20, 20])],
-        [weights],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8), tmp_path / "yolo.onnx")
-    (tmp_path / "street").mkdir()
-    for index in range(1, 4):
-        cv2.imwrite(str(tmp_path / "street" / f"{index:03d}.jpg"), rng.integers(0, 256, (48, 64, 3), np.uint8))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+
+
+def pages() -> list[str]:
+    return ["README.md", *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))]
+
+
+PAGES = [page for page in pages() if python_blocks(page) and page not in ELSEWHERE]
+COMMAND_PAGES = [page for page in pages() if commands(page)]
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages") / "samples"
+    write_samples(folder, pictures=3)
+    return folder
+
+
+@pytest.fixture
+def workplace(samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder that ``anynpu samples`` writes."""
+    folder = tmp_path / "samples"
+    shutil.copytree(samples, folder)
+    monkeypatch.chdir(folder)
+    return folder
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_python_examples_run(page: str, workplace: Path) -> None:
-    blocks = python_blocks(page)
-    assert blocks
+def test_python_examples_run_in_order_as_written(page: str, workplace: Path) -> None:
     names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, page, "exec"), names)
-    assert (workplace / ("yolo.nb" if page == "docs/vip.md" else "yolo.rknn")).is_file()
-
-
-@pytest.mark.parametrize("page", GUIDES)
-def test_python_examples_of_guides_run(page: str, workplace: Path) -> None:
     for block in python_blocks(page):
-        exec(compile(block, page, "exec"), {})
-    assert (workplace / "compare.html").is_file()
+        exec(compile(block, page, "exec"), names)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("page", COMMAND_PAGES)
+def test_commands_run_in_order_as_written(page: str, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in commands(page):
+        with pytest.raises(SystemExit) as ended:
+            run(arguments)
+        assert not ended.value.code, (arguments, capsys.readouterr().err)
+
+
+@pytest.mark.full
+def test_the_server_of_the_page(workplace: Path) -> None:
+    """The server that docs/serving.md starts answers the request that the page sends, at other ports."""
+    text = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    found = re.search(r"^\$ anynpu (serve .+)$", text, re.MULTILINE)
+    request = re.search(r"^\$ curl -s localhost:8000(\S+) -d '(.+)'$", text, re.MULTILINE)
+    assert found is not None
+    assert request is not None
+    models = [word for word in found[1].split()[1:] if word.endswith(".rknn")]
+    assert found[1].split()[1 + len(models) :] == ["--device", "sim:rk3588"]
+    with Server(models, ServeOptions(port=0, grpc_port=0, device="sim:rk3588")) as server:
+        asked = urllib.request.Request(f"http://{server.http_address}{request[1]}", request[2].encode())
+        with urllib.request.urlopen(asked) as answer:
+            assert json.load(answer)["outputs"][0]["shape"] == [1, 3]
 
 
 def test_links_to_files_lead_somewhere() -> None:

@@ -7,6 +7,7 @@ python examples/cameras/cameras.py grpc://board:8001/yolo --video rtsp://door/st
 from __future__ import annotations
 
 import argparse
+import sys
 import threading
 import time
 from collections import deque
@@ -138,6 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         console.print(f"{count} cameras on {session.device}")
         watch(session, cameras, given.seconds, given.depth, look, show=console.is_terminal)
         console.print(figures(cameras))
+        if not any(camera.figures().answered for camera in cameras):
+            reasons = [f"camera {camera.name}: {camera.error}" for camera in cameras if camera.error is not None]
+            sys.exit("\n".join(["no picture was answered", *reasons]))
 
 
 if __name__ == "__main__":

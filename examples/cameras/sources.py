@@ -67,6 +67,8 @@ class VideoSource:
         while not stop.is_set():
             capture = cv2.VideoCapture(self._address)
             try:
+                if not live and not capture.isOpened():
+                    raise FileNotFoundError(f"{self._address} is no video that OpenCV can read")
                 yield from self._read(capture, stop, live)
             finally:
                 capture.release()

@@ -156,3 +156,17 @@ def test_a_model_with_custom_operators_is_refused(invoke: Invoke, custom_path: P
 def test_without_the_layers_alone(invoke: Invoke, model_path: Path, compiled_path: Path, option: str) -> None:
     data = json.loads(invoke("compare", model_path, compiled_path, option, "--samples", 1, "--json").out)
     assert all((layer["alone"] is None) is (option == "--no-alone") for layer in data["layers"] if layer["index"] >= 0)
+
+
+def test_a_file_compared_with_itself_says_so(invoke: Invoke, compiled_path: Path) -> None:
+    outcome = invoke("compare", compiled_path, compiled_path, "--samples", 1)
+    assert outcome.code == 0
+    assert "A and B are the same file" in outcome.out.splitlines()[-1]
+    assert json.loads(invoke("compare", compiled_path, compiled_path, "--samples", 1, "--json").out)["same_file"] is True
+
+
+@pytest.mark.parametrize("threshold", [("--fail-below", "cosine=0.9"), ("--fail-diverging",)])
+def test_a_check_that_cannot_fail_is_refused(invoke: Invoke, compiled_path: Path, threshold: tuple[str, ...]) -> None:
+    outcome = invoke("compare", compiled_path, compiled_path, *threshold)
+    assert outcome.code == 1
+    assert "compared with itself" in outcome.err

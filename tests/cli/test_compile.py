@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import onnx
+import pytest
+
 import anynpu
 from anynpu.compiler.ranges import ALGORITHMS
 
@@ -213,3 +216,20 @@ def test_a_file_of_ranges_that_is_none_is_refused(invoke: Invoke, model_path: Pa
         outcome = invoke("compile", model_path, "-o", out, "-t", "rk3588", "--dataset", pictures, "--ranges", ranges)
         assert outcome.code == 1
         assert message in " ".join(outcome.err.split())
+
+
+@pytest.mark.parametrize("command", ["compile", "check"])
+def test_operators_of_another_domain_have_to_be_named(invoke: Invoke, custom_path: Path, tmp_path: Path, command: str) -> None:
+    """Without their names nobody said that a program of the user's own is there to compute them."""
+    proto = onnx.load(custom_path)
+    proto.graph.node[0].domain = "acme"
+    proto.opset_import.append(onnx.helper.make_opsetid("acme", 1))
+    path = tmp_path / "foreign.onnx"
+    onnx.save(proto, path)
+    arguments = [command, path, "-t", "rk3588", "--dtype", "fp16"]
+    arguments += ["-o", tmp_path / "out.rknn"] if command == "compile" else []
+    refused = invoke(*arguments)
+    assert refused.code == 1
+    assert "operators that are not ONNX's own: Stretch" in refused.err
+    assert "--custom-op Stretch" in refused.err
+    assert invoke(*arguments, "--custom-op", "Stretch").code == 0

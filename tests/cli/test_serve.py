@@ -21,6 +21,7 @@ import tritonclient.http as triton_http
 from ports import free_ports
 from waiting import PATIENCE, wait_until
 
+from anynpu.serve import ServeOptions, Server
 from anynpu.session import InferenceSession, make_provider_options
 
 GUARD = 600
@@ -117,3 +118,38 @@ def test_the_description_is_printed_without_a_model(invoke: Any) -> None:
     outcome = invoke("serve", "--openapi")
     assert outcome.code == 0
     assert "/v2/models/{model}/infer" in json.loads(outcome.out)["paths"]
+
+
+def test_equal_ports_are_refused(invoke: Any, compiled_path: Path) -> None:
+    outcome = invoke("serve", compiled_path, "--port", 18000, "--grpc-port", 18000)
+    assert outcome.code == 1
+    assert "HTTP and gRPC are both given port 18000" in outcome.err
+    assert "--grpc-port" in outcome.err.splitlines()[-1]
+
+
+def test_a_server_whose_only_model_is_broken_ends_with_a_message(invoke: Any, compiled_path: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.rknn"
+    broken.write_bytes(compiled_path.read_bytes()[:500])
+    outcome = invoke("serve", broken, "--device", "sim:rk3588", "--port", 0, "--grpc-port", 0)
+    assert outcome.code == 1
+    assert "no model could be loaded" in outcome.err
+
+
+def test_a_server_without_grpc_names_http_alone(compiled_path: Path) -> None:
+    with Server([compiled_path], ServeOptions(port=0, grpc_port=None, device="sim:rk3588")) as server:
+        assert server.grpc_address == ""
+        with triton_http.InferenceServerClient(server.http_address) as client:
+            assert client.is_model_ready("small")
+
+
+def test_the_command_without_grpc(invoke: Any, compiled_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+
+    def serve(self: Server, models: Any, options: ServeOptions, *, exits: bool) -> None:
+        self.options, self.port, self.grpc_port = options, options.port, options.grpc_port
+        seen.append(self._addresses())
+
+    monkeypatch.setattr(Server, "__init__", serve)
+    monkeypatch.setattr(Server, "run", lambda self: None)
+    assert invoke("serve", compiled_path, "--port", 8000, "--grpc-port", -1).code == 0
+    assert seen == ["http://127.0.0.1:8000"]

@@ -15,7 +15,7 @@ from anynpu.cli.helpers import console
 
 Invoke = Callable[..., Any]
 
-COMMANDS = ("compile", "check", "inspect", "lint", "optimize", "run", "exec", "lib", "serve", "cluster", "demo")
+COMMANDS = ("compile", "check", "inspect", "lint", "optimize", "run", "exec", "lib", "serve", "cluster", "demo", "samples")
 
 
 def test_help_lists_every_command(invoke: Invoke) -> None:

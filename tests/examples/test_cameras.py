@@ -236,3 +236,10 @@ def test_the_script_runs_on_the_software_npu(picture_model: Path) -> None:
     rows = [[cell.strip() for cell in line.strip("│\n").split("│")] for line in done.stdout.splitlines() if line.startswith("│")]
     assert [(row[0], row[1], row[6]) for row in rows] == [("1", "-1", "0"), ("2", "0", "0"), ("3", "0", "0")]
     assert all(int(row[3]) > 0 for row in rows)
+
+
+def test_a_video_that_is_not_there_is_told(cameras: ModuleType, picture_model: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cameras.main([str(picture_model), "--device", "sim", "--video", str(tmp_path / "missing.mp4")])
+    assert "no picture was answered" in str(ended.value.code)
+    assert "missing.mp4 is no video that OpenCV can read" in str(ended.value.code)

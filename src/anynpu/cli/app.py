@@ -27,6 +27,7 @@ from .commands import (
     predict,
     profile,
     run_model,
+    samples,
     selftest,
     serve,
     top,
@@ -70,6 +71,7 @@ for vendor in registry.all_vendors():
     for name, function in vendor.commands.items():
         app.command(name)(resolve(function))
 app.command("demo")(demo.command)
+app.command("samples")(samples.command)
 
 
 def _version(wanted: bool) -> None:

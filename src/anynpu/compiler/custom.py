@@ -16,7 +16,16 @@ from ..program import AttributeValue
 from ..types import Array
 from .graph import CUSTOM, Graph, Node
 
-__all__ = ["CustomOperator", "CustomOperators", "CustomTable", "Declarations", "custom_node", "infer_custom", "mark_custom"]
+__all__ = [
+    "CustomOperator",
+    "CustomOperators",
+    "CustomTable",
+    "Declarations",
+    "custom_node",
+    "foreign_operators",
+    "infer_custom",
+    "mark_custom",
+]
 
 Attributes = Mapping[str, AttributeValue]
 ShapeFunction = Callable[[list[tuple[int, ...]], Attributes], Sequence[Sequence[int]]]
@@ -84,14 +93,23 @@ def _operator(name: str, value: Any) -> CustomOperator:
     )
 
 
+def foreign_operators(proto: Any) -> list[str]:
+    """Types of the nodes of an ONNX model whose domains ONNX does not know, sorted."""
+    functions = {(entry.domain, entry.name) for entry in proto.functions}
+    return sorted({str(node.op_type) for node in proto.graph.node if _is_foreign(node, functions)})
+
+
+def _is_foreign(node: Any, functions: set[tuple[str, str]]) -> bool:
+    return node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in functions
+
+
 def mark_custom(proto: Any, given: CustomOperators) -> None:
     """Put every custom node of an ONNX model into a domain of its own: those named, and those of domains that ONNX does not know."""
     names = set(custom_table(given))
     functions = {(entry.domain, entry.name) for entry in proto.functions}
     found: set[str] = set()
     for node in proto.graph.node:
-        foreign = node.domain not in _KNOWN_DOMAINS and (node.domain, node.op_type) not in functions
-        if foreign or node.op_type in names:
+        if _is_foreign(node, functions) or node.op_type in names:
             node.domain = DOMAIN
             found.add(node.op_type)
     if not isinstance(given, Mapping) and names - found:

@@ -189,6 +189,11 @@ class ServeOptions(OptionTable):
                 "an API key is shorter than 16 characters",
                 hint="make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
             )
+        if self.port and self.port == self.grpc_port:
+            raise OptionError(
+                f"HTTP and gRPC are both given port {self.port}",
+                hint="choose another --grpc-port, or -1 for a server without gRPC",
+            )
         if not is_loopback(self.host) and not self.insecure:
             missing = [name for name, given in (("TLS", self.certificate), ("API keys", self.api_keys)) if not given]
             if missing:

@@ -74,8 +74,8 @@ class Server:
 
     @property
     def grpc_address(self) -> str:
-        """Host and port of gRPC."""
-        return f"{self.options.host}:{self.grpc_port}"
+        """Host and port of gRPC; empty where there is none."""
+        return "" if self.grpc_port is None else f"{self.options.host}:{self.grpc_port}"
 
     def run(self) -> None:
         """Serve until a signal or :meth:`stop`."""
@@ -134,6 +134,7 @@ class Server:
                 rpc = rpc_server(service)
                 self.grpc_port = _add_port(rpc, options)
             await service.repository.load_all()
+            self._check_loaded(service)
         except BaseException:
             listening.close()
             raise
@@ -145,12 +146,25 @@ class Server:
             if rpc is not None:
                 await rpc.start()
             service.ready = True
-            log.info("serving on http://%s and grpc://%s", self.http_address, self.grpc_address)
+            log.info("serving on %s", self._addresses())
             self._started.set()
             await self._stop.wait()
         finally:
             sampling.cancel()
             await self._end(service, http, rpc)
+
+    def _addresses(self) -> str:
+        scheme = "http" if self.options.certificate is None else "https"
+        http = f"{scheme}://{self.http_address}"
+        return http if self.grpc_port is None else f"{http} and grpc://{self.grpc_address}"
+
+    def _check_loaded(self, service: Service) -> None:
+        """A process that is to serve models, and has none of them, ends. One with an empty folder waits for models that are put there."""
+        if service.repository.models():
+            return
+        if self._exits and service.repository.problems():
+            raise ServeError("no model could be loaded, so there is nothing to serve", hint="the log above says why")
+        log.warning("no model is loaded yet: nothing is served until a client loads one")
 
     def _make_service(self) -> Service:
         return Service(self._models, self.options)

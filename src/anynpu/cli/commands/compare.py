@@ -28,6 +28,7 @@ from ...comparison import (
     sentences,
     steps_apart,
 )
+from ...errors import ParameterError
 from ..helpers.console import plain_table, print_json, progress_bar, results
 from ..helpers.onnxfile import input_names
 from ..helpers.options import ChannelOrder, JsonOption, SeedOption, ShapeOption, parse_channel_values, parse_shapes
@@ -116,6 +117,11 @@ def command(
         channel_order=None if channel_order is None else channel_order.value,
         model=model,
     )
+    itself = b is not None and Path(a).is_file() and Path(b).is_file() and Path(a).samefile(b)
+    if itself and (thresholds or fail_diverging):
+        raise ParameterError(
+            f"{a} is compared with itself, so no threshold can be missed", hint="name the file that it is to be compared with"
+        )
     sides = open_sides(a, b, options) if b is not None else open_rules(a, str(arithmetic), options)
     with sides as (first, second), progress_bar(f"comparing {Path(b or a).name}") as progress:
         inputs = _input_specs(first, second)
@@ -131,10 +137,12 @@ def command(
         html.write_text(comparison_page(made), encoding="utf-8")
     missed = _missed(made, thresholds, fail_diverging)
     if as_json:
-        facts = {**comparison_data(made), "inputs": str(dataset or f"random, seed {seed}"), "missed": missed}
+        facts = {**comparison_data(made), "same_file": itself, "inputs": str(dataset or f"random, seed {seed}"), "missed": missed}
         print_json({**facts, "rules": rule_sentences(made)} if arithmetic is not None else facts)
     else:
         _print(made, top, missed, rules=arithmetic is not None)
+        if itself:
+            results().print(f"A and B are the same file, {a}: this comparison says nothing about it.")
     if missed:
         raise typer.Exit(THRESHOLD_MISSED)
 

@@ -10,7 +10,7 @@ from typing import Any
 from ... import _optional
 from ...errors import ModelFormatError
 
-__all__ = ["OnnxInfo", "OnnxTensor", "describe", "input_names"]
+__all__ = ["OnnxInfo", "OnnxTensor", "describe", "foreign_operators", "input_names"]
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,13 @@ def describe(path: Path) -> OnnxInfo:
 def input_names(path: Path) -> list[str]:
     """The inputs that a caller supplies."""
     return [tensor.name for tensor in describe(path).inputs]
+
+
+def foreign_operators(path: Path) -> list[str]:
+    """Types of nodes that only a program of the user can compute: their domains are not ONNX's own."""
+    from ...compiler.custom import foreign_operators as of_model
+
+    return of_model(_parse(path))
 
 
 def _parse(path: Path) -> Any:

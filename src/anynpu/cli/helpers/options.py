@@ -202,6 +202,8 @@ def read_inputs(model: Path, given: Mapping[str, Any], one_shape_set_for: str = 
 
     :param one_shape_set_for: the command, where it takes one shape for each input only
     """
+    if "custom_ops" in given:
+        _need_names_of_custom_operators(model, given["custom_ops"])
     names = onnxfile.input_names(model) if given.get("mean") or given.get("std") else []
     values = {name: parse_channel_values(given[name], f"--{name}", names) for name in ("mean", "std") if name in given}
     shapes = given["shapes"]
@@ -210,6 +212,18 @@ def read_inputs(model: Path, given: Mapping[str, Any], one_shape_set_for: str = 
         **values,
         "shapes": one_shape_set(shapes, one_shape_set_for) if one_shape_set_for else parse_shapes(shapes),
     }
+
+
+def _need_names_of_custom_operators(model: Path, named: Sequence[str]) -> None:
+    """A model that needs functions of the user's program is made only where that was asked for: nothing else can run it."""
+    missing = [name for name in onnxfile.foreign_operators(model) if name not in named]
+    if missing:
+        wanted = " ".join(f"--custom-op {name}" for name in missing)
+        raise CompileError(
+            f"{model.name} has operators that are not ONNX's own: {', '.join(missing)}",
+            operator=missing[0],
+            hint=f"if your program computes them: {wanted}; else export the model without them",
+        )
 
 
 def parse_named_files(values: Sequence[str] | None, input_names: Sequence[str]) -> Mapping[str, Path]:

@@ -62,5 +62,8 @@ class ClusterServer(Server):
         finally:
             self._engine.stop()
 
+    def _check_loaded(self, service: Service) -> None:
+        """Boards load models in their own time."""
+
     def _make_service(self) -> Service:
         return Service((), self.options, Front(self._engine, self.options))

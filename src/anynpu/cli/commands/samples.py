@@ -1,0 +1,37 @@
+"""``anynpu samples``: the files that the documentation's examples name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..helpers.console import print_json, results
+from ..helpers.options import JsonOption
+
+__all__ = ["command"]
+
+
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write them.", file_okay=False)] = Path("samples"),
+    as_json: JsonOption = False,
+) -> None:
+    """Write small models and pictures to try the examples of the documentation with.
+
+    yolo.onnx, det.onnx and tiny.onnx have random weights: they show how things work, and detect nothing.
+
+    \b
+    Example:
+      anynpu samples
+      cd samples && anynpu run yolo.rknn --input street/001.jpg
+    """
+    from ...demo.samples import write_samples
+
+    made = write_samples(folder)
+    if as_json:
+        print_json([str(path) for path in made])
+        return
+    pictures = sum(path.suffix == ".jpg" for path in made)
+    models = ", ".join(path.name for path in made if path.suffix != ".jpg")
+    results().print(f"wrote {models} and {pictures} pictures to {folder}")
