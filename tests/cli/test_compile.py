@@ -116,7 +116,7 @@ def test_a_file_that_is_not_onnx_fails(invoke: Invoke, tmp_path: Path) -> None:
 def test_a_folder_that_is_not_there_fails(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
     out = tmp_path / "absent" / "small.rknn"
     outcome = invoke("compile", model_path, "-o", out, "-t", "rk3588", "--dtype", "fp16")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "absent" in outcome.err
 
 

@@ -32,9 +32,9 @@ def test_the_demonstration(invoke: Invoke, tmp_path: Path) -> None:
     assert accuracy is not None
     assert float(accuracy[1]) >= 0.97
     assert float(accuracy[2]) >= 0.92
-    assert re.search(r"^  host       \d+ ms a page on this machine$", outcome.out, re.MULTILINE)
+    assert re.search(r"^  host       \d+ ms per page on this machine$", outcome.out, re.MULTILINE)
     assert re.search(
-        r"^  rk3588     predicted \d+\.\d ms a page on one core, \d+ pages/s on 3: calibrated", outcome.out, re.MULTILINE
+        r"^  rk3588     predicted \d+\.\d ms per page on one core, \d+ pages/s on 3: calibrated", outcome.out, re.MULTILINE
     )
     assert "<svg" in (folder / "profile.html").read_text()
 

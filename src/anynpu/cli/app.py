@@ -1,45 +1,131 @@
-"""The application: its commands, and how a failure leaves it."""
+"""The application: its commands, and how a failure leaves it.
+
+A command's module is imported when the command is used. ``anynpu --help``, ``--version`` and the completion of names need none of them, and
+so neither numpy nor a model library.
+"""
 
 from __future__ import annotations
 
+import difflib
+import importlib
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from ..errors import AnynpuError
-from ..vendors import registry, resolve
-from .commands import (
-    bench,
-    calibrate,
-    check,
-    cluster,
-    compare,
-    compile,
-    demo,
-    doctor,
-    inspect,
-    lib,
-    lint,
-    optimize,
-    predict,
-    profile,
-    run_model,
-    samples,
-    selftest,
-    serve,
-    top,
-    twin,
-)
-from .commands import exec as exec_program
-from .helpers.console import fail
+from .helpers import verbosity
+from .helpers.usage import CheckedCommand
 
-__all__ = ["app", "run"]
+__all__ = ["COMMANDS", "app", "run"]
+
+COMMANDS = {
+    "compile": "Compile an ONNX model for one chip.",
+    "check": "Show what runs on the NPU of a chip.",
+    "lint": "Find int8 accuracy risks.",
+    "optimize": "Rewrite a model for any int8 quantiser.",
+    "inspect": "Show what is in a model file.",
+    "run": "Run a compiled model on the software NPU.",
+    "compare": "Compare two forms of one network, layer by layer.",
+    "predict": "Predict how long a model takes on a chip.",
+    "profile": "Show where the time goes, layer by layer, as predicted for the chip.",
+    "bench": "Measure latency and throughput, one request after the other and on all cores.",
+    "calibrate": "Fit the timing model to measured models.",
+    "serve": "Serve models over HTTP and gRPC to clients of the Open Inference Protocol (KServe, Triton).",
+    "cluster": "Serve models on many boards as one, with Ray; Ctrl-C ends what was started.",
+    "exec": "Run a program for a board on the software NPU.",
+    "lib": "Show where the drop-in libraries and their headers are.",
+    "twin": "Make the twin of a vendor's file, which programs then find by the file's hash.",
+    "selftest": "Run networks whose bytes are known from a real RV1103, and compare byte by byte.",
+    "doctor": "Look at device, driver, library, Python and environment, and say what to do.",
+    "top": "Show the cores of this machine's virtual and real boards, live: load, jobs and queues.",
+    "demo": "Text detection from model to picture.",
+    "samples": "Write small models and pictures to try the examples of the documentation with.",
+    "completion": "Print the completion script of a shell.",
+}
+"""The commands in the order of the help, and what each does: the first sentence of its own help."""
+
+_MODULES = {"run": "run_model"}
+"""Modules that are not called as their command."""
+
+_OF_VENDORS = {"vpm-run": "Run the networks of a sample.txt on files, as vpm_run of the boards does."}
+"""What the vendors of this package add, so that the help need not load them; the tables of the vendors say who runs it."""
+
+
+class _Commands(TyperGroup):
+    """Commands that are imported at first use."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names."""
+        return [*COMMANDS, *_OF_VENDORS, *_others()]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of that name, imported; None if there is none."""
+        function = _function(cmd_name)
+        return None if function is None else _command(cmd_name, function)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The list in the help."""
+        names = {**COMMANDS, **_OF_VENDORS, **{name: _first_sentence(_function(name)) for name in _others()}}
+        limit = formatter.width - 6 - max(map(len, names))
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _shortened(text, limit)) for name, text in names.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The command that is meant; a near one is suggested."""
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            guess = f"; did you mean {near[0]}?" if near else f"; there are: {', '.join(self.list_commands(ctx))}"
+            ctx.fail(f"there is no command {args[0]!r}{guess}")
+        return super().resolve_command(ctx, args)
+
+
+def _command(name: str, function: Callable[..., None]) -> Any:
+    single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
+    single.command(name, cls=CheckedCommand)(verbosity.with_verbosity(function))
+    return typer.main.get_command(single)
+
+
+def _function(name: str) -> Callable[..., None] | None:
+    if name in COMMANDS:
+        module = importlib.import_module(f".commands.{_MODULES.get(name, name)}", __package__)
+        found: Callable[..., None] = module.command
+        return found
+    from ..vendors import registry, resolve
+
+    for vendor in registry.all_vendors():
+        if name in vendor.commands:
+            of_vendor: Callable[..., None] = resolve(vendor.commands[name])
+            return of_vendor
+    return None
+
+
+def _others() -> list[str]:
+    """Commands of vendors that other distributions bring."""
+    if not metadata.entry_points(group="anynpu.vendors"):
+        return []
+    from ..vendors import registry
+
+    return [name for vendor in registry.installed() for name in vendor.commands]
+
+
+def _first_sentence(function: Callable[..., None] | None) -> str:
+    return " ".join((getattr(function, "__doc__", "") or "").strip().split("\n\n")[0].split())
+
+
+def _shortened(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    return f"{text[: max(limit - 3, 1)].rsplit(' ', 1)[0]}..."
+
 
 app = typer.Typer(
     name="anynpu",
+    cls=_Commands,
     help="Compile ONNX models for Rockchip and Allwinner NPUs and run them without the board.",
     epilog="Every command has its own help: anynpu compile --help",
     rich_markup_mode=None,
@@ -48,39 +134,16 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("compile")(compile.command)
-app.command("check")(check.command)
-app.command("lint")(lint.command)
-app.command("optimize")(optimize.command)
-app.command("inspect")(inspect.command)
-app.command("run")(run_model.command)
-app.command("exec")(exec_program.command)
-app.command("selftest")(selftest.command)
-app.command("twin")(twin.command)
-app.command("lib")(lib.command)
-app.command("predict")(predict.command)
-app.command("calibrate")(calibrate.command)
-app.command("bench")(bench.command)
-app.command("profile")(profile.command)
-app.command("top")(top.command)
-app.command("serve")(serve.command)
-app.command("cluster")(cluster.command)
-app.command("compare")(compare.command)
-app.command("doctor")(doctor.command)
-for vendor in registry.all_vendors():
-    for name, function in vendor.commands.items():
-        app.command(name)(resolve(function))
-app.command("demo")(demo.command)
-app.command("samples")(samples.command)
 
 
 def _version(wanted: bool) -> None:
     if wanted:
-        sys.stdout.write(f"anynpu {_installed_version()}\n")
+        sys.stdout.write(f"anynpu {installed_version()}\n")
         raise typer.Exit
 
 
-def _installed_version() -> str:
+def installed_version() -> str:
+    """The version of the installed distribution."""
     try:
         return metadata.version("anynpu")
     except metadata.PackageNotFoundError:
@@ -98,10 +161,28 @@ def _application(
 
 def run(arguments: Sequence[str] | None = None) -> None:
     """Run the command line with *arguments* (the process's own by default) and exit."""
+    verbosity.reset()
+    _complete()
     try:
         app(args=None if arguments is None else list(arguments), prog_name="anynpu")
     except AnynpuError as error:
-        fail(str(error))
+        _fail(str(error), error)
     except OSError as error:
-        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error)
     sys.exit(1)
+
+
+def _complete() -> None:
+    """Let the shell ask what may come next: typer answers where the shell's script has set its variable."""
+    if "_ANYNPU_COMPLETE" in os.environ:
+        from typer._completion_classes import completion_init
+
+        completion_init()
+
+
+def _fail(message: str, error: Exception) -> None:
+    from .helpers.console import fail
+    from .helpers.wording import as_options
+
+    fail(as_options(message))
+    verbosity.explain(error)

@@ -30,21 +30,16 @@ def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]
     street.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(_SEED)
     made = [_write_picture(street / f"{number:03d}.jpg", rng) for number in range(1, pictures + 1)]
-    networks = {
-        "yolo": _pyramid("images", "boxes", 640, 5, rng),
-        "det": _pyramid("x", "heat", 480, 3, rng),
-        "tiny": _product(rng),
+    tiny = place / "tiny.onnx"
+    pyramids = {
+        place / "yolo.onnx": (place / "yolo.rknn", _pyramid("images", "boxes", 640, 5, rng)),
+        place / "det.onnx": (place / "det.rknn", _pyramid("x", "heat", 480, 3, rng)),
     }
-    for name, proto in networks.items():
-        path = place / f"{name}.onnx"
+    for path, (compiled, proto) in pyramids.items():
         _optional.onnx().save(proto, str(path))
-        made.append(path)
-        compiled = (
-            compile(path, "rk3588", dtype="fp16")
-            if name == "tiny"
-            else compile(path, "rk3588", dataset=street, std=(255, 255, 255))
-        )
-        made.append(compiled.save(place / f"{name}.rknn"))
+        made += [path, compile(path, "rk3588", dataset=street, std=(255, 255, 255)).save(compiled)]
+    _optional.onnx().save(_product(rng), str(tiny))
+    made += [tiny, compile(tiny, "rk3588", dtype="fp16").save(place / "tiny.rknn")]
     return made
 
 

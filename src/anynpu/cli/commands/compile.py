@@ -6,15 +6,19 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
 import anynpu
 
 from ...compiler import CompileOptions
+from ...program import Model
 from ...reports import report
-from ..helpers.console import progress_bar, results, size_text
+from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
-from ..helpers.options import OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
-from ..helpers.summary import accuracy_lines, shape_text, summary_line
+from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
+from ..helpers.story import story, story_json
+from ..helpers.summary import shape_text, summary_line
+from ..helpers.verbosity import is_quiet
 
 __all__ = ["command"]
 
@@ -26,6 +30,7 @@ def command(
     target: TargetOption,
     given: dict[str, Any],
     remove_weight: Annotated[bool, typer.Option("--remove-weight", help="Leave the weights out of the file.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Compile an ONNX model for one chip.
 
@@ -42,11 +47,21 @@ def command(
     with progress_bar(f"compiling {model.stem} for {target} ({dtype_words(given['dtype'], target)})") as progress:
         compiled = anynpu.compile(model, target, CompileOptions(**read_inputs(model, given)), progress=progress)
     path = compiled.save(output, remove_weight=remove_weight)
+    if as_json:
+        reports = [report(compiled, index).to_json() for index in range(len(compiled.programs))]
+        facts = {"path": str(path), "bytes": path.stat().st_size, "chip": compiled.chip, "dtype": compiled.dtype}
+        print_json({**facts, **story_json(compiled), "programs": reports})
+        return
     console = results()
+    if not is_quiet():
+        _print_summary(console, compiled)
+    console.print(f"wrote {path} ({size_text(path.stat().st_size)})")
+
+
+def _print_summary(console: Console, compiled: Model) -> None:
     for index, program in enumerate(compiled.programs):
         if len(compiled.programs) > 1:
             console.print(f"  shape set {index}: {', '.join(f'{s.name} {shape_text(s.shape)}' for s in program.input_specs)}")
         console.print(summary_line(report(compiled, index)))
-    for line in accuracy_lines(compiled):
+    for line in story(compiled):
         console.print(line)
-    console.print(f"wrote {path} ({size_text(path.stat().st_size)})")

@@ -13,8 +13,8 @@ from ...demo.pages import Grain
 from ...profiling import Profile, profile_page, profile_program
 from ...reports import report
 from ...timing import fps
-from ..helpers.console import progress_bar, results
-from ..helpers.options import TargetOption
+from ..helpers.console import print_json, progress_bar, results
+from ..helpers.options import JsonOption, TargetOption
 from ..helpers.summary import summary_line
 
 __all__ = ["command"]
@@ -27,6 +27,7 @@ def command(
     pages: Annotated[int, typer.Option(min=1, help="Number of pages for calibration.")] = 16,
     target: TargetOption = "rk3588",
     grain: Annotated[Grain, typer.Option(help="Noise of the pages; int8 finds grey and none harder than color.")] = Grain.COLOR,
+    as_json: JsonOption = False,
 ) -> None:
     """Text detection from model to picture.
 
@@ -44,26 +45,32 @@ def command(
     folder = detection.calibration_pages(output / "pages", pages, grain)
     with progress_bar(f"compiling PP-OCRv4 detection for {target} (int8, {pages} pages)") as progress:
         model = detection.compile_detector(detector, folder, target, pages, progress)
-    console = results()
-    console.print(summary_line(report(model)))
     saved = model.save(output / "det.rknn")
-    cores = chips.get(target).cores
-    console.print(f"running on the software NPU: {target}, {cores} core{'s' if cores > 1 else ''}")
     comparison = detection.compare(detector, model, grain)
-    mean, worst = statistics.mean(comparison.cosines), min(comparison.cosines)
-    console.print(f"  accuracy   cosine {mean:.3f} to fp32 over {len(comparison.cosines)} pages, worst {worst:.3f}")
-    console.print(f"  host       {1000 * statistics.median(comparison.seconds):.0f} ms a page on this machine")
     profile = profile_program(model.programs[0], chips.get(target))
-    console.print(f"  {target:<10} {_predicted(profile)}")
     picture, page = output / "page.png", output / "profile.html"
     _optional.cv2().imwrite(str(picture), comparison.picture[..., ::-1])
     page.write_text(profile_page(profile, "PP-OCRv4 detection"), encoding="utf-8")
+    mean, worst = statistics.mean(comparison.cosines), min(comparison.cosines)
+    milliseconds = 1000 * statistics.median(comparison.seconds)
+    if as_json:
+        files = {"picture": str(picture), "profile": str(page), "model": str(saved)}
+        times = {"host_ms": round(milliseconds, 2), "predicted_ms": round(profile.prediction.latency_us / 1000, 3)}
+        print_json({"chip": target, "cosine": mean, "worst_cosine": worst, **times, **files})
+        return
+    console = results()
+    console.print(summary_line(report(model)))
+    cores = chips.get(target).cores
+    console.print(f"running on the software NPU: {target}, {cores} core{'s' if cores > 1 else ''}")
+    console.print(f"  accuracy   cosine {mean:.3f} to fp32 over {len(comparison.cosines)} pages, worst {worst:.3f}")
+    console.print(f"  host       {milliseconds:.0f} ms per page on this machine")
+    console.print(f"  {target:<10} {_predicted(profile)}")
     console.print(f"picture: {picture}    profile: {page}    model: {saved}    next: docs/quickstart.md")
 
 
 def _predicted(profile: Profile) -> str:
     prediction, cores = profile.prediction, profile.chip.cores
-    text = f"predicted {prediction.latency_us / 1000:.1f} ms a page on one core"
+    text = f"predicted {prediction.latency_us / 1000:.1f} ms per page on one core"
     if cores > 1:
         text += f", {fps(prediction):.0f} pages/s on {cores}"
     return f"{text}: {prediction.confidence}"

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ...dropin.environment import include_folder, library_folder, prefix, remember_python
-from ..helpers.console import plain_table, results
+from ..helpers.console import plain_table, print_json, results
+from ..helpers.options import JsonOption
 
 __all__ = ["command"]
 
@@ -30,6 +31,7 @@ def command(
     cflags: Annotated[bool, typer.Option("--cflags", help="Print what to compile with.")] = False,
     libs: Annotated[bool, typer.Option("--libs", help="Print what to link with.")] = False,
     library: Annotated[LibraryName, typer.Option("--library", "-l", help="Which library to link with.")] = LibraryName.RKNNRT,
+    as_json: JsonOption = False,
 ) -> None:
     """Show where the drop-in libraries and their headers are.
 
@@ -43,6 +45,10 @@ def command(
     """
     libraries, headers = library_folder(), include_folder()
     remember_python()
+    if as_json:
+        flags = {"cflags": f"-I{headers}", "libs": f"-L{libraries} -Wl,-rpath,{libraries} -l{library.value}"}
+        print_json({"libraries": str(libraries), "headers": str(headers), "prefix": str(prefix()), **flags})
+        return
     parts = [str(libraries)] if path else []
     parts += [str(headers)] if include else []
     parts += [f"-I{headers}"] if cflags else []

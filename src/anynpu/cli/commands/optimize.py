@@ -9,9 +9,9 @@ import typer
 
 from ... import _optional
 from ...compiler import CompileOptions, optimize
-from ..helpers.console import progress_bar, results
+from ..helpers.console import print_json, progress_bar, results
 from ..helpers.flags import with_flags
-from ..helpers.options import OnnxArgument, TargetOption, read_inputs
+from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
 
 __all__ = ["command"]
 
@@ -26,6 +26,7 @@ def command(
     split_outputs: Annotated[
         bool, typer.Option("--split-outputs", help="Make several outputs of one that concatenates tensors.")
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Rewrite a model for any int8 quantiser.
 
@@ -46,6 +47,11 @@ def command(
             progress=progress,
         )
     _optional.onnx().save(better.model, str(output))
+    if as_json:
+        groups = {name: {"groups": count, "noise_divided_by": gain} for name, (count, gain) in better.groups.items()}
+        errors = {"max_error": better.largest_error, "relative_error": better.relative_error}
+        print_json({"path": str(output), "groups": groups, "nodes": list(better.nodes), **errors})
+        return
     console = results()
     for name, (count, gain) in better.groups.items():
         console.print(f"  split {name} into {count} groups: noise 1/{gain:.0f} with two of them")

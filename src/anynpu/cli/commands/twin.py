@@ -12,9 +12,9 @@ import anynpu
 from ...compiler import CompileOptions
 from ...modelfile import vendorfile
 from ...modelfile.twins import twin_folders, twin_name
-from ..helpers.console import progress_bar, results, size_text
+from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
-from ..helpers.options import dtype_name, dtype_words, optional_chip, read_inputs
+from ..helpers.options import JsonOption, dtype_name, dtype_words, optional_chip, read_inputs
 
 __all__ = ["command"]
 
@@ -38,6 +38,7 @@ def command(
             "--folder", metavar="FOLDER", help="Where to put it; by default ANYNPU_TWINS, or the cache.", file_okay=False
         ),
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Make the twin of a vendor's file, which programs then find by the file's hash.
 
@@ -55,4 +56,7 @@ def command(
     place = folder or twin_folders()[0]
     place.mkdir(parents=True, exist_ok=True)
     path = compiled.save(place / twin_name(model))
+    if as_json:
+        print_json({"path": str(path), "bytes": path.stat().st_size, "chip": chip, "twin_of": str(model)})
+        return
     results().print(f"wrote {path} ({size_text(path.stat().st_size)}), the twin of {model.name}")

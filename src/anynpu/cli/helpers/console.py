@@ -20,6 +20,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ...printable import printable
+from .fitting import FittingTable
+from .verbosity import is_quiet
 
 __all__ = ["ProgressFunction", "fail", "numbers", "plain_table", "print_json", "progress_bar", "results", "size_text"]
 
@@ -71,8 +73,11 @@ def print_json(data: Any) -> None:
 
 
 def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
-    """A table without lines, headers in bold; the columns named in *right* are aligned to the right."""
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+    """A table without lines, headers in bold; the columns named in *right* are aligned to the right.
+
+    Where the terminal is too narrow, the columns at the right are left out.
+    """
+    table = FittingTable()
     for column in columns:
         table.add_column(column, justify="right" if column in right else "left", no_wrap=column in right, overflow="fold")
     return table
@@ -84,6 +89,9 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
 
     The bar is full, and stays on the screen, when the block ends well.
     """
+    if is_quiet():
+        yield _ignore
+        return
     console = _console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
@@ -104,6 +112,10 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
             progress.update(task, visible=False)  # an error message is enough
             raise
         progress.update(task, stage="", completed=1, total=1)
+
+
+def _ignore(stage: str, done: int, total: int | None) -> None:
+    pass
 
 
 def size_text(count: int) -> str:

@@ -87,12 +87,26 @@ def chip_or_all(value: str) -> str:
 OnnxArgument = Annotated[
     Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.", exists=True, dir_okay=False, readable=True)
 ]
+
+
+def _chips(incomplete: str) -> list[str]:
+    return [name for name in (*chips.names(), ALL_CHIPS) if name.startswith(incomplete.lower())]
+
+
 TargetOption = Annotated[
-    str, typer.Option("--target", "-t", metavar="CHIP", help="The chip, such as rk3588.", callback=chip_name)
+    str,
+    typer.Option("--target", "-t", metavar="CHIP", help="The chip, such as rk3588.", callback=chip_name, autocompletion=_chips),
 ]
 TargetOrAllOption = Annotated[
     str,
-    typer.Option("--target", "-t", metavar="CHIP|all", help="The chip, such as rk3588, or all of them.", callback=chip_or_all),
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="CHIP|all",
+        help="The chip, such as rk3588, or all of them.",
+        callback=chip_or_all,
+        autocompletion=_chips,
+    ),
 ]
 ShapeOption = Annotated[
     list[str] | None,
@@ -124,8 +138,8 @@ Shapes = dict[str, tuple[int, ...]]
 def parse_shapes(values: Sequence[str] | None) -> Shapes | list[Shapes] | None:
     """``NAME=1,3,8,8`` texts as one shape set, or as several where a name comes more than once.
 
-    >>> parse_shapes(["x=1,3,8,8"])
-    {'x': (1, 3, 8, 8)}
+    >>> parse_shapes(["x=1,3,8,8"]), parse_shapes(["x=1x3x8x8"]) == parse_shapes(["x=1,3,8,8"])
+    ({'x': (1, 3, 8, 8)}, True)
     >>> parse_shapes(["x=1,8", "x=2,8", "mask=4"])
     [{'x': (1, 8), 'mask': (4,)}, {'x': (2, 8), 'mask': (4,)}]
     """
@@ -135,7 +149,7 @@ def parse_shapes(values: Sequence[str] | None) -> Shapes | list[Shapes] | None:
     for value in values:
         name, equals, numbers = value.rpartition("=")
         try:
-            shape = tuple(int(number) for number in numbers.split(","))
+            shape = tuple(int(number) for number in numbers.replace("x", ",").split(","))  # 1x3x8x8, as shapes are printed
         except ValueError:
             shape = ()
         if not equals or not name or not shape or min(shape) < 1:

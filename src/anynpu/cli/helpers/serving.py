@@ -11,10 +11,11 @@ from typing import Annotated
 import typer
 
 from ...errors import OptionError
+from .verbosity import level
 
 __all__ = ["JsonLogOption", "need_model", "start_log"]
 
-JsonLogOption = Annotated[bool, typer.Option("--json-log", help="Log JSON, one object per line.")]
+JsonLogOption = Annotated[bool, typer.Option("--json-log", "--json", help="Log JSON, one object per line.")]
 
 
 def need_model(path: str | Path) -> None:
@@ -32,4 +33,4 @@ def start_log(as_json: bool) -> None:
     handler.setFormatter(JsonFormatter() if as_json else LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     logger = logging.getLogger("anynpu")
     logger.addHandler(handler)
-    logger.setLevel(logging.INFO)
+    logger.setLevel(level())

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ...program import Model
 from ...reports import Report
 from .console import numbers, plain_table, size_text
 
-__all__ = ["accuracy_lines", "cpu_table", "layer_table", "layers_text", "reasons_text", "shape_text", "summary_line"]
+__all__ = ["cpu_table", "layer_table", "layers_text", "reasons_text", "shape_text", "summary_line"]
 
 _REASONS_SHOWN = 2
 
@@ -36,13 +35,6 @@ def layers_text(report: Report) -> str:
 def summary_line(report: Report) -> str:
     """What a compiled model needs, in one line."""
     return f"  {layers_text(report)}   weights {size_text(report.weight_bytes)}   internal {size_text(report.internal_bytes)}"
-
-
-def accuracy_lines(model: Model) -> list[str]:
-    """What the quantiser did to keep the model's answers and what is left to worry about, a line for each step."""
-    steps = [text for text in model.provenance.get("accuracy", "").split("; ") if text]
-    warnings = [text for text in model.provenance.get("warnings", "").split("; ") if text]
-    return [f"  {text}" for text in (*steps, *warnings)]
 
 
 def cpu_table(report: Report) -> Table:

@@ -1,0 +1,84 @@
+"""What is checked of a command's arguments before it begins, for all commands at one place."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+__all__ = ["CheckedCommand", "check_outputs"]
+
+_SHOWN = 4
+
+
+class CheckedCommand(TyperCommand):
+    """A command whose complaints about arguments say what to do."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """The arguments that are left."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            raise _better(error, ctx) from None
+
+
+def _better(error: typer.BadParameter, ctx: Any) -> typer.BadParameter:
+    if getattr(error.param, "name", "") == "target" and type(error).__name__ == "MissingParameter":
+        from ...chips import names
+
+        known = f"{', '.join(names())}{', or all' if 'all' in str(getattr(error.param, 'metavar', '')) else ''}"
+        return typer.BadParameter(f"say which chip; the chips: {known}", ctx=ctx, param=error.param)
+    found = re.search(r"'([^']+)' is a directory", str(error.message))
+    if found is not None:
+        return typer.BadParameter(_instead_of(Path(found[1])), ctx=ctx, param=error.param)
+    return error
+
+
+def _instead_of(folder: Path) -> str:
+    from ...modelfile.twins import TWIN_SUFFIX
+    from ...vendors import registry
+
+    suffixes = {".onnx", TWIN_SUFFIX, *(suffix for vendor in registry.all_vendors() for suffix in vendor.suffixes)}
+    models = sorted(str(path) for path in folder.iterdir() if path.suffix in suffixes) if os.access(folder, os.R_OK) else []
+    if not models:
+        return f"{folder} is a folder without models; name a file"
+    more = f" and {len(models) - _SHOWN} more" if len(models) > _SHOWN else ""
+    return f"{folder} is a folder; name a file in it: {', '.join(models[:_SHOWN])}{more}"
+
+
+def check_outputs(parameters: Iterable[inspect.Parameter], given: Mapping[str, Any]) -> None:
+    """Refuse files and folders to write that cannot be written, before the work."""
+    for parameter in parameters:
+        value = given.get(parameter.name)
+        for facts in typing.get_args(parameter.annotation)[1:]:
+            if isinstance(value, Path) and not getattr(facts, "exists", True) and facts.file_okay != facts.dir_okay:
+                _check_output(value, f"'{_name(facts, parameter.name)}'", is_file=facts.file_okay)
+
+
+def _name(facts: Any, name: str) -> str:
+    return next((text for text in getattr(facts, "param_decls", None) or () if text.startswith("--")), f"--{name}")
+
+
+def _check_output(path: Path, hint: str, *, is_file: bool) -> None:
+    folder = path.parent
+    if is_file and not folder.is_dir():
+        raise typer.BadParameter(
+            f"there is no folder {folder} to write {path.name} into; make it with: mkdir -p {folder}", param_hint=hint
+        )
+    place = path if path.exists() else _existing(folder)
+    if not os.access(place, os.W_OK):
+        raise typer.BadParameter(f"{place} may not be written to; name another place", param_hint=hint)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that is there."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
