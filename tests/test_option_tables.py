@@ -151,9 +151,9 @@ def test_the_server_and_the_cluster_have_the_same_flags() -> None:
     from anynpu.cli.app import app
     from anynpu.serve import ServeOptions
 
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app)
     flags = {
-        name: {flag for parameter in commands[name].params for flag in parameter.opts}
+        name: {flag for parameter in commands.get_command(None, name).params for flag in parameter.opts}  # type: ignore[attr-defined]
         for name in ("serve", "cluster", "run", "bench")
     }
     table = {entry.flag.split("/")[0] for entry in ServeOptions.options().values() if entry.flag}
