@@ -103,6 +103,13 @@ class Geometry:
     pads: tuple[int, int, int, int]
     dilations: tuple[int, int]
 
+    def fit(self, extents: Sequence[int]) -> None:
+        """A kernel that reaches beyond the padded image becomes one of a single row or column."""
+        padded = [extent + self.pads[axis] + self.pads[axis + 2] for axis, extent in enumerate(extents)]
+        reach = [(size - 1) * step + 1 for size, step in zip(self.kernel, self.dilations, strict=True)]
+        rows, columns = (1 if far > extent else size for size, far, extent in zip(self.kernel, reach, padded, strict=True))
+        self.kernel = (rows, columns)
+
     @property
     def attributes(self) -> dict[str, Any]:
         return {
@@ -149,6 +156,7 @@ def convolution(net: Net, x: str, kind: str, activation: str = "") -> str:
         shape.channels = channels
     else:
         shape.channels = channels
+    shape.fit(net.tensors[x].shape[1:])
     weights = random_weights(rng, (shape.outs, shape.channels // shape.groups, *shape.kernel))
     scale, zero = net.spread(x, math.prod(weights.shape[1:]), weights)
     bias = None if rng.random() < 0.2 else rng.uniform(-40 * scale, 40 * scale, shape.outs).astype(F)
@@ -207,6 +215,93 @@ def conv_family(kind: str, activations: Sequence[str]) -> Callable[[Net], str]:
         return convolution(net, image(net), kind, str(net.rng.choice(list(activations))))
 
     return build
+
+
+def _same_size(net: Net, x: str, outs: int, groups: int = 1, kernel: int = 3) -> tuple[list[str], Array, Array, dict[str, Any]]:
+    """The constants and attributes of a convolution that keeps the image's size."""
+    rng, channels = net.rng, net.tensors[x].shape[0]
+    weights = random_weights(rng, (outs, channels // groups, kernel, kernel))
+    bias = rng.uniform(-1, 1, outs).astype(F)
+    attributes = {"kernel_shape": [kernel] * 2, "pads": [kernel // 2] * 4, "group": groups}
+    return [x, net.constant(weights), net.constant(bias)], weights, bias, attributes
+
+
+def sums(net: Net) -> str:
+    """A tensor that is added in a convolution: one rounding, with Relu too; an activation with a table takes the rounded sum."""
+    x = image(net)
+    inputs, weights, bias, attributes = _same_size(net, x, net.tensors[x].shape[0])
+    scale, zero = net.spread(x, weights[0].size, weights)
+    before = net.plain("Conv", inputs, **attributes)
+    activation = str(net.rng.choice(["", "Relu", "Swish", "Tanh"]))
+    options = {"pads": [1] * 4, "added": net.tensors[x]}
+    if activation == "Relu":
+        scale, zero = net.scale(0.0, 127 * scale)
+        made = chip.conv(net.tensors[x], weights, bias, scale, zero, limits=(0.0, math.inf), **options)
+        return net.node("Relu", [net.plain("Add", [before, x])], made)
+    made = chip.conv(net.tensors[x], weights, bias, scale, zero, **options)
+    total = net.node("Add", [before, x] if net.rng.random() < 0.5 else [x, before], made)
+    if not activation:
+        return total
+    values = [chip.FUNCTIONS[activation](code * scale) for code in (-128 - zero, -zero, 127 - zero)]
+    return function_of(net, total, activation, *net.scale(min(values), max(values)))
+
+
+def depthwise_roundings(net: Net) -> str:
+    """After a depthwise convolution LeakyRelu takes its codes, as tables do, but Elu the sum."""
+    x = image(net)
+    channels = net.tensors[x].shape[0]
+    inputs, weights, bias, attributes = _same_size(net, x, channels, channels)
+    scale, zero = net.spread(x, 9, weights)
+    options = {"pads": [1] * 4, "groups": channels}
+    activation = str(net.rng.choice(["LeakyRelu", "Elu", "Sigmoid"]))
+    if activation == "Elu":
+        result = net.scale(-1.0, 127 * scale)
+        made = chip.conv(net.tensors[x], weights, bias, *result, lambda p: p.curve("Elu"), **options)
+        return net.node("Elu", [net.plain("Conv", inputs, **attributes)], made)
+    before = net.node("Conv", inputs, chip.conv(net.tensors[x], weights, bias, scale, zero, **options), **attributes)
+    if activation == "Sigmoid":
+        return function_of(net, before, activation, float(F(1 / 255)), -128)
+    alpha = float(F(net.rng.uniform(0.01, 0.5)))
+    result = chip.leak(net.tensors[before], alpha, *net.scale(-127 * scale * alpha, 127 * scale))
+    return net.node("LeakyRelu", [before], result, alpha=alpha)
+
+
+def split_concats(net: Net) -> str:
+    """Parts of a Concat that are no multiples of 8: a convolution for each, and Adds of their codes."""
+    rng = net.rng
+    parts = [image(net, int(rng.integers(1, 8)))]
+    parts += [net.input((int(rng.integers(1, 9)), *net.tensors[parts[0]].shape[1:])) for _ in range(int(rng.integers(1, 3)))]
+    joined = net.plain("Concat", parts, axis=1)
+    sizes = [net.tensors[name].shape[0] for name in parts]
+    weights = random_weights(rng, (4, sum(sizes), 3, 3))
+    bias = rng.uniform(-1, 1, 4).astype(F)
+    inputs = [joined, net.constant(weights), net.constant(bias)]
+    output = net.plain("Conv", inputs, kernel_shape=[3, 3], pads=[1] * 4)
+    columns = np.split(weights, np.cumsum(sizes)[:-1], axis=1)
+    total, reach = "", 0.0
+    for number, (name, part) in enumerate(zip(parts, columns, strict=True)):
+        scale, zero = net.spread(name, part[0].size, part)
+        own = f"{output}_conv{number}"
+        net.tensors[own] = chip.conv(net.tensors[name], part, None if number else bias, scale, zero, pads=[1] * 4)
+        reach += 100 * scale
+        if number:
+            result = output if number == len(parts) - 1 else f"{output}_add{number}"
+            net.tensors[result] = chip.binary("Add", net.tensors[total], net.tensors[own], *net.scale(-reach, reach))
+        total = result if number else own
+    return output
+
+
+def merged_sums(net: Net) -> str:
+    """Two convolutions of one input that are added: one with the sum of the weights."""
+    x = image(net)
+    kernel = int(net.rng.choice([1, 3]))
+    inputs, weights, bias, attributes = _same_size(net, x, 4)
+    others, extra, more, plain = _same_size(net, x, 4, kernel=kernel)
+    whole = weights.copy()
+    edge = (3 - kernel) // 2
+    whole[:, :, edge : edge + kernel, edge : edge + kernel] += extra
+    made = chip.conv(net.tensors[x], whole, bias + more, *net.spread(x, whole[0].size, whole), pads=[1] * 4)
+    return net.node("Add", [net.plain("Conv", inputs, **attributes), net.plain("Conv", others, **plain)], made)
 
 
 def transposed(net: Net) -> str:
@@ -355,6 +450,10 @@ FAMILIES: dict[str, Callable[[Net], str]] = {
     "conv, grouped": conv_family("grouped", ["", "Relu", "Mish", "Tanh"]),
     "conv, depthwise": conv_family("depthwise", ["", "Relu", "Clip", "PRelu"]),
     "conv, transposed": transposed,
+    "conv, sums": sums,
+    "conv, split": split_concats,
+    "conv, merged": merged_sums,
+    "depthwise, activations": depthwise_roundings,
     "dense": dense,
     "add": binary("Add"),
     "sub": binary("Sub"),

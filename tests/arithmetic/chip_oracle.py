@@ -101,6 +101,19 @@ class Product:
 
         return end
 
+    def sum(self, added: Codes, low: float = -math.inf, high: float = math.inf) -> Callable[[int, int, tuple[int, ...]], int]:
+        """Another tensor is added to the scaled sum, in its units; limits as in :meth:`plain`."""
+        k, r = factor(float(F(added.scale)) / self.unit)
+        m, s = factor(self.unit / float(F(self.scale)))
+        floor = -math.inf if math.isinf(low) else round(low / self.unit)
+        ceiling = math.inf if math.isinf(high) else round(high / self.unit)
+
+        def end(total: int, out: int, place: tuple[int, ...]) -> int:
+            t = self.scaled(total, out) + rne((added.values[(out, *place)] - added.zero) * k, r)
+            return clip8(rne(int(max(floor, min(ceiling, t))) * m + self.zero * 2**s, s))
+
+        return end
+
     def curve(self, name: str) -> Ending:
         lookup = curve(name, self.unit, self.scale, self.zero)
         return lambda total, out: lookup(self.scaled(total, out))
@@ -189,10 +202,16 @@ def conv(
     pads: Sequence[int] = (0, 0, 0, 0),
     dilations: Sequence[int] = (1, 1),
     groups: int = 1,
+    added: Codes | None = None,
+    limits: tuple[float, float] = (-math.inf, math.inf),
 ) -> Codes:
-    """A convolution; weights [out, in / groups, height, width]; taps in the padding have the value zero."""
+    """A convolution; weights [out, in / groups, height, width]; taps in the padding have the value zero.
+
+    With *added* that tensor is added before the rounding, and the sum stays within *limits*.
+    """
     codes, offsets, product = _product(x, weights, bias, scale, zero)
     end = ending(product)
+    end_of_sum = product.sum(added, *limits) if added is not None else None
     outs, ins, kh, kw = weights.shape
     channels, height, width = x.shape
     rows = (height + pads[0] + pads[2] - dilations[0] * (kh - 1) - 1) // strides[0] + 1
@@ -204,7 +223,7 @@ def conv(
             y, z = row * strides[0] - pads[0] + a * dilations[0], column * strides[1] - pads[1] + b * dilations[1]
             if 0 <= y < height and 0 <= z < width:
                 total += (x.values[first + i, y, z] - x.zero) * codes[out][index]
-        result[out, row, column] = end(total, out)
+        result[out, row, column] = end_of_sum(total, out, (row, column)) if end_of_sum else end(total, out)
     return Codes(result, scale, zero)
 
 
@@ -255,6 +274,12 @@ def function(x: Codes, name: str, scale: float, zero: int) -> Codes:
     """An activation of codes: a code without its zero point is the scaled sum."""
     look = curve(name, float(F(x.scale)), scale, zero)
     return each(x, lambda value: look(value - x.zero), scale, zero)
+
+
+def leak(x: Codes, alpha: float, scale: float, zero: int) -> Codes:
+    """LeakyRelu of codes: a code without its zero point is the sum."""
+    end = Product([16384], float(F(x.scale)), scale, zero).leaky([alpha])
+    return each(x, lambda value: end(value - x.zero, 0), scale, zero)
 
 
 def requantised(x: Codes, scale: float, zero: int) -> Codes:

@@ -16,6 +16,7 @@ Sources: the tables and registers that the vendor's compiler wrote for RV1103 an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -74,6 +75,11 @@ def _logistic(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return result
 
 
+def _gelu(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    result: npt.NDArray[np.float64] = 0.5 * x * (1.0 + np.vectorize(math.erf, otypes=[np.float64])(x / math.sqrt(2.0)))
+    return result
+
+
 CURVES = {
     "Sigmoid": Shape(_logistic, 6.31, index_half=6.310027, amplitude=1.0),
     "Tanh": Shape(np.tanh, 3.02, amplitude=1.0),
@@ -82,8 +88,10 @@ CURVES = {
     "Swish": Shape(lambda x: x * _logistic(x), 5.8, index_half=5.8001, end_slope=1.0),
     "Elu": Shape(lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0.0))), 5.0, -5.0, amplitude=1.0, end_slope=1.0),
     "Mish": Shape(lambda x: x * np.tanh(np.log1p(np.exp(x))), 5.0, -1.0, end_slope=1.0),
+    "Gelu": Shape(_gelu, 4.0, end_slope=1.0),
 }
-"""The functions that the vendor's compiler tabulates, with its ranges. HardSigmoid depends on its attributes: :func:`hard_sigmoid`."""
+"""The functions that the vendor's compiler tabulates, with its ranges; that of Gelu is assumed. HardSigmoid depends on its attributes:
+:func:`hard_sigmoid`."""
 
 
 def hard_sigmoid(alpha: float, beta: float) -> Shape:

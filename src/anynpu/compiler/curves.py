@@ -1,8 +1,8 @@
 """Which activations a chip takes on the unrounded result of a layer, through its tables.
 
-The vendor's compiler does so after dense and grouped convolutions and after fully connected layers; after a depthwise or a transposed
-convolution, and after everything else, an int8 code stands in between. Bytes of a board show the first for Sigmoid, HardSigmoid,
-HardSwish, Swish, Softplus and Elu.
+The vendor's compiler does so after dense and grouped convolutions and after fully connected layers, and with Elu after a depthwise one;
+otherwise an int8 code stands in between, and so it does where something was added to the convolution. Bytes of a board show the first
+for Sigmoid, HardSigmoid, HardSwish, Swish, Softplus and Elu.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from ..arithmetic.curves import CURVES, Shape, hard_sigmoid
 from .forms import Form
 from .graph import Graph
-from .groups import is_depthwise
+from .groups import is_depthwise_layer
 from .steps import Activation, Step
 
 __all__ = ["assign_curves", "shape_of"]
@@ -24,9 +24,13 @@ def assign_curves(graph: Graph, steps: list[Step]) -> None:
     """Give each step that computes its activation by a curve the shape of that curve."""
     for step in steps:
         activation = step.activation
-        takes_curve = step.form is Form.DENSE or (step.form is Form.CONV and not is_depthwise(graph, step))
-        if takes_curve and not step.is_float and not step.residual and activation is not None and activation.is_table:
-            step.curve = shape_of(activation)
+        if step.is_float or step.residual or activation is None or not activation.is_table:
+            continue
+        if step.form not in (Form.DENSE, Form.CONV):
+            continue
+        shape = shape_of(activation)
+        if step.form is Form.DENSE or not is_depthwise_layer(graph, step) or shape is CURVES["Elu"]:
+            step.curve = shape
 
 
 def shape_of(activation: Activation) -> Shape | None:

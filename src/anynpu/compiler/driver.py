@@ -29,6 +29,7 @@ from .dataset import Dataset, InputInfo, open_dataset
 from .formats import Format, format_of, without_zero_points
 from .forms import forms_of
 from .fuse import build_steps
+from .fusion_rules import OWN_RULES, FusionRules, toolkit_rules
 from .graph import Graph
 from .groups import grouping_candidates
 from .importer import Shapes, import_onnx
@@ -43,7 +44,8 @@ from .search import run_recipe
 from .simplify import simplify
 from .steps import Step
 from .toolkit import VENDOR, given_quantization, toolkit_quantization
-from .toolkit_steps import quotients, stage_averages, with_changes_of_scale
+from .toolkit_graph import simplify_as_toolkit
+from .toolkit_steps import quotients, with_changes_of_scale
 from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
@@ -75,7 +77,8 @@ def compile(
     prepared = [prepare(proto, entry, options, custom) for entry in shape_sets(options.shapes)]
     tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
-    plans = [plan_steps(entry.graph, kind, options.hybrid) for entry in prepared]
+    rules = toolkit_rules(chip) if options.quantizer == VENDOR else OWN_RULES
+    plans = [plan_steps(entry.graph, kind, options.hybrid, rules) for entry in prepared]
     if options.quantizer == VENDOR:
         prepared = [
             replace(entry, graph=replace(entry.graph, coded=entry.graph.coded | quotients(entry.graph, steps)))
@@ -315,9 +318,10 @@ class Prepared:
 def prepare(proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomTable) -> Prepared:
     graph = import_onnx(_copy(proto), shapes, options.batch, custom)
     normalisation = preprocessing(graph.inputs, graph.shapes, options)
-    simplify(graph)
     if options.quantizer == VENDOR:
-        stage_averages(graph)
+        simplify_as_toolkit(graph)
+    else:
+        simplify(graph)
     for name in normalisation.reversed_inputs:
         reverse_channels(graph, name)
     return Prepared(graph, normalisation)
@@ -360,9 +364,9 @@ def _custom_alone(graph: Graph) -> set[str]:
     return {name for name in graph.inputs if all(node.custom for node in readers.get(name, ()))}
 
 
-def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str]) -> list[Step]:
+def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str], rules: FusionRules = OWN_RULES) -> list[Step]:
     """The steps, with those that are computed in float marked."""
-    steps = build_steps(graph, forms_of(graph))
+    steps = build_steps(graph, forms_of(graph), rules)
     if kind.floats:
         for step in steps:
             step.is_float = True

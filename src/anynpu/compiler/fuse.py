@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from .forms import Form
 from .functions import Function, binary_function, clip_bounds, scalar_operand, unary_function
+from .fusion_rules import OWN_RULES, FusionRules
 from .graph import Graph, Node
+from .groups import is_depthwise_layer
 from .steps import Activation, Step
 
 __all__ = ["build_steps"]
@@ -36,18 +38,24 @@ _MAX_CHAIN_LENGTH = 64
 _FUSABLE = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE, Form.BINARY, Form.MATMUL}
 
 
-def build_steps(graph: Graph, forms: dict[int, Form]) -> list[Step]:
+_ARITHMETIC = {"Add", "Sub", "Mul", "Div", "Pow"}
+"""With constants: functions that are no activation."""
+
+_CLAMPS = {"Relu", "Clip", "Max", "Min"}
+
+
+def build_steps(graph: Graph, forms: dict[int, Form], rules: FusionRules = OWN_RULES) -> list[Step]:
     """The steps of a simplified graph, in an order in which they can run."""
-    symbols, real = _symbols(graph, forms)
+    symbols, real = _symbols(graph, forms, rules)
     steps = _raw_steps(graph, forms, symbols, real)
-    _fuse_activations(graph, steps)
-    return _fuse_residuals(graph, steps)
+    _fuse_activations(graph, steps, rules)
+    return _fuse_residuals(graph, steps, rules)
 
 
-def _symbols(graph: Graph, forms: dict[int, Form]) -> tuple[dict[str, _Symbol], set[str]]:
+def _symbols(graph: Graph, forms: dict[int, Form], rules: FusionRules) -> tuple[dict[str, _Symbol], set[str]]:
     """Tensors as functions of others, and the set of tensors that must really exist."""
     readers = graph.consumers()
-    real: set[str] = set(graph.outputs)
+    real: set[str] = {*graph.outputs, *(name for node in graph.nodes if node.apart for name in node.outputs)}
     while True:
         symbols: dict[str, _Symbol] = {}
         merged: set[int] = set()
@@ -61,9 +69,31 @@ def _symbols(graph: Graph, forms: dict[int, Form]) -> tuple[dict[str, _Symbol], 
             for name, users in readers.items()
             if name in symbols and name not in real and (_is_full(symbols[name]) or any(id(user) not in merged for user in users))
         }
+        if not rules.chains:
+            needed |= _links(symbols, real | needed)
         if not needed:
             return symbols, real
         real |= needed
+
+
+def _links(symbols: dict[str, _Symbol], real: set[str]) -> set[str]:
+    """Where to cut the functions of *real* tensors that have no name: after the last activation in them, or before it."""
+    found: set[str] = set()
+    for name in real:
+        activation = symbols[name].activation if name in symbols else None
+        if activation is None or activation.label != "Lut":
+            continue
+        inner = [node.outputs[0] for node in activation.nodes if node.outputs[0] in symbols and node.outputs[0] not in real]
+        whole = [link for link in inner if _is_activation(symbols[link])]
+        if whole:
+            found.add(whole[-1])
+        elif inner and activation.nodes[-1].op not in (*_ARITHMETIC, *_CLAMPS):
+            found.add(inner[-1])
+    return found
+
+
+def _is_activation(symbol: _Symbol) -> bool:
+    return symbol.activation is not None and symbol.activation.label not in (*_ARITHMETIC, "Lut")
 
 
 def _symbol(name: str, symbols: dict[str, _Symbol], real: set[str]) -> _Symbol:
@@ -209,7 +239,7 @@ def _readers(steps: list[Step]) -> dict[str, list[Step]]:
     return readers
 
 
-def _fuse_activations(graph: Graph, steps: list[Step]) -> None:
+def _fuse_activations(graph: Graph, steps: list[Step], rules: FusionRules) -> None:
     readers = _readers(steps)
     made_by = {name: step for step in steps for name in step.outputs}
     for step in list(steps):
@@ -222,6 +252,9 @@ def _fuse_activations(graph: Graph, steps: list[Step]) -> None:
             continue
         if len(readers[base]) > 1 or base in graph.outputs:
             continue
+        leaks = step.activation is not None and step.activation.slope is not None
+        if leaks and not rules.depthwise_leak and maker.form is Form.CONV and is_depthwise_layer(graph, maker):
+            continue
         maker.activation, maker.before_activation = step.activation, base
         maker.nodes += step.nodes
         maker.outputs = step.outputs
@@ -229,14 +262,14 @@ def _fuse_activations(graph: Graph, steps: list[Step]) -> None:
         steps.remove(step)
 
 
-def _fuse_residuals(graph: Graph, steps: list[Step]) -> list[Step]:
+def _fuse_residuals(graph: Graph, steps: list[Step], rules: FusionRules) -> list[Step]:
     readers = _readers(steps)
     made_by = {name: step for step in steps for name in step.outputs}
     order = {id(step): index for index, step in enumerate(steps)}
     gone: set[int] = set()
     for add in list(steps):
-        plain = add.activation is None or not add.activation.is_table
-        if add.form is not Form.BINARY or add.node.op != "Add" or not plain or len(set(add.inputs)) != 2:
+        plain = add.activation is None or not add.activation.is_table or rules.sum_before_table
+        if add.form is not Form.BINARY or add.node.op != "Add" or not plain or len(set(add.inputs)) != 2 or add.node.apart:
             continue
         shape = graph.shapes[add.node.outputs[0]]
         candidates = []
@@ -247,6 +280,7 @@ def _fuse_residuals(graph: Graph, steps: list[Step]) -> list[Step]:
                 and maker.form is Form.CONV
                 and maker.activation is None
                 and not maker.residual
+                and (rules.depthwise_sum or not is_depthwise_layer(graph, maker))
                 and len(readers[own]) == 1
                 and own not in graph.outputs
                 and graph.shapes[own] == graph.shapes[other] == shape

@@ -24,6 +24,7 @@ class Node:
 
     :ivar custom: the type of a custom operator, whose attributes are those of :class:`anynpu.program.Custom`; else empty
     :ivar rewritten: the compiler put it in the place of a reduction or of arithmetic with constants
+    :ivar apart: its result has codes: it is folded into no other node, and fused to none before it
     """
 
     op: str
@@ -34,6 +35,7 @@ class Node:
     domain: str = ""
     custom: str = ""
     rewritten: bool = False
+    apart: bool = False
 
     @property
     def label(self) -> str:

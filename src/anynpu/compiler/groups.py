@@ -151,6 +151,11 @@ def is_depthwise(graph: Graph, step: Step) -> bool:
     return weights[1] == 1 and weights[0] == graph.shapes[step.node.inputs[0]][1] == int(step.node.attribute("group", 1))
 
 
+def is_depthwise_layer(graph: Graph, step: Step) -> bool:
+    """Whether a convolution is a depthwise layer of the chip. That of a single channel is a dense one."""
+    return is_depthwise(graph, step) and int(step.node.attribute("group", 1)) > 1
+
+
 def _can_read(graph: Graph, step: Step, name: str) -> bool:
     """Depthwise convolutions, and dense ones without padding: a chip pads with one zero point for all channels."""
     if step.form is not Form.CONV or step.is_float or step.residual == name:

@@ -305,7 +305,7 @@ def _affine_of(graph: Graph, node: Node) -> _Affine | None:
 
 def _pointwise(graph: Graph, node: Node) -> _Affine | None:
     """A depthwise convolution of one element, which is a scale and a shift by channel; None for any other node."""
-    if node.op != "Conv" or node.domain or node.rewritten:
+    if node.op != "Conv" or node.domain or node.rewritten or node.apart:
         return None
     weights = graph.constant(node.inputs[1])
     bias = graph.constant(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None

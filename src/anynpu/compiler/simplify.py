@@ -314,11 +314,11 @@ def _by_channel(value: Array | None, shape: tuple[int, ...], result: tuple[int, 
 def _fold_affine(graph: Graph, node: Node, links: _Links) -> bool:
     """A scale and shift after a convolution goes into its weights and bias."""
     affine = channel_affine(graph, node)
-    if affine is None:
+    if affine is None or node.apart:
         return False
     data, scale, shift = affine
     maker = links.producers.get(data)
-    if maker is None or maker.op not in _LINEAR or links.only_reader(data) is not node:
+    if maker is None or maker.apart or maker.op not in _LINEAR or links.only_reader(data) is not node:
         return False
     weights = graph.constant(maker.inputs[1])
     bias = graph.constant(maker.inputs[2]) if len(maker.inputs) > 2 and maker.inputs[2] else None

@@ -8,6 +8,7 @@ compiled from the same data. Found by comparing with what the toolkit recorded f
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from ..errors import CompileError, TensorNameError
 from ..program import Preprocess
 from ..tensor import Affine, DType, Quantization
 from ..types import Array
+from .curves import shape_of
+from .forms import Form
 from .graph import Graph
 from .quantize import Ranges, keeps_scale, pixel_range
-from .steps import Step
+from .steps import Activation, Step
 
 __all__ = [
     "GivenRanges",
@@ -41,6 +44,9 @@ GivenRanges = Mapping[str, tuple[float, int]]
 _KNOWN = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
 """The results of these have this range whatever the data say; a board's programs show it for Sigmoid, Tanh is assumed."""
 
+_BEFORE = {"Sigmoid": (-7.0, 7.0), "Tanh": (-3.2, 3.2), "HardSwish": (-3.0, math.inf)}
+"""The range of what these read, where codes stand before them, goes no further than this."""
+
 _TINY = 1e-9
 
 
@@ -54,6 +60,7 @@ def toolkit_quantization(
     """The quantisation of every tensor that has codes. *given* ones stay as they are."""
     made_by = {name: step for step in steps for name in step.outputs}
     pooled = {step.inputs[0]: step.outputs[0] for step in steps if not step.is_float and "MaxPool" in step.node.op}
+    limits = _limits_before(graph, steps)
     result: dict[str, Quantization] = dict(given)
 
     def of(name: str) -> Quantization:
@@ -68,7 +75,11 @@ def toolkit_quantization(
         if step is not None and step.activation is not None and step.activation.label in _KNOWN:
             return _KNOWN[step.activation.label]
         pixels = pixel_range(graph, name, preprocess.get(name)) if name in graph.inputs else None
-        return pixels or ranges(pooled.get(name, name), exact=True)
+        if pixels:
+            return pixels
+        low, high = ranges(pooled.get(name, name), exact=True)
+        least, most = limits.get(name, (-math.inf, math.inf))
+        return max(low, least), min(high, most)
 
     for step in steps:
         if step.is_float:
@@ -80,6 +91,32 @@ def toolkit_quantization(
     for name in sorted(graph.coded):
         of(name)
     return result
+
+
+def _limits_before(graph: Graph, steps: list[Step]) -> dict[str, tuple[float, float]]:
+    """How far the range of a tensor may go because of the activation that alone reads it."""
+    readers: dict[str, int] = {}
+    for step in steps:
+        for name in step.reads:
+            readers[name] = readers.get(name, 0) + 1
+    found = {}
+    for step in steps:
+        if step.is_float or step.activation is None:
+            continue
+        alone = step.form is Form.FUNCTION and readers[step.inputs[0]] == 1
+        name = step.inputs[0] if alone else step.before_activation if step.rounds_before_activation else ""
+        if name and name not in graph.inputs and name not in graph.outputs:
+            found[name] = _reach(step.activation)
+    return found
+
+
+def _reach(activation: Activation) -> tuple[float, float]:
+    if activation.bounds is not None:
+        return activation.bounds
+    if activation.label == "HardSigmoid":
+        shape = shape_of(activation)
+        return (-math.inf, math.inf) if shape is None else (-shape.half, shape.half)
+    return _BEFORE.get(activation.label, (-math.inf, math.inf))
 
 
 def _affine(low: float, high: float) -> Affine:

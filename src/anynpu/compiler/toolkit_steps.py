@@ -1,7 +1,5 @@
-"""What Rockchip's toolkit makes of a graph before it quantises: ``quantizer="vendor"``.
+"""Steps that Rockchip's toolkit has besides those of the graph: ``quantizer="vendor"``.
 
-* A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
-  its own.
 * The second operand of a product of two activations is quantised again, without a zero point.
 * What only moves codes changes their scale first where its input and its result have different ones: as the NPU does a nearest resize, by a
   depthwise convolution with the weight 1.
@@ -10,7 +8,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -22,47 +19,10 @@ from .graph import Graph, Node
 from .quantize import keeps_scale
 from .steps import Activation, Step
 
-__all__ = ["CHANGE_OF_SCALE", "quotients", "stage_averages", "with_changes_of_scale"]
+__all__ = ["CHANGE_OF_SCALE", "quotients", "with_changes_of_scale"]
 
 CHANGE_OF_SCALE = "Requantize"
 """The label of a function that is nothing but another scale."""
-
-_MAX_WINDOW = 7
-
-
-def stage_averages(graph: Graph) -> None:
-    """Replace global averages by depthwise convolutions, in place."""
-    nodes: list[Node] = []
-    for node in graph.nodes:
-        averages = node.op == "GlobalAveragePool" and graph.rank(node.inputs[0]) == 4 and graph.is_float(node.inputs[0])
-        nodes += _stages(graph, node) if averages else [node]
-    graph.nodes = nodes
-
-
-def _stages(graph: Graph, node: Node) -> list[Node]:
-    """The mean of all pixels: sums of windows, of which the last one's weight is one over the number of windows before it."""
-    result: list[Node] = []
-    name, (count, channels, *spatial) = node.inputs[0], graph.shapes[node.inputs[0]]
-    while True:
-        kernel = [min(extent, _MAX_WINDOW) for extent in spatial]
-        windows = [-(-extent // size) for extent, size in zip(spatial, kernel, strict=True)]
-        missing = [number * size - extent for number, size, extent in zip(windows, kernel, spatial, strict=True)]
-        before = [extent // 2 for extent in missing]
-        value = np.float32(math.prod(windows) / math.prod(spatial))
-        last = math.prod(windows) == 1
-        output = node.outputs[0] if last else graph.free_name(f"{node.outputs[0]}.stage{len(result) + 1}")
-        weights = graph.add_constant(f"{output}.weights", np.full((channels, 1, *kernel), value, np.float32))
-        attributes = {
-            "group": channels,
-            "kernel_shape": kernel,
-            "strides": kernel,
-            "pads": [*before, *(extent - half for extent, half in zip(missing, before, strict=True))],
-        }
-        result.append(Node("Conv", [name, weights], [output], attributes, node.name if last else output))
-        if last:
-            return result
-        name, spatial = output, windows
-        graph.shapes[output], graph.dtypes[output] = (count, channels, *windows), np.dtype(np.float32)
 
 
 def quotients(graph: Graph, steps: list[Step]) -> set[str]:

@@ -1,0 +1,212 @@
+"""What Rockchip's toolkit makes of a graph before it quantises: ``quantizer="vendor"``.
+
+* A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
+* Two convolutions of one input whose results are added are one convolution.
+* A convolution of a Concat becomes one convolution per part and Adds of codes, where the parts do not fit the chip's blocks of channels.
+* A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
+  its own.
+
+docs/vendor-graph.md says which of this was measured and which is inferred.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from .graph import Graph, Node
+from .simplify import simplify
+
+__all__ = ["simplify_as_toolkit"]
+
+_MAX_WINDOW = 7
+_BLOCK = 8
+"""Channels that a part of a Concat must be a multiple of."""
+
+_WHOLE_UP_TO = 64
+_SPLIT_UP_TO = 96
+_SPLIT_OUTPUTS = 32
+"""Concats of whole blocks were seen to be split at 72, 80 and 96 channels in all before 32 outputs, and not at 64; wider ones were not
+tried, and stay whole."""
+
+
+def simplify_as_toolkit(graph: Graph) -> None:
+    """Simplify a graph in place, with the toolkit's rewrites and without those that it does not do."""
+    _keep_apart(graph)
+    simplify(graph)
+    _merge_sums(graph)
+    _split_concats(graph)
+    _stage_averages(graph)
+    graph.remove_unused()
+
+
+def _keep_apart(graph: Graph) -> None:
+    makers = graph.producers()
+    for node in graph.nodes:
+        data = [name for name in node.inputs if name not in graph.constants]
+        maker = makers.get(data[0]) if node.op in ("Add", "Sub", "Mul", "Div") and len(data) == 1 else None
+        node.apart = maker is not None and maker.op == "ConvTranspose"
+
+
+# two convolutions of one input
+
+
+def _merge_sums(graph: Graph) -> None:
+    for add in list(graph.nodes):
+        if add.op != "Add" or len(set(add.inputs)) != 2:
+            continue
+        makers, readers = graph.producers(), graph.consumers()
+        convs = [makers.get(name) for name in add.inputs]
+        alone = all(len(readers[name]) == 1 and name not in graph.outputs for name in add.inputs)
+        first, second = convs
+        if first is None or second is None or not alone:
+            continue
+        merged = _merged(graph, first, second, add)
+        if merged is not None:
+            graph.nodes = [merged if node is add else node for node in graph.nodes if node is not first and node is not second]
+
+
+def _merged(graph: Graph, first: Node, second: Node, add: Node) -> Node | None:
+    """One convolution for the sum of two, or None where there is none."""
+    pair = (first, second)
+    if any(node.op != "Conv" or node.domain or node.inputs[1] not in graph.constants for node in pair):
+        return None
+    if first.inputs[0] != second.inputs[0] or graph.rank(first.inputs[0]) != 4 or len({_steps_of(node) for node in pair}) != 1:
+        return None
+    small, large = sorted(pair, key=lambda node: graph.constants[node.inputs[1]].size)
+    weights, extra = graph.constants[large.inputs[1]], graph.constants[small.inputs[1]]
+    shift = [big - own for big, own in zip(_pads_of(large)[:2], _pads_of(small)[:2], strict=True)]
+    room = [big - own for big, own in zip(weights.shape[2:], extra.shape[2:], strict=True)]
+    fits = all(0 <= offset <= rest for offset, rest in zip(shift, room, strict=True))
+    if weights.shape[:2] != extra.shape[:2] or not fits or (any(room) and large.attribute("dilations", [1, 1]) != [1, 1]):
+        return None
+    total = weights.astype(np.float32).copy()
+    rows, columns = (slice(offset, offset + extent) for offset, extent in zip(shift, extra.shape[2:], strict=True))
+    total[:, :, rows, columns] += extra
+    biases = [graph.constant(node.inputs[2]) for node in pair if len(node.inputs) > 2 and node.inputs[2]]
+    if any(bias is None for bias in biases):
+        return None
+    result = add.outputs[0]
+    inputs = [large.inputs[0], graph.add_constant(f"{result}.merged", total)]
+    if biases:
+        bias = np.zeros(len(total), np.float32)
+        for part in biases:
+            bias = bias + np.asarray(part, np.float32)
+        inputs.append(graph.add_constant(f"{result}.bias", bias))
+    return replace(large, inputs=inputs, outputs=[result], name=large.name)
+
+
+def _steps_of(node: Node) -> tuple[object, ...]:
+    return (
+        *node.attribute("strides", [1, 1]),
+        *node.attribute("dilations", [1, 1]),
+        int(node.attribute("group", 1)),
+    )
+
+
+def _pads_of(node: Node) -> list[int]:
+    return list(node.attribute("pads", [0] * 4))
+
+
+# Concat before a convolution
+
+
+def _split_concats(graph: Graph) -> None:
+    makers = graph.producers()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        concat = makers.get(node.inputs[0]) if node.op == "Conv" and not node.domain else None
+        nodes += _parts(graph, node, concat) if concat is not None and _is_split(graph, node, concat) else [node]
+    graph.nodes = nodes
+
+
+def _is_split(graph: Graph, conv: Node, concat: Node) -> bool:
+    weights = graph.constant(conv.inputs[1])
+    bias = len(conv.inputs) < 3 or not conv.inputs[2] or conv.inputs[2] in graph.constants
+    if concat.op != "Concat" or len(concat.inputs) < 2 or weights is None or not bias or int(conv.attribute("group", 1)) != 1:
+        return False
+    rank = graph.rank(conv.inputs[0])
+    known = all(name not in graph.constants and graph.is_float(name) for name in concat.inputs)
+    if rank != 4 or int(concat.attribute("axis", 1)) % rank != 1 or not known:
+        return False
+    sizes = [graph.shapes[name][1] for name in concat.inputs]
+    wide = _WHOLE_UP_TO < sum(sizes) <= _SPLIT_UP_TO and weights.shape[0] == _SPLIT_OUTPUTS
+    return wide or any(size % _BLOCK for size in sizes)
+
+
+def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
+    """A convolution per part, the first with the bias, and Adds of their codes."""
+    made: list[Node] = []
+    result, weights = conv.outputs[0], graph.constants[conv.inputs[1]]
+    shape, dtype = graph.shapes[result], graph.dtypes[result]
+    total, first = "", 0
+    for number, source in enumerate(concat.inputs):
+        last = first + graph.shapes[source][1]
+        part = graph.free_name(f"{result}_conv{number}")
+        graph.shapes[part], graph.dtypes[part] = shape, dtype
+        columns = graph.add_constant(f"{part}.weights", np.ascontiguousarray(weights[:, first:last]))
+        bias = conv.inputs[2:] if not number else []
+        made.append(Node("Conv", [source, columns, *bias], [part], dict(conv.attributes), conv.name if not number else ""))
+        if number:
+            sum_name = result if number == len(concat.inputs) - 1 else graph.free_name(f"{result}_add{number}")
+            graph.shapes[sum_name], graph.dtypes[sum_name] = shape, dtype
+            made.append(Node("Add", [total, part], [sum_name], apart=True))
+            total = sum_name
+        else:
+            total = part
+        first = last
+    return made
+
+
+# global averages
+
+
+def _stage_averages(graph: Graph) -> None:
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        nodes += _stages(graph, node) if _is_global_average(graph, node) else [node]
+    graph.nodes = nodes
+
+
+def _is_global_average(graph: Graph, node: Node) -> bool:
+    if node.domain or graph.rank(node.inputs[0]) != 4 or not graph.is_float(node.inputs[0]):
+        return False
+    if node.op != "ReduceMean":
+        return node.op == "GlobalAveragePool"
+    axes = node.attribute("axes")
+    if axes is None and len(node.inputs) > 1 and node.inputs[1] in graph.constants:
+        axes = graph.constants[node.inputs[1]].reshape(-1).tolist()
+    return axes is not None and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+
+
+def _stages(graph: Graph, node: Node) -> list[Node]:
+    """The mean of all pixels: sums of windows, of which the last one's weight is one over the number of windows before it."""
+    made: list[Node] = []
+    result = node.outputs[0]
+    name, (count, channels, *spatial) = node.inputs[0], graph.shapes[node.inputs[0]]
+    shaped = len(graph.shapes[result]) == 4  # a ReduceMean may drop the axes it has reduced
+    while True:
+        kernel = [min(extent, _MAX_WINDOW) for extent in spatial]
+        windows = [-(-extent // size) for extent, size in zip(spatial, kernel, strict=True)]
+        missing = [number * size - extent for number, size, extent in zip(windows, kernel, spatial, strict=True)]
+        before = [extent // 2 for extent in missing]
+        value = np.float32(math.prod(windows) / math.prod(spatial))
+        last = math.prod(windows) == 1
+        output = result if last and shaped else graph.free_name(f"{result}.stage{len(made) + 1}")
+        weights = graph.add_constant(f"{output}.weights", np.full((channels, 1, *kernel), value, np.float32))
+        attributes = {
+            "group": channels,
+            "kernel_shape": kernel,
+            "strides": kernel,
+            "pads": [*before, *(extent - half for extent, half in zip(missing, before, strict=True))],
+        }
+        graph.shapes[output], graph.dtypes[output] = (count, channels, *windows), np.dtype(np.float32)
+        made.append(Node("Conv", [name, weights], [output], attributes, node.name if last else output))
+        if last and not shaped:
+            extents = graph.add_constant(f"{result}.shape", np.array(graph.shapes[result], np.int64))
+            made.append(Node("Reshape", [output, extents], [result], {}, f"{node.label}.shape"))
+        if last:
+            return made
+        name, spatial = output, windows

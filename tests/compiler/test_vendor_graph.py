@@ -1,0 +1,369 @@
+"""quantizer="vendor": where int8 codes stand, as Rockchip's toolkit has it. docs/vendor-graph.md has these rows as a table.
+
+A layer is written as its operator and what is fused to it: ``Conv~Swish`` takes Swish on the unrounded sum, ``Conv|Swish`` on a code,
+``ConvRelu`` has a limit and one rounding. Between two layers there always is a code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import anynpu
+from anynpu.program import FixedPoint, Layer, Model
+from anynpu.tensor import Quantization
+
+from .onnx_builders import Net
+
+Array = npt.NDArray[Any]
+Build = Callable[[Net, str], str]
+
+
+def compiled(build: Build, target: str = "rk3588", *, reach: float = 2.0, shape: tuple[int, ...] = (1, 8, 9, 9)) -> Model:
+    net = Net(opset=18)
+    net.output(build(net, net.input("x", shape)))
+    random = np.random.default_rng(0)
+    samples = [{"x": random.uniform(-reach, reach, shape).astype(np.float32)} for _ in range(2)]
+    return anynpu.compile(net.proto(), target, dataset=samples, quantizer="vendor")
+
+
+def described(layer: Layer) -> str:
+    ending = getattr(layer.op, "epilogue", None)
+    if isinstance(ending, FixedPoint) and layer.activation:
+        mark = "~" if ending.curves else "|" if ending.table is not None else ""
+        return layer.kind.removesuffix(layer.activation) + mark + layer.activation
+    return layer.kind
+
+
+def layers(model: Model) -> list[str]:
+    return [described(layer) for layer in model.programs[0].layers]
+
+
+def conv(net: Net, x: str, outs: int = 8, *, kernel: int = 3, group: int = 1, ins: int = 8, scale: float = 1.0) -> str:
+    weights = net.weights(outs, ins // group, kernel, kernel, scale=scale)
+    return net.op("Conv", x, weights, net.weights(outs), group=group, pads=[kernel // 2] * 4)
+
+
+def depthwise(net: Net, x: str) -> str:
+    return conv(net, x, group=8)
+
+
+def transposed(net: Net, x: str, outs: int = 4) -> str:
+    return net.op("ConvTranspose", x, net.weights(8, outs, 2, 2), strides=[2, 2])
+
+
+def swish(net: Net, x: str) -> str:
+    return net.op("Mul", x, net.op("Sigmoid", x))
+
+
+def gelu(net: Net, x: str) -> str:
+    erf = net.op("Erf", net.op("Div", x, net.constant(float(np.sqrt(2.0)))))
+    return net.op("Mul", net.op("Mul", x, net.op("Add", erf, net.constant(1.0))), net.constant(0.5))
+
+
+def prelu(net: Net, x: str) -> str:
+    return net.op("PRelu", x, net.constant(np.full((8, 1, 1), 0.2, np.float32)))
+
+
+def clip(net: Net, x: str) -> str:
+    return net.op("Clip", x, net.constant(0.0), net.constant(6.0))
+
+
+def scaled(net: Net, x: str) -> str:
+    return net.op("Add", net.op("Mul", x, net.constant(1.3)), net.constant(0.2))
+
+
+def dense(net: Net, x: str) -> str:
+    return net.op("Gemm", net.op("Flatten", x), net.weights(8 * 81, 5))
+
+
+def op(name: str, **attributes: Any) -> Build:
+    return lambda net, x: net.op(name, x, **attributes)
+
+
+def after(*parts: Build) -> Build:
+    """One part after the other."""
+
+    def build(net: Net, x: str) -> str:
+        for part in parts:
+            x = part(net, x)
+        return x
+
+    return build
+
+
+def plus_input(part: Build) -> Build:
+    return lambda net, x: net.op("Add", part(net, x), x)
+
+
+ONE_ROUNDING = {"Relu": op("Relu"), "Clip": clip, "LeakyRelu": op("LeakyRelu", alpha=0.1), "PRelu": prelu}
+ON_SUMS = {name: op(name) for name in ("Sigmoid", "Tanh", "HardSwish", "Mish", "Elu", "Softplus")} | {
+    "Swish": swish,
+    "Gelu": gelu,
+}
+
+
+@pytest.mark.parametrize("name", list(ONE_ROUNDING))
+def test_limits_and_slopes_have_one_rounding(name: str) -> None:
+    assert layers(compiled(after(conv, ONE_ROUNDING[name]))) == [f"Conv{name}"]
+
+
+@pytest.mark.parametrize("name", list(ON_SUMS))
+def test_an_activation_takes_the_unrounded_sum_of_a_convolution(name: str) -> None:
+    assert layers(compiled(after(conv, ON_SUMS[name]))) == [f"Conv~{name}"]
+
+
+def test_grouped_convolutions_and_fully_connected_layers_do_so_too() -> None:
+    assert layers(compiled(after(lambda net, x: conv(net, x, group=2), swish))) == ["Conv~Swish"]
+    assert layers(compiled(after(dense, op("Sigmoid"))))[-1] == "Gemm~Sigmoid"
+
+
+def test_a_convolution_of_one_channel_is_no_depthwise_layer() -> None:
+    model = compiled(after(lambda net, x: conv(net, x, 1, ins=1), swish), shape=(1, 1, 9, 9))
+    assert layers(model) == ["Conv~Swish"]
+
+
+def test_hard_sigmoid_as_a_board_has_it() -> None:
+    """The toolkit's simulator has a code before it; 768 bytes of an RV1103 say that the chip has none."""
+    for target in ("rk3588", "rv1106"):
+        assert layers(compiled(after(conv, op("HardSigmoid")), target)) == ["Conv~HardSigmoid"]
+
+
+def test_exp_takes_codes() -> None:
+    assert layers(compiled(after(lambda net, x: conv(net, x, scale=0.02), op("Exp")))) == ["Conv|Exp"]
+
+
+@pytest.mark.parametrize("name", ["Sigmoid", "Swish", "Tanh", "HardSwish", "Mish", "HardSigmoid"])
+def test_after_a_depthwise_convolution_tables_take_codes(name: str) -> None:
+    activation = ON_SUMS.get(name) or op(name)
+    assert layers(compiled(after(depthwise, activation))) == [f"Conv|{name}"]
+
+
+def test_after_a_depthwise_convolution_a_leaky_relu_takes_codes_and_elu_the_sum() -> None:
+    assert layers(compiled(after(depthwise, op("LeakyRelu", alpha=0.1)))) == ["Conv", "LeakyRelu"]
+    assert layers(compiled(after(depthwise, op("Elu")))) == ["Conv~Elu"]
+
+
+@pytest.mark.parametrize("name", ["Relu", "Clip", "PRelu"])
+def test_a_depthwise_convolution_with_a_limit_or_prelu_has_one_rounding(name: str) -> None:
+    assert layers(compiled(after(depthwise, ONE_ROUNDING[name]))) == [f"Conv{name}"]
+
+
+@pytest.mark.parametrize("name", ["Sigmoid", "Swish"])
+def test_after_a_transposed_convolution_tables_take_codes(name: str) -> None:
+    assert layers(compiled(after(transposed, ON_SUMS[name]))) == [f"ConvTranspose|{name}"]
+
+
+def test_a_constant_after_a_transposed_convolution_is_not_folded() -> None:
+    """Codes after it, after the Add, and after the normalisation with its Relu."""
+
+    def head(net: Net, x: str) -> str:
+        shifted = net.op("Add", transposed(net, x), net.weights(1, 4, 1, 1))
+        return net.op("Relu", net.batch_norm(shifted, 4))
+
+    assert layers(compiled(head)) == ["ConvTranspose", "Conv", "ConvRelu"]
+
+    def last(net: Net, x: str) -> str:
+        return net.op("Sigmoid", net.op("Add", transposed(net, x, 1), net.weights(1)))
+
+    assert layers(compiled(last)) == ["ConvTranspose|Add", "Sigmoid"]
+    assert layers(compiled(after(transposed, lambda net, x: net.batch_norm(x, 4), op("Relu")))) == ["ConvTransposeRelu"]
+
+
+@pytest.mark.parametrize("target", ["rk3588", "rk3566", "rk3568"])
+def test_an_add_after_a_depthwise_convolution_takes_codes_on_some_chips(target: str) -> None:
+    assert layers(compiled(plus_input(depthwise), target)) == ["Conv", "Add"]
+
+
+@pytest.mark.parametrize("target", ["rk3576", "rk3562", "rv1106", "rv1103"])
+def test_an_add_after_a_depthwise_convolution_is_part_of_it_on_others(target: str) -> None:
+    assert layers(compiled(plus_input(depthwise), target)) == ["ConvAdd"]
+
+
+def test_an_add_is_part_of_the_convolution_before_it() -> None:
+    assert layers(compiled(plus_input(conv))) == ["ConvAdd"]
+    assert layers(compiled(after(plus_input(conv), op("Relu")))) == ["ConvAddRelu"]
+
+
+def test_an_activation_takes_the_code_of_a_convolution_with_an_add() -> None:
+    assert layers(compiled(after(plus_input(conv), swish))) == ["ConvAdd|Swish"]
+
+
+def test_an_add_takes_the_code_of_an_activation() -> None:
+    assert layers(compiled(plus_input(after(conv, swish)))) == ["Conv~Swish", "Add"]
+
+
+def test_scale_and_shift_after_an_activation_take_codes() -> None:
+    assert layers(compiled(after(conv, op("HardSwish"), scaled))) == ["Conv~HardSwish", "Lut"]
+    assert layers(compiled(after(depthwise, op("HardSwish"), scaled))) == ["Conv|HardSwish", "Lut"]
+
+
+def test_two_convolutions_of_one_input_are_one() -> None:
+    """With the sum of the weights, and of the biases: the smaller kernel lies inside the larger one."""
+
+    def block(net: Net, x: str) -> str:
+        return net.op("Relu", net.op("Add", conv(net, x, kernel=1), conv(net, x, kernel=3)))
+
+    assert layers(compiled(block)) == ["ConvRelu"]
+
+    def strides(net: Net, x: str) -> str:
+        other = net.op("Conv", x, net.weights(8, 8, 3, 3), pads=[2] * 4, dilations=[2, 2])
+        return net.op("Add", conv(net, x), other)
+
+    assert layers(compiled(strides)) == ["Conv", "ConvAdd"]
+
+    def read_twice(net: Net, x: str) -> str:
+        one = conv(net, x)
+        return net.op("Concat", net.op("Add", one, conv(net, x)), one, axis=1)
+
+    assert sorted(layers(compiled(read_twice))) == ["Concat", "Conv", "ConvAdd"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "outs", "expected"),
+    [
+        ((5, 3), 4, ["Conv", "Conv", "AddRelu"]),
+        ((8, 8, 12), 4, ["Conv", "Conv", "Add", "Conv", "AddRelu"]),
+        ((8, 8), 4, ["Concat", "ConvRelu"]),
+        ((32, 32), 32, ["Concat", "ConvRelu"]),
+        ((40, 32), 32, ["Conv", "Conv", "AddRelu"]),
+        ((48, 48), 32, ["Conv", "Conv", "AddRelu"]),
+        ((48, 48), 16, ["Concat", "ConvRelu"]),
+        ((64, 64), 32, ["Concat", "ConvRelu"]),
+    ],
+)
+def test_a_convolution_of_a_concat_is_split(sizes: tuple[int, ...], outs: int, expected: list[str]) -> None:
+    def build(net: Net, x: str) -> str:
+        joined = net.op("Concat", *(conv(net, x, size, kernel=1) for size in sizes), axis=1)
+        return net.op("Relu", conv(net, joined, outs, ins=sum(sizes)))
+
+    found = layers(compiled(build, shape=(1, 8, 3, 3)))
+    assert sorted(found) == sorted(["Conv"] * len(sizes) + expected)
+    assert found[-1] == expected[-1]
+
+
+def test_the_stem_of_a_detector_is_split() -> None:
+    """Four pictures of every second pixel, joined."""
+
+    def focus(net: Net, x: str) -> str:
+        parts = []
+        for row, column in ((0, 0), (1, 0), (0, 1), (1, 1)):
+            bounds = [net.constant(values) for values in ([row, column], [8, 8], [2, 3], [2, 2])]
+            parts.append(net.op("Slice", x, *bounds))
+        return conv(net, net.op("Concat", *parts, axis=1), 8, ins=12)
+
+    found = layers(compiled(focus, shape=(1, 3, 8, 8)))
+    assert found.count("Conv") == 4
+    assert found.count("Add") == 3
+    assert "Concat" not in found
+
+
+def test_the_second_operand_of_a_product_is_symmetric() -> None:
+    model = compiled(lambda net, x: net.op("MatMul", conv(net, x), conv(net, net.op("Relu", x))))
+    (product,) = (layer for layer in model.programs[0].layers if layer.operator == "MatMul")
+    first, second = (quantization(model, name) for name in product.inputs)
+    assert (first.zero_point != 0, second.zero_point) == (True, 0)
+
+
+@pytest.mark.parametrize(("extent", "stages"), [(7, 1), (8, 2), (50, 3)])
+def test_global_averages_are_computed_in_stages(extent: int, stages: int) -> None:
+    shape = (1, 8, extent, extent)
+    assert layers(compiled(op("GlobalAveragePool"), shape=shape)) == ["Conv"] * stages
+    means = [lambda net, x, keep=keep: net.op("ReduceMean", x, net.constant([2, 3]), keepdims=keep) for keep in (0, 1)]
+    for mean in means:
+        assert layers(compiled(mean, shape=shape)) == ["Conv"] * stages
+
+
+def test_means_over_channels_and_quotients_have_codes_on_both_sides() -> None:
+    assert layers(compiled(lambda net, x: net.op("ReduceMean", x, net.constant([1])))) == ["Conv"]
+
+    def quotient(net: Net, x: str) -> str:
+        return net.op("Div", *(net.op("Sigmoid", conv(net, x, scale=0.01)) for _ in range(2)))
+
+    model = compiled(quotient)
+    assert all(quantization(model, name) is not None for name in model.programs[0].outputs)
+    assert [layer.operator for layer in model.programs[0].layers if layer.placement.value == "cpu"] == ["Div"]
+
+
+def test_an_average_has_the_scale_of_its_input() -> None:
+    model = compiled(op("AveragePool", kernel_shape=[2, 2]))
+    assert quantization(model, model.programs[0].outputs[0]) == quantization(model, "x")
+
+
+def test_operators_alone_stay_alone() -> None:
+    """An activation by itself, and arithmetic with constants around it."""
+    assert layers(compiled(after(op("MaxPool", kernel_shape=[2, 2]), op("Sigmoid")))) == ["MaxPool", "Sigmoid"]
+    double = lambda net, x: net.op("Mul", x, net.constant(2.0))  # noqa: E731
+    assert layers(compiled(after(op("MaxPool", kernel_shape=[2, 2]), double, op("Sigmoid")))) == ["MaxPool", "Mul", "Sigmoid"]
+    assert layers(compiled(after(conv, op("Sigmoid"), double))) == ["Conv~Sigmoid", "Mul"]
+
+
+def test_softmax_is_float() -> None:
+    assert "Softmax" in layers(compiled(after(conv, op("Softmax", axis=1))))
+
+
+# ranges
+
+
+def quantization(model: Model, name: str) -> Quantization:
+    found = model.programs[0].tensors[name].quantization
+    assert found is not None
+    return found
+
+
+def span(model: Model, name: str) -> tuple[float, float]:
+    """What the codes of a tensor can say."""
+    found = quantization(model, name)
+    return (-128 - found.zero_point) * found.scale, (127 - found.zero_point) * found.scale
+
+
+@pytest.mark.parametrize(
+    ("activation", "low", "high"),
+    [
+        (op("Relu"), 0.0, None),
+        (clip, 0.0, 6.0),
+        (op("Sigmoid"), -7.0, 7.0),
+        (op("Tanh"), -3.2, 3.2),
+        (op("HardSwish"), -3.0, None),
+        (op("HardSigmoid", alpha=0.2, beta=0.5), -2.5, 2.5),
+        (op("Elu"), None, None),
+    ],
+    ids=["Relu", "Clip", "Sigmoid", "Tanh", "HardSwish", "HardSigmoid", "Elu"],
+)
+def test_a_range_goes_no_further_than_the_activation_behind_it(activation: Build, low: float | None, high: float | None) -> None:
+    """Where codes stand before it: here those of a Concat, whose values go from -40 to 40."""
+
+    def build(net: Net, x: str) -> str:
+        double = net.op("Add", net.op("MaxPool", x, kernel_shape=[1, 1]), x)
+        names.append(net.op("Concat", double, x, axis=1))
+        return activation(net, names[0])
+
+    names: list[str] = []
+    found = span(compiled(build, reach=20.0), names[0])
+    assert found[0] == pytest.approx(-40.0 if low is None else low, abs=0.4)
+    assert found[1] == pytest.approx(40.0 if high is None else high, abs=0.4)
+
+
+def test_parts_of_a_concat_keep_their_scales() -> None:
+    def build(net: Net, x: str) -> str:
+        small, large = conv(net, x, scale=0.01), conv(net, x, scale=1.0)
+        names.extend([small, large])
+        return net.op("Concat", small, large, axis=1)
+
+    names: list[str] = []
+    model = compiled(build)
+    assert quantization(model, names[0]).scale < 0.5 * quantization(model, names[1]).scale
+
+
+def test_what_a_max_pooling_reads_has_the_range_of_its_result() -> None:
+    def build(net: Net, x: str) -> str:
+        names.append(conv(net, x))
+        return net.op("MaxPool", names[0], kernel_shape=[3, 3])
+
+    names: list[str] = []
+    model = compiled(build)
+    assert quantization(model, names[0]) == quantization(model, model.programs[0].outputs[0])
