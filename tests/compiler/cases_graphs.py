@@ -286,8 +286,8 @@ GRAPHS.add("input read by integer and float", _input_read_by_both, steps=4.0)
 GRAPHS.add("input to output", _input_to_output, integer=False, steps=4.0)
 GRAPHS.add("output twice", _identity_of_output, integer=False, steps=4.0)
 GRAPHS.add("Identity and nothing else", _only_identity, integer=False, steps=0.3)
-GRAPHS.add("double precision", _float64_product, integer=False, steps=0.5)
-GRAPHS.add("half precision", _float16_model, integer=False, steps=0.5)
+GRAPHS.add("double precision", _float64_product, steps=4.0)
+GRAPHS.add("half precision", _float16_model, steps=4.0)
 
 
 def _outputs_everywhere(net: Net) -> None:

@@ -61,7 +61,8 @@ def control_flow() -> onnx.ModelProto:
         [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)],
     )
     proto = tiny()
-    proto.graph.initializer.append(helper.make_tensor("yes", TensorProto.BOOL, [], [True]))
+    proto.graph.node.append(helper.make_node("ReduceMax", ["Relu_1"], ["largest"], keepdims=0))
+    proto.graph.node.append(helper.make_node("Cast", ["largest"], ["yes"], to=TensorProto.BOOL))
     proto.graph.node.append(helper.make_node("If", ["yes"], ["chosen"], name="choice", then_branch=branch, else_branch=branch))
     proto.graph.output[0].name = "chosen"
     return proto

@@ -429,7 +429,7 @@ def test_ports_that_are_left_out() -> None:
         (TensorProto.DOUBLE, DType.FLOAT32),
         (TensorProto.BOOL, DType.BOOL),
         (TensorProto.INT8, DType.INT8),
-        (TensorProto.BFLOAT16, None),
+        (TensorProto.BFLOAT16, DType.FLOAT32),
         (TensorProto.INT4, None),
         (TensorProto.STRING, None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,15 @@ from ..errors import CalibrationError
 from ..progress import Progress, tell
 from .custom import CustomOperator, CustomTable, compute_custom
 from .graph import Graph, Node, external_tensor, to_onnx
+from .onnx_model import first_line
 from .ranges import Observer
 from .stages import Stage, needed_nodes, stages
 
 __all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "float_session"]
 
 Floats = npt.NDArray[np.float32]
+
+_log = logging.getLogger("anynpu.compiler")
 
 _LARGE_BYTES = 1 << 16
 """Weights from this size on are handed to onnxruntime as they lie in memory, not copied through the bytes of a model."""
@@ -81,7 +85,7 @@ def calibrate(
             raise
         except Exception as error:  # onnxruntime's exception classes are private
             raise CalibrationError(
-                f"the model failed on calibration sample {seen + 1}: {error}", hint="check that sample"
+                f"the model failed on calibration sample {seen + 1}: {first_line(error)}", hint="check that sample"
             ) from error
         for name in wanted:
             value = results[name]
@@ -95,7 +99,35 @@ def calibrate(
         tell(progress, "calibrating", seen, total)
     if not seen:
         raise CalibrationError("the calibration data set is empty", hint="give at least one sample; 10 to 20 are usual")
+    _warn_of_constants(observer, [name for name in graph.inputs if graph.is_float(name)], wanted)
     return Calibration(observer, channels)
+
+
+def _warn_of_constants(observer: Observer, inputs: Sequence[str], inner: Sequence[str]) -> None:
+    """Say so where data cannot show any range: an input that is one number, or a network that hardly moves."""
+
+    def still(names: Sequence[str]) -> list[str]:
+        seen = [name for name in names if name in observer.names]
+        return [name for name in seen if len(np.unique(np.asarray(observer.sample_ranges(name)))) == 1]
+
+    for name in still(inputs):
+        value = float(np.asarray(observer.sample_ranges(name)).reshape(-1)[0])
+        _log.warning(
+            "the calibration data of input '%s' is %g everywhere: ranges that follow from it mean nothing; pass typical data",
+            name,
+            value,
+        )
+    constant = still(inner)
+    if len(constant) > len(inner) / 2 and len(inner) > 1:
+        _log.warning(
+            "%d of %d tensors are constant over the calibration data (%s, ...): their ranges mean nothing; "
+            "look at the data of the input%s %s",
+            len(constant),
+            len(inner),
+            constant[0],
+            "s" if len(inputs) > 1 else "",
+            ", ".join(f"'{name}'" for name in inputs),
+        )
 
 
 def _empty_range(graph: Graph, name: str) -> tuple[Floats, Floats]:
@@ -177,6 +209,22 @@ def float_session(
         values = [runtime.OrtValue.ortvalue_from_numpy(value) for value in large.values()]
         options.add_external_initializers(list(large), values)
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
-    return runtime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"], disabled_optimizers=MISTAKEN_OPTIMIZERS
-    )
+    return _session(runtime, model.SerializeToString(), options)
+
+
+def _session(runtime: Any, data: bytes, options: Any) -> Any:
+    """A session with onnxruntime's optimisers; without, where one of them fails: some lose tensors that are watched."""
+    try:
+        return runtime.InferenceSession(
+            data, options, providers=["CPUExecutionProvider"], disabled_optimizers=MISTAKEN_OPTIMIZERS
+        )
+    except Exception as error:  # onnxruntime's exception classes are private
+        _log.debug("onnxruntime's optimisers fail, and are left out: %s", first_line(error))
+    options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise CalibrationError(
+            f"onnxruntime cannot run the model for calibration: {first_line(error)}",
+            hint="compile with dtype='fp16', which needs no calibration, or try another version of onnxruntime",
+        ) from error

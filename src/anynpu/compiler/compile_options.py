@@ -86,6 +86,14 @@ class CompileOptions(OptionTable):
         kind=list[str] | None,
         metavar="NAME=1,3,480,480",
     )
+    constants: Mapping[str, Any] | None = option(
+        None,
+        "value of an input that becomes a constant, such as the shape of a Reshape",
+        python="a dict by input name",
+        flag="--constant",
+        kind=list[str] | None,
+        metavar="NAME=1,12,64",
+    )
     batch: int | None = option(
         None, "batch size: extent of the first axis of every input", minimum=1, flag="--batch", kind=int | None
     )

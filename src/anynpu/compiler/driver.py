@@ -37,6 +37,7 @@ from .lint import lint_steps, summary
 from .lower import lower
 from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
+from .parameters import give_constants
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
 from .rewrite import integer_graph
@@ -316,7 +317,9 @@ class Prepared:
 
 
 def prepare(proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomTable) -> Prepared:
-    graph = import_onnx(_copy(proto), shapes, options.batch, custom)
+    copy = _copy(proto)
+    give_constants(copy, options.constants or {})
+    graph = import_onnx(copy, shapes, options.batch, custom)
     normalisation = preprocessing(graph.inputs, graph.shapes, options)
     if options.quantizer == VENDOR:
         simplify_as_toolkit(graph)
@@ -361,7 +364,7 @@ def _behind_custom(graph: Graph) -> set[str]:
 def _custom_alone(graph: Graph) -> set[str]:
     """Inputs that only custom operators read, which take real numbers."""
     readers = graph.consumers()
-    return {name for name in graph.inputs if all(node.custom for node in readers.get(name, ()))}
+    return {name for name in graph.inputs if name in readers and all(node.custom for node in readers[name])}
 
 
 def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str], rules: FusionRules = OWN_RULES) -> list[Step]:

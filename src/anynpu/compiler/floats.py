@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ __all__ = ["FloatEmitter", "weight_bytes"]
 
 _KINDS = {"int": int, "float": float, "str": str}
 _HALVES = ("float16", "bfloat16")
+_ADDING = ("Add", "Sub", "Where", "Max", "Min", "Clip", "Concat")
+_HALF_MAX = 65504.0
+_log = logging.getLogger("anynpu.compiler")
 
 
 def weight_bytes(op: Float) -> int:
@@ -68,7 +72,7 @@ class FloatEmitter:
                     value = more.constants.get(name, self.graph.constants.get(name))
                     known = names.get(name, name)
                     if name and value is not None:
-                        constants[name] = self._constant(name, value, rounded)
+                        constants[name] = self._constant(name, value, rounded, node)
                     if name and name not in made and name not in more.shapes:
                         kind = self.graph.dtypes[name] if value is None else value.dtype
                         if kind.name in _HALVES or (value is None and kind == np.float64):
@@ -124,7 +128,7 @@ class FloatEmitter:
         default = package.helper.get_attribute_value(declared.default_value) if declared and declared.default_value.name else None
         return bool((default.decode() if isinstance(default, bytes) else default) == value)
 
-    def _constant(self, name: str, value: Array, rounded: AbstractSet[str]) -> Constant:
+    def _constant(self, name: str, value: Array, rounded: AbstractSet[str], node: Node) -> Constant:
         kind = value.dtype.name
         if kind not in IMMEDIATE_TYPES:
             raise CompileError(f"a constant has the type {kind}", tensor=name, hint="export the model with plain numbers")
@@ -139,11 +143,29 @@ class FloatEmitter:
             elif bfloat16:
                 held = float32_to_bfloat16(np.ascontiguousarray(value))
             else:
-                with np.errstate(over="ignore"):  # what float16 cannot hold is infinite on the chip as well
-                    held = np.asarray(value, np.float16)
+                held = _half(name, value, node)
         elif bfloat16:
             held = value.view(np.uint16)
         return Weights(held if self.outline else np.ascontiguousarray(held), bfloat16)
+
+
+def _half(name: str, value: Array, node: Node) -> Array:
+    """Numbers as float16. What is added (a mask of -1e9) may as well end at its limit; weights beyond it are infinite, as on the chip."""
+    with np.errstate(over="ignore"):
+        held = np.asarray(value, np.float16)
+    beyond = np.isinf(held) & np.isfinite(value)
+    if not beyond.any():
+        return held
+    if node.op in _ADDING:
+        return np.where(beyond, np.sign(value) * np.float16(_HALF_MAX), held).astype(np.float16)
+    _log.warning(
+        "the constant '%s' of '%s' reaches %g, and float16 ends at 65504: it is infinite on the chip, and so are results or NaN; "
+        "scale it down, or compile to int8 or bfloat16",
+        name,
+        node.label,
+        float(np.abs(np.where(beyond, value, 0)).max()),
+    )
+    return held
 
 
 def _attribute(rule: AttributeRule, value: Any) -> FloatAttribute:

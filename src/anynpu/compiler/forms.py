@@ -93,6 +93,45 @@ def _release_leading(graph: Graph, forms: dict[int, Form], producers: dict[str, 
             del forms[id(node)]
 
 
+_MASKING = {"Add", "And", "Cast", "Div", "Equal", "Expand", "Greater", "Identity", "Less", "Mul", "Neg", "Not", "Or", "Reshape"}
+_MASKING |= {"Slice", "Squeeze", "Sub", "Tile", "Transpose", "Unsqueeze", "Where"}
+_TO_SOFTMAX = {"Add", "Clip", "Div", "Identity", "Max", "Min", "Mul", "Reshape", "Squeeze", "Transpose", "Unsqueeze"}
+_MAX_STEPS = 64
+
+
+def _adds_mask(graph: Graph, node: Node, data: list[str], producers: dict[str, Node], consumers: dict[str, list[Node]]) -> bool:
+    """Whether an Add before a Softmax adds what comes from an input of the model: a mask of far values, such as -1e9.
+
+    With the mask's range one code would be larger than all scores, so the sum is float.
+    """
+    if not any(_comes_from_inputs(graph, name, producers) for name in data):
+        return False
+    waiting, seen = [node], {id(node)}
+    while waiting and len(seen) < _MAX_STEPS:
+        for reader in (reader for name in waiting.pop().outputs for reader in consumers.get(name, ())):
+            if reader.op in ("Softmax", "LogSoftmax"):
+                return True
+            if reader.op in _TO_SOFTMAX and id(reader) not in seen:
+                seen.add(id(reader))
+                waiting.append(reader)
+    return False
+
+
+def _comes_from_inputs(graph: Graph, name: str, producers: dict[str, Node]) -> bool:
+    """Whether only element-wise nodes and data movement lie between a tensor and inputs of the model."""
+    waiting, seen = [name], set()
+    while waiting:
+        tensor = waiting.pop()
+        if not tensor or tensor in seen or tensor in graph.constants or tensor in graph.inputs:
+            continue
+        seen.add(tensor)
+        maker = producers.get(tensor)
+        if maker is None or maker.op not in _MASKING or len(seen) > _MAX_STEPS:
+            return False
+        waiting += maker.inputs
+    return True
+
+
 def form_of(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict[str, list[Node]]) -> Form | None:
     """The form of a node by itself, whatever computes what it reads; None where integers cannot compute it."""
     data = [name for name in node.inputs if name and name not in graph.constants]
@@ -119,6 +158,8 @@ def form_of(graph: Graph, node: Node, producers: dict[str, Node], consumers: dic
         return Form.TRANSPOSE
     if node.op in _RESHAPES:
         return Form.RESHAPE
+    if node.op == "Add" and _adds_mask(graph, node, data, producers, consumers):
+        return None
     return _elementwise(graph, node, data, producers, consumers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -11,10 +11,15 @@ import numpy.typing as npt
 
 from .._optional import onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from .control_flow import write_out_control_flow
 from .custom import DOMAIN as CUSTOM_DOMAIN
 from .custom import CustomTable, Declarations, custom_node, infer_custom
+from .dequantize import dequantize
+from .extents import suggested_extent
 from .graph import Graph, Node, to_onnx
 from .onnx_model import first_line, input_names
+from .parameters import refuse_open_parameters, refuse_training
+from .real_types import has_other_reals, widen, without_castlike
 from .stages import Stage, stages
 
 __all__ = ["Shapes", "constant_array", "import_onnx"]
@@ -32,6 +37,7 @@ MAX_AXES = 8
 MAX_MODEL = (1 << 31) - (1 << 20)
 """Bytes of a serialised model: protobuf ends at 2 GiB."""
 
+_SHAPE_FROM_DATA = {"NonZero", "NonMaxSuppression", "Compress", "Unique", "StringNormalizer", "TfIdfVectorizer"}
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 
 
@@ -47,11 +53,14 @@ def import_onnx(
 
     With *weights*, which the model declares as inputs, the model is not executed where its shapes can be inferred.
     """
+    source_nodes = sum(node.op_type != "Constant" for node in proto.graph.node)
+    known = {*(tensor.name for tensor in proto.graph.initializer), *(weights or {})}
+    declared = Declarations(proto)
+    fixed = _fix_inputs(proto, known, dict(shapes or {}), batch)
+    declared.fix(fixed)
+    write_out_control_flow(proto)
     constants = {tensor.name: constant_array(tensor) for tensor in proto.graph.initializer}
     constants.update(weights or {})
-    declared = Declarations(proto)
-    fixed = _fix_inputs(proto, constants, dict(shapes or {}), batch)
-    declared.fix(fixed)
     inferred = _refuse_huge(proto, fixed)
     nodes = [_node(node) for node in proto.graph.node]
     for node in nodes:
@@ -69,17 +78,34 @@ def import_onnx(
         dtypes={**{name: value.dtype for name, value in constants.items()}, **input_types},
         opsets=opsets,
         ir_version=min(int(proto.ir_version), 10),
-        source_nodes=sum(node.op_type != "Constant" for node in proto.graph.node),
+        source_nodes=source_nodes,
     )
     _check_outputs(graph)
     graph.remove_unused()
+    # also inputs that only give shapes, which programs feed; one that only gives a type is of no use
+    read = {name for node in graph.nodes for name in (node.inputs[:1] if node.op == "CastLike" else node.inputs)}
+    dequantize(graph)
+    widen(graph, {"bfloat16"})  # onnxruntime computes next to nothing in it
+    refuse_training(graph)
+    static = _static_nodes(graph)
+    _refuse_shapes_from_data(graph, static)
+    refuse_open_parameters(graph, static)
     if weights is None or not _infer(graph, inferred):
-        _trace(graph, custom or {}, declared)
+        try:
+            _trace(graph, custom or {}, declared)
+        except UnsupportedOperatorError:
+            if not has_other_reals(graph):
+                raise
+            widen(graph)  # onnxruntime has many operators for float32 alone
+            _trace(graph, custom or {}, declared)
+    without_castlike(graph)
+    widen(graph)
+    _without_empty_parts(graph)
     graph.remove_unused()
-    for name in graph.outputs:
-        if name in graph.constants:
-            raise CompileError("an output of the model is a constant", tensor=name, hint="remove it from the model's outputs")
-    graph.inputs = [name for name in graph.inputs if name in graph.consumers() or name in graph.outputs]
+    _refuse_empty(graph)
+    _copy_constant_outputs(graph)
+    used = {*read, *graph.outputs, *graph.consumers()}
+    graph.inputs = [name for name in graph.inputs if name in used]
     if not graph.inputs:
         raise CompileError(
             "the model's outputs do not depend on any input", hint="there is nothing to run: export the model again"
@@ -119,10 +145,15 @@ def _node(proto: Any) -> Node:
             operator=proto.op_type,
             hint="export the model again",
         ) from error
+    outputs = list(proto.output)
+    if (
+        outputs and not outputs[0] and any(outputs)
+    ):  # a recurrent layer of which only the last state is read; what follows wants a name
+        outputs[0] = f"{next(filter(None, outputs))}.all"
     return Node(
         proto.op_type,
         list(proto.input),
-        list(proto.output),
+        outputs,
         attributes,
         proto.name,
         _domain(proto.domain),
@@ -196,7 +227,7 @@ def _check_outputs(graph: Graph) -> None:
 
 
 def _fix_inputs(
-    proto: Any, constants: Mapping[str, Any], shapes: dict[str, Sequence[int]], batch: int | None
+    proto: Any, constants: Set[str], shapes: dict[str, Sequence[int]], batch: int | None
 ) -> dict[str, tuple[int, ...]]:
     fixed: dict[str, tuple[int, ...]] = {}
     names = input_names(proto)
@@ -215,7 +246,9 @@ def _fix_inputs(
             )
         declared = [entry.dim_value if entry.HasField("dim_value") and entry.dim_value > 0 else None for entry in kind.shape.dim]
         given = [int(extent) for extent in shapes[value.name]] if value.name in shapes else None
-        shape = _fixed_shape(value.name, declared, given, batch)
+        names = [entry.dim_param for entry in kind.shape.dim]
+        guess = [suggested_extent(name, index, len(names), kind.elem_type) for index, name in enumerate(names)]
+        shape = _fixed_shape(value.name, declared, given, batch, guess)
         fixed[value.name] = shape
         del kind.shape.dim[:]
         for extent in shape:
@@ -223,7 +256,9 @@ def _fix_inputs(
     return fixed
 
 
-def _fixed_shape(name: str, declared: list[int | None], given: list[int] | None, batch: int | None) -> tuple[int, ...]:
+def _fixed_shape(
+    name: str, declared: list[int | None], given: list[int] | None, batch: int | None, guess: Sequence[int]
+) -> tuple[int, ...]:
     text = "[" + ", ".join("?" if extent is None else str(extent) for extent in declared) + "]"
     if given is not None:
         if len(given) != len(declared) or any(extent < 1 for extent in given):
@@ -241,7 +276,7 @@ def _fixed_shape(name: str, declared: list[int | None], given: list[int] | None,
     if batch is not None and shape:
         shape[0] = batch
     if any(extent is None for extent in shape):
-        example = ",".join(str(extent or 640) for extent in shape)
+        example = ",".join(str(extent or other) for extent, other in zip(shape, guess, strict=True))
         raise ShapeError(
             f"input '{name}' has the shape {text}, and a chip needs fixed numbers",
             hint=f"say which: --shape {name}={example}, or shapes={{'{name}': ({example})}}",
@@ -335,6 +370,52 @@ def _trace(graph: Graph, custom: CustomTable, declared: Declarations) -> None:
             raise CompileError(
                 f"a tensor has {len(extents)} axes, more than {MAX_AXES}", tensor=name, hint="reshape it to fewer axes"
             )
+
+
+def _refuse_shapes_from_data(graph: Graph, static: set[int]) -> None:
+    for node in graph.nodes:
+        if node.op in _SHAPE_FROM_DATA and not node.domain and id(node) not in static:
+            raise UnsupportedOperatorError(
+                "the shape of its result depends on the data, which no NPU of the catalogue can run",
+                node=node.label,
+                operator=node.op,
+                hint="cut the model before this node and do the rest in your program",
+            )
+
+
+def _without_empty_parts(graph: Graph) -> None:
+    """A Concat does not notice inputs without elements, and so need not read them: torch.roll by 0 and rotary embeddings have such."""
+    for node in graph.nodes:
+        if node.op == "Concat" and not node.domain:
+            filled = [name for name in node.inputs if 0 not in graph.shapes[name]]
+            node.inputs = filled or node.inputs
+    read = {*graph.outputs, *graph.consumers()}
+    for node in graph.nodes:
+        empty = [name for name in node.outputs if name and 0 in graph.shapes[name]]
+        if node.op == "Split" and not node.domain and empty and read.isdisjoint(empty):
+            node.outputs = [name for name in node.outputs if name not in empty]
+            axis = int(node.attribute("axis", 0)) % len(graph.shapes[node.inputs[0]])
+            sizes = [graph.shapes[name][axis] for name in node.outputs]
+            node.attributes.pop("num_outputs", None)
+            if graph.opset < 13:
+                node.attributes["split"] = sizes
+            elif sizes:
+                node.inputs = [node.inputs[0], graph.add_constant(f"{node.outputs[0]}.sizes", np.array(sizes, np.int64))]
+
+
+def _copy_constant_outputs(graph: Graph) -> None:
+    """An output that depends on no input is a copy of its constant."""
+    for name in graph.outputs:
+        if name in graph.constants:
+            value = graph.constants.pop(name)
+            source = graph.free_name(f"{name}.constant")
+            graph.constants[source], graph.shapes[source], graph.dtypes[source] = value, value.shape, value.dtype
+            graph.rename_input(name, source)
+            graph.nodes.append(Node("Identity", [source], [name]))
+            graph.shapes[name], graph.dtypes[name] = value.shape, value.dtype
+
+
+def _refuse_empty(graph: Graph) -> None:
     for node in graph.nodes:
         for name in node.outputs:
             if name and 0 in graph.shapes[name]:
@@ -357,13 +438,7 @@ def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:
         model.graph.output.append(helper.make_empty_tensor_value_info(name))
         probes.append(f"anynpu.shape.{index}")
     session = _session(model, runtime, graph)
-    try:
-        feeds = {name: np.zeros(graph.shapes[name], graph.dtypes[name]) for name in inputs}
-        values = session.run([*probes, *frontier], feeds)
-    except MemoryError as error:
-        raise CompileError("there is not enough memory to run the model", hint="choose smaller input shapes") from error
-    except Exception as error:  # onnxruntime's exception classes are private
-        raise _explain(error, graph) from error
+    values = _run_on(session, [*probes, *frontier], {name: (graph.shapes[name], graph.dtypes[name]) for name in inputs}, graph)
     for entry in session.get_outputs():
         if not entry.name.startswith("anynpu.shape."):
             graph.dtypes[entry.name] = _numpy_type(entry.type)
@@ -371,6 +446,22 @@ def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:
         graph.shapes[name] = tuple(int(extent) for extent in shape)
     for name, value in zip(frontier, values[len(produced) :], strict=True):
         graph.constants[name] = np.asarray(value)
+
+
+def _run_on(
+    session: Any, wanted: Sequence[str], inputs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]], graph: Graph
+) -> list[Any]:
+    """Results for inputs of zeros; of ones where a model cannot run on zeros, since integers are not divided by them."""
+    first: Exception | None = None
+    for fill in (np.zeros, np.ones):
+        try:
+            return list(session.run(wanted, {name: fill(shape, dtype) for name, (shape, dtype) in inputs.items()}))
+        except MemoryError as error:
+            raise CompileError("there is not enough memory to run the model", hint="choose smaller input shapes") from error
+        except Exception as error:  # onnxruntime's exception classes are private
+            first = first or error
+    assert first is not None
+    raise _explain(first, graph) from first
 
 
 def _whole(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str]) -> Any:

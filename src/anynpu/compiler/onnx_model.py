@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from .._optional import onnx
-from ..errors import CompileError, UnsupportedOperatorError
+from ..errors import CompileError
 from ..vendors import registry
 from .bounds import check_bounds
-from .custom import DOMAIN as CUSTOM_DOMAIN
 from .custom import CustomOperators, mark_custom
 from .stripped import is_stripped
 
 __all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
-
-_SHAPE_FROM_DATA = {"NonZero", "NonMaxSuppression", "Compress", "Unique", "StringNormalizer", "TfIdfVectorizer"}
-_SUBGRAPHS = {"If", "Loop", "Scan", "SequenceMap"}
 
 
 def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
@@ -95,6 +94,8 @@ def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
     """Raise a CompileError for what is wrong with a model; initialisers that are also inputs become constants."""
     checker = onnx().checker
     _check_text(proto.graph)
+    _inline_functions(proto, custom_ops)
+    _group_norm_by_group(proto)
     mark_custom(proto, custom_ops)
     names = [initializer.name for initializer in proto.graph.initializer]
     if proto.ir_version >= 4:
@@ -125,23 +126,61 @@ def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
             f"the model uses ONNX opset {version}; 7 is the oldest that is understood",
             hint="export it again with opset 11 or later",
         )
+
+
+def _inline_functions(proto: Any, custom_ops: CustomOperators) -> None:
+    """Put the bodies of functions that the model brings along where they are called; one that the caller computes stays a call."""
+    kept = [function for function in proto.functions if function.name not in custom_ops]
+    if len(kept) < len(proto.functions):
+        copies = [type(function).FromString(function.SerializeToString()) for function in kept]
+        del proto.functions[:]
+        proto.functions.extend(copies)
+    if not proto.functions:
+        return
+    try:
+        inlined = importlib.import_module("onnx.inliner").inline_local_functions(proto)
+    except Exception as error:  # raised from C++ with several types
+        raise CompileError(
+            f"the functions of the model cannot be put in place: {first_line(error)}", hint="export the model to ONNX again"
+        ) from error
+    proto.CopyFrom(inlined)
+
+
+def _group_norm_by_group(proto: Any) -> None:
+    """GroupNormalization before operator set 21 has a scale for each group: it is the InstanceNormalization of its groups.
+
+    ONNX has withdrawn that form, so that its checker and onnxruntime refuse it, but exporters have written it.
+    """
+    versions = {entry.domain: entry.version for entry in proto.opset_import}
+    old = [node for node in proto.graph.node if node.op_type == "GroupNormalization" and node.domain in ("", "ai.onnx")]
+    if not old or versions.get("", versions.get("ai.onnx", 0)) >= 21 or any(len(node.input) != 3 for node in old):
+        return
+    helper = onnx().helper
+    nodes = []
     for node in proto.graph.node:
-        if node.domain == CUSTOM_DOMAIN:
+        if node not in old:
+            nodes.append(node)
             continue
-        if node.op_type in _SHAPE_FROM_DATA:
-            raise UnsupportedOperatorError(
-                "the shape of its result depends on the data, which no NPU of the catalogue can run",
-                node=node.name or node.output[0],
-                operator=node.op_type,
-                hint="cut the model before this node and do the rest in your program",
-            )
-        if node.op_type in _SUBGRAPHS:
-            raise UnsupportedOperatorError(
-                "control flow cannot become a layer program",
-                node=node.name or (node.output[0] if node.output else ""),
-                operator=node.op_type,
-                hint="export the model with fixed control flow (unrolled, scripted without If and Loop)",
-            )
+        attributes = {entry.name: helper.get_attribute_value(entry) for entry in node.attribute}
+        name = node.output[0]
+        split, extents, normal, groups = (f"{name}.{part}" for part in ("split", "extents", "normal", "groups"))
+        rows = onnx().numpy_helper.from_array(np.array([0, int(attributes.get("num_groups", 1)), -1], np.int64), groups)
+        proto.graph.initializer.append(rows)
+        nodes += [
+            helper.make_node("Reshape", [node.input[0], groups], [split]),
+            helper.make_node(
+                "InstanceNormalization",
+                [split, *node.input[1:]],
+                [normal],
+                name=node.name,
+                epsilon=float(attributes.get("epsilon", 1e-5)),
+            ),
+            helper.make_node("Shape", [node.input[0]], [extents]),
+            helper.make_node("Reshape", [normal, extents], [name]),
+        ]
+    copies = [type(node).FromString(node.SerializeToString()) for node in nodes]
+    del proto.graph.node[:]
+    proto.graph.node.extend(copies)
 
 
 def _check_text(graph: Any) -> None:

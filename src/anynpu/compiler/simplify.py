@@ -81,6 +81,7 @@ def _sum_to_adds(graph: Graph, node: Node, links: _Links) -> bool:
     if node.op not in ("Sum", "Max", "Min") or len(node.inputs) == 2:
         return False
     if len(node.inputs) == 1:
+        node.op, node.attributes = "Identity", {}
         return _drop(graph, node, links)
     operator = "Add" if node.op == "Sum" else node.op
     place = graph.nodes.index(node)
@@ -179,11 +180,16 @@ def _pads_of_output(graph: Graph, node: Node, spatial: int, *, upper: bool) -> N
     extra = list(node.attribute("output_padding", [0] * spatial))
     before, after = [], []
     for axis in range(spatial):
-        total = max(0, strides[axis] * (source[axis] - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1 - result[axis])
+        natural = strides[axis] * (source[axis] - 1) + extra[axis] + (kernel[axis] - 1) * dilations[axis] + 1
+        if natural < result[axis]:  # what was asked for is larger: the rest is padding of the result
+            extra[axis] += result[axis] - natural
+        total = max(0, natural - result[axis])
         half = total // 2
         before.append(half if upper else total - half)
         after.append(total - before[-1])
     node.attributes["pads"] = before + after
+    if any(extra):
+        node.attributes["output_padding"] = extra
     node.attributes.pop("output_shape", None)
 
 
@@ -269,7 +275,7 @@ def pad_value(graph: Graph, node: Node) -> float | None:
 
 def channel_affine(graph: Graph, node: Node) -> tuple[str, Array, Array] | None:
     """The data input, scale and shift (by channel, or one number) of a node that is x * scale + shift, or None."""
-    if not graph.is_float(node.outputs[0]):
+    if node.op not in ("BatchNormalization", "Mul", "Add", "Sub", "Div") or not graph.is_float(node.outputs[0]):
         return None
     if node.op == "BatchNormalization":
         parameters = [graph.constant(name) for name in node.inputs[1:5]]
@@ -278,8 +284,6 @@ def channel_affine(graph: Graph, node: Node) -> tuple[str, Array, Array] | None:
         gamma, beta, mean, variance = (np.asarray(value, np.float64) for value in parameters)
         scale = gamma / np.sqrt(variance + node.attribute("epsilon", 1e-5))
         return node.inputs[0], scale, beta - mean * scale
-    if node.op not in ("Mul", "Add", "Sub", "Div"):
-        return None
     left, right = (graph.constant(name) for name in node.inputs)
     if (left is None) == (right is None) or (node.op == "Div" and right is None):
         return None

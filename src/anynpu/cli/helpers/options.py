@@ -33,6 +33,7 @@ __all__ = [
     "dtype_words",
     "parse_channel_values",
     "parse_named_files",
+    "parse_constants",
     "parse_shapes",
     "read_inputs",
 ]
@@ -166,6 +167,29 @@ def parse_shapes(values: Sequence[str] | None) -> Shapes | list[Shapes] | None:
     return expanded[0] if sets == 1 else expanded
 
 
+def parse_constants(values: Sequence[str]) -> dict[str, tuple[float, ...]]:
+    """``NAME=1,12,64`` texts as numbers by input name.
+
+    >>> parse_constants(["shape=1,-1", "threshold=0.5"])
+    {'shape': (1, -1), 'threshold': (0.5,)}
+    """
+    parsed: dict[str, tuple[float, ...]] = {}
+    for value in values:
+        name, equals, numbers = value.rpartition("=")
+        try:
+            found = tuple(
+                float(number) if "." in number or "e" in number.lower() else int(number) for number in numbers.split(",")
+            )
+        except ValueError:
+            found = ()
+        if not equals or not name or not found:
+            raise typer.BadParameter(f"{value!r} is not a constant; write it as NAME=1,12,64", param_hint="'--constant'")
+        if name in parsed:
+            raise typer.BadParameter(f"given twice for input {name!r}", param_hint="'--constant'")
+        parsed[name] = found
+    return parsed
+
+
 def one_shape_set(values: Sequence[str] | None, what: str) -> Shapes | None:
     """As :func:`parse_shapes`, for commands that take one shape for each input."""
     shapes = parse_shapes(values)
@@ -219,8 +243,12 @@ def read_inputs(model: Path, given: Mapping[str, Any], one_shape_set_for: str = 
     if "custom_ops" in given:
         _need_names_of_custom_operators(model, given["custom_ops"])
     names = onnxfile.input_names(model) if given.get("mean") or given.get("std") else []
-    values = {name: parse_channel_values(given[name], f"--{name}", names) for name in ("mean", "std") if name in given}
+    values: dict[str, Any] = {
+        name: parse_channel_values(given[name], f"--{name}", names) for name in ("mean", "std") if name in given
+    }
     shapes = given["shapes"]
+    if given.get("constants"):
+        values["constants"] = parse_constants(given["constants"])
     return {
         **given,
         **values,

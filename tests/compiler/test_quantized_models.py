@@ -1,0 +1,128 @@
+"""Models that are quantised already: their float meaning is recovered and quantised anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import anynpu
+from anynpu.errors import CompileError
+from anynpu.program import Float
+
+from .onnx_builders import Array, Net, feeds
+from .running import run_fp32, run_model
+
+BOTH = pytest.mark.parametrize("dtype", ["fp16", "w8a8"])
+
+
+class Quantized(Net):
+    """A network in which tensors are codes."""
+
+    def scale(self, value: float) -> str:
+        return self.constant(np.float32(value))
+
+    def zero(self, value: int = 0, dtype: Any = np.uint8) -> str:
+        return self.constant(np.array(value, dtype))
+
+    def codes(self, *shape: int) -> str:
+        """Weights as int8, so small that no processor of onnxruntime's loses sums of two products in 16 bits."""
+        return self.constant(self.random.integers(-60, 60, shape).astype(np.int8))
+
+
+def compare(net: Net, dtype: str, *, kinds: list[str], tolerance: float = 0.03) -> None:
+    """The compiled model gives what the quantised one gives, in layers of these kinds, none of which works on the model's own codes."""
+    proto = net.proto()
+    samples = feeds(proto, 4)
+    model = anynpu.compile(proto, "rk3588", dtype=dtype, dataset=samples, algorithm="minmax")
+    layers = model.programs[0].layers
+    assert [layer.kind for layer in layers] == kinds
+    if dtype == "w8a8":
+        assert not any(isinstance(layer.op, Float) for layer in layers)
+    wanted, given = (np.stack([entry[0] for entry in side]) for side in (run_fp32(proto, samples), run_model(model, samples)))
+    assert np.abs(wanted - given).max() <= tolerance * np.abs(wanted).max()
+
+
+@BOTH
+def test_quantize_and_dequantize_around_a_convolution(dtype: str) -> None:
+    net = Quantized()
+
+    def around(x: str, scale: float, zero: int) -> str:
+        parameters = net.scale(scale), net.zero(zero)
+        return net.op("DequantizeLinear", net.op("QuantizeLinear", x, *parameters), *parameters)
+
+    weights = net.op("DequantizeLinear", net.codes(4, 3, 3, 3), net.constant(np.full(4, 0.006, np.float32)), axis=0)
+    first = around(
+        net.op("Conv", around(net.input("x", (1, 3, 6, 6)), 2 / 255, 128), weights), 4 / 255, 0
+    )  # no negative codes: a Relu
+    net.output(around(net.op("Conv", first, net.weights(2, 4, 1, 1, scale=0.3)), 4 / 255, 128))
+    compare(net, dtype, kinds=["ConvClip", "Conv"], tolerance=0.04)
+
+
+@BOTH
+def test_operators_on_codes(dtype: str) -> None:
+    net = Quantized()
+    microsoft: dict[str, Any] = {"domain": "com.microsoft"}
+    net.opsets["com.microsoft"] = 1
+    start = net.scale(2 / 255), net.zero(128)
+    x = net.op("QuantizeLinear", net.input("x", (1, 3, 6, 6)), *start)
+    middle = net.scale(4 / 255), net.zero(0)
+    weights = net.codes(4, 3, 3, 3), net.constant(np.full(4, 0.002, np.float32)), net.constant(np.zeros(4, np.int8))
+    bias = net.constant(np.array([100, -200, 300, 0], np.int32))
+    conv = net.op("QLinearConv", x, *start, *weights, *middle, bias)
+    pooled = net.op("MaxPool", conv, kernel_shape=[2, 2], strides=[2, 2])
+    added = net.op("QLinearAdd", pooled, *middle, pooled, *middle, *middle, **microsoft)
+    flat = net.op("Flatten", added)
+    product = net.op("QLinearMatMul", flat, *middle, net.codes(16, 5), net.scale(0.002), net.zero(0, np.int8), *start)
+    net.output(net.op("DequantizeLinear", product, *start))
+    proto = net.proto()
+    samples = feeds(proto, 4)
+    model = anynpu.compile(proto, "rk3588", dtype=dtype, dataset=samples, algorithm="minmax")
+    names = {name for layer in model.programs[0].layers if isinstance(layer.op, Float) for name in layer.op.names}
+    assert not any(name.startswith(("QLinear", "Quantize", "Dequantize")) for name in names), names
+    if dtype == "w8a8":
+        assert not names
+    wanted, given = (np.stack([entry[0] for entry in side]) for side in (run_fp32(proto, samples), run_model(model, samples)))
+    # the last codes end at 1.0 and -1.0, beyond which the float model goes on: what an output may be is no part of its meaning
+    inside = np.abs(wanted) < 0.95
+    assert inside.sum() > 10
+    assert np.abs(wanted - given)[inside].max() <= 0.05
+
+
+@BOTH
+def test_weights_of_integers_with_dynamic_scales(dtype: str) -> None:
+    net = Quantized()
+
+    def product(x: str, operator: str, weights: str, scale: float, **attributes: Any) -> str:
+        codes, found, zero = net.ops("DynamicQuantizeLinear", x, count=3)
+        whole = net.op("Cast", net.op(operator, codes, weights, zero, **attributes), to=onnx.TensorProto.FLOAT)
+        return net.op("Mul", whole, net.op("Mul", found, net.scale(scale)))
+
+    first = net.op("Relu", product(net.input("x", (1, 3, 6, 6)), "ConvInteger", net.codes(4, 3, 3, 3), 0.002))
+    net.output(product(net.op("Flatten", first), "MatMulInteger", net.codes(64, 5), 0.001))
+    compare(net, dtype, kinds=["ConvRelu", "Gemm"] if dtype == "w8a8" else ["ConvRelu", "Flatten", "Gemm"])
+
+
+def test_outputs_that_are_codes_stay_codes() -> None:
+    net = Quantized()
+    ends = net.scale(2 / 255), net.zero(128)
+    x = net.op("QuantizeLinear", net.input("x", (1, 3, 6, 6)), *ends)
+    weights = net.codes(4, 3, 3, 3), net.scale(0.002), net.zero(0, np.int8)
+    net.output(net.op("QLinearConv", x, *ends, *weights, net.scale(4 / 255), net.zero(100)))
+    proto = net.proto()
+    samples = feeds(proto, 3)
+    model = anynpu.compile(proto, "rk3588", dtype="fp16")
+    for (wanted,), (given,) in zip(run_fp32(proto, samples), run_model(model, samples), strict=True):
+        assert given.dtype == np.uint8
+        difference: Array = np.abs(wanted.astype(int) - given.astype(int))
+        assert difference.max() <= 1
+
+
+def test_int8_of_a_quantised_model_needs_data_like_any_other() -> None:
+    net = Quantized()
+    ends = net.scale(2 / 255), net.zero(128)
+    net.output(net.op("DequantizeLinear", net.op("QuantizeLinear", net.input("x", (1, 4)), *ends), *ends))
+    with pytest.raises(CompileError, match="needs calibration data"):
+        anynpu.compile(net.proto(), "rk3588")
