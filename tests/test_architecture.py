@@ -80,9 +80,10 @@ ARROWS: dict[str, set[str]] = {
     "serve": DEVICE | {"session", "protocol", "pages"},
     "profiling": DEVICE | {"pages"},
     "comparison": DEVICE | {"compiler", "profiling", "pages"},
+    "decision": DEVICE | {"compiler", "profiling", "comparison", "pages"},
     "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
     "cli": DEVICE
-    | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "demo", "pages"}
+    | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
     | {"onnxruntime"},
     # old names of modules
     "devices": {"vendors"},

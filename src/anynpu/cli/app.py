@@ -33,6 +33,7 @@ COMMANDS = {
     "compare": "Compare two forms of one network, layer by layer.",
     "predict": "Predict how long a model takes on a chip.",
     "profile": "Show where the time goes, layer by layer, as predicted for the chip.",
+    "report": "Report on a model for a decision: all chips side by side, with time, memory and accuracy.",
     "bench": "Measure latency and throughput, one request after the other and on all cores.",
     "calibrate": "Fit the timing model to measured models.",
     "serve": "Serve models over HTTP and gRPC to clients of the Open Inference Protocol (KServe, Triton).",

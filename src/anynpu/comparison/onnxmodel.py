@@ -38,7 +38,7 @@ class OnnxSubject:
         *,
         shapes: Shapes | None = None,
         preprocess: Mapping[str, Preprocess] | None = None,
-        channel_order: str | None = None,
+        channel_order: str | Mapping[str, str] | None = None,
     ) -> None:
         self.title = title
         self._graph: Graph = import_onnx(load_onnx(model), shapes)

@@ -7,17 +7,23 @@ A page is one file: nothing is loaded from elsewhere, and it can be read without
 """
 
 from .document import figure_boxes, html_document, number_cell, sortable_table, text_cell
+from .graph import GraphNode, layer_graph
 from .svg import LEFT, RIGHT, WIDTH, grid_rows, svg
+from .terms import TERMS, with_explanation
 
 __all__ = [
+    "GraphNode",
     "LEFT",
     "RIGHT",
+    "TERMS",
     "WIDTH",
     "figure_boxes",
     "grid_rows",
     "html_document",
+    "layer_graph",
     "number_cell",
     "sortable_table",
     "svg",
     "text_cell",
+    "with_explanation",
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
+from .terms import with_explanation
+
 __all__ = ["figure_boxes", "html_document", "number_cell", "sortable_table", "text_cell"]
 
 STYLE = """
@@ -17,6 +19,7 @@ p.sub { color: var(--faint); margin: .2rem 0 1.2rem; }
 .figures { display: flex; flex-wrap: wrap; gap: .8rem; }
 .figure { background: var(--panel); border: 1px solid var(--line); border-radius: 8px; padding: .6rem .9rem; min-width: 8rem; }
 .figure b { display: block; font-size: 1.25rem; }
+abbr { text-decoration: underline dotted; cursor: help; }
 .figure span { color: var(--faint); font-size: .85rem; }
 ul.advice { padding-left: 1.2rem; }
 svg { width: 100%; height: auto; display: block; }
@@ -28,7 +31,8 @@ svg .mark:hover { stroke: var(--ink); stroke-width: 1.5; }
 table { border-collapse: collapse; width: 100%; font-size: .85rem; }
 th { text-align: left; color: var(--faint); cursor: pointer; position: sticky; top: 0; background: var(--paper); }
 th, td { padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
-td.name { white-space: normal; word-break: break-all; } td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.words { white-space: normal; } td.name { white-space: normal; word-break: break-all; }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
 """
 
 SORT_SCRIPT = """
@@ -46,10 +50,11 @@ document.querySelectorAll('th').forEach(head => head.addEventListener('click', (
 """
 
 
-def html_document(title: str, body: str, *, style: str = "") -> str:
+def html_document(title: str, body: str, *, style: str = "", script: str = "") -> str:
     """A whole page. Tables in it can be sorted by a click on a head.
 
     :param style: rules besides those that all pages have
+    :param script: what runs besides the sorting of tables
     """
     return f"""<!doctype html>
 <html lang="en">
@@ -62,7 +67,7 @@ def html_document(title: str, body: str, *, style: str = "") -> str:
 </head>
 <body>
 {body}
-<script>{SORT_SCRIPT}</script>
+<script>{SORT_SCRIPT}{script}</script>
 </body>
 </html>
 """
@@ -70,7 +75,9 @@ def html_document(title: str, body: str, *, style: str = "") -> str:
 
 def figure_boxes(figures: Iterable[tuple[str, str]]) -> str:
     """The figures that come first: pairs of value and label."""
-    boxes = "".join(f'<div class="figure"><b>{escape(value)}</b><span>{escape(label)}</span></div>' for value, label in figures)
+    boxes = "".join(
+        f'<div class="figure"><b>{escape(value)}</b><span>{with_explanation(label)}</span></div>' for value, label in figures
+    )
     return f'<div class="figures">{boxes}</div>'
 
 
@@ -80,7 +87,7 @@ def sortable_table(heads: Iterable[str], rows: Iterable[Iterable[str]], numeric:
     :param numeric: heads of columns with numbers
     """
     right = set(numeric)
-    head = "".join(f'<th class="{"number" if name in right else ""}">{escape(name)}</th>' for name in heads)
+    head = "".join(f'<th class="{"number" if name in right else ""}">{with_explanation(name)}</th>' for name in heads)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 

@@ -6,8 +6,18 @@
 >>> Path("profile.html").write_text(profile_page(profile, "yolo.rknn"))    # doctest: +SKIP
 """
 
+from .charts import BOUND_COLOURS, layer_chart
 from .page import profile_page
 from .profile import LayerProfile, Profile, profile_program
 from .trace import chrome_trace, profile_events
 
-__all__ = ["LayerProfile", "Profile", "chrome_trace", "profile_events", "profile_page", "profile_program"]
+__all__ = [
+    "BOUND_COLOURS",
+    "LayerProfile",
+    "Profile",
+    "chrome_trace",
+    "layer_chart",
+    "profile_events",
+    "profile_page",
+    "profile_program",
+]

@@ -12,6 +12,7 @@ import typer
 from rich.text import Text
 
 from ... import chips
+from ...compiler import ModelOutline
 from ...errors import UnsupportedCall
 from ...modelfile.recognise import open_source, vendor_of
 from ...npu import Device, LoadedModel
@@ -23,7 +24,9 @@ from ...vendors.devices import SOFTWARE, choose_device
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.models import TimedModel
 from ..helpers.options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
+from ..helpers.side_by_side import side_by_side
 from ..helpers.summary import shape_text
+from ..helpers.targets import chips_of, several_chips
 
 __all__ = ["command"]
 
@@ -35,7 +38,16 @@ def command(
         Path,
         typer.Argument(metavar="MODEL", help="A compiled model, or an ONNX model.", exists=True, dir_okay=False, readable=True),
     ],
-    target: Annotated[str | None, typer.Option("--target", "-t", metavar="CHIP", help="The chip, for an ONNX model.")] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            "--target",
+            "-t",
+            metavar="CHIP,...|all",
+            help="The chip, for an ONNX model; several with commas are shown side by side.",
+            callback=several_chips,
+        ),
+    ] = None,
     cores: Annotated[int, typer.Option("--cores", min=1, help="Cores that one run may use.")] = 1,
     board: BoardOption = None,
     shape: ShapeOption = None,
@@ -60,6 +72,7 @@ def command(
     Example:
       anynpu profile yolo.rknn --html profile.html
       anynpu profile yolo.onnx --target rk3566 --top 30
+      anynpu profile yolo.onnx --target rk3588,rk3566 --html profile.html
       anynpu profile yolo.rknn --trace run.json      (open it in Perfetto)
       anynpu profile yolo.rknn --device rknn         (on a board: what its runtime measures)
     """
@@ -73,6 +86,12 @@ def command(
     compiled = subject.compiled
     if host and compiled is None:
         raise typer.BadParameter("only a compiled model can be run", param_hint="'--host'")
+    asked = () if target is None else chips_of(target)
+    if len(asked) > 1:
+        if compiled is not None or board is not None or trace is not None:
+            raise typer.BadParameter("several chips need an ONNX model, and neither --board nor --trace", param_hint="'--target'")
+        side_by_side(model, ModelOutline(model, shapes=shapes, batch=batch), asked, top=top, html=html, as_json=as_json)
+        return
     if compiled is not None and target is not None and chips.get(target).name != compiled.chip:
         raise typer.BadParameter(f"{model.name} was compiled for {compiled.chip}", param_hint="'--target'")
     timing = read_board(board) if board is not None else None
