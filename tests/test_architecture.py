@@ -79,12 +79,13 @@ ARROWS: dict[str, set[str]] = {
     "dropin": DEVICE,
     "serve": DEVICE | {"session", "protocol", "pages"},
     "profiling": DEVICE | {"pages"},
+    "board": DATA | {"compiler"},
     "comparison": DEVICE | {"compiler", "profiling", "pages"},
     "decision": DEVICE | {"compiler", "profiling", "comparison", "pages"},
     "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
-    | {"onnxruntime"},
+    | {"onnxruntime", "board"},
     # old names of modules
     "devices": {"vendors"},
     "validate": {"modelfile"},

@@ -10,6 +10,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- ModelFormatError        the file is damaged or not a model               (ValueError)
     |   |-- ModelVersionError       written by a newer anynpu                        (ValueError)
     |   |-- VendorModelError        only the vendor's runtime can execute it         (RuntimeError)
+    |   |-- ToolkitError            the vendor's toolkit is missing or failed        (RuntimeError)
     |   `-- CompileError            ONNX that cannot become a layer program          (ValueError)
     |       |-- UnsupportedOperatorError   no way to run an operator                 (NotImplementedError)
     |       `-- CalibrationError    the calibration data does not fit or is empty    (ValueError)
@@ -96,6 +97,7 @@ __all__ = [
     "SubmitTimeout",
     "TensorNameError",
     "TensorTypeError",
+    "ToolkitError",
     "UnknownChipError",
     "UnknownModelError",
     "UnsupportedCall",
@@ -143,6 +145,10 @@ class ModelVersionError(ModelError, ValueError):
 
 class VendorModelError(ModelError, RuntimeError):
     """The file was compiled by a vendor's tool; only the vendor's runtime can execute it."""
+
+
+class ToolkitError(ModelError, RuntimeError):
+    """The vendor's toolkit is missing, failed or took too long."""
 
 
 class ModelFileError(ModelError, OSError):

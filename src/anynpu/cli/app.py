@@ -25,6 +25,8 @@ __all__ = ["COMMANDS", "app", "run"]
 
 COMMANDS = {
     "compile": "Compile an ONNX model for one chip.",
+    "build": "Build a model for the board, and its twin for everywhere else.",
+    "toolkit": "Install Rockchip's own toolkit, which 'anynpu build' uses, or show which one there is.",
     "check": "Show what runs on the NPU of a chip.",
     "lint": "Find int8 accuracy risks.",
     "optimize": "Rewrite a model for any int8 quantiser.",

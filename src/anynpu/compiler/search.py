@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from ..progress import Progress, tell
 from .recipe import Recipe
@@ -28,6 +29,10 @@ _TELLS = {"cosine": 0.02}
 
 _OTHERWISE = 0.005
 _GOOD = 0.99
+_GOOD_ENOUGH = 0.95
+"""The worst cosine at which the default tries no second re-fit."""
+
+_PLAIN: dict[str, Any] = {"algorithm": "minmax", "groups": 1, "clip": False, "refit": False}
 _MAX_FLOATS = 12
 
 
@@ -44,9 +49,10 @@ def run_recipe(
     first = benches[0]
     if best and first.can_judge:
         chosen = _search(first, plans[0], recipe, time_budget, progress)
+    elif first.can_judge and recipe.refit:
+        chosen = _never_worse(first, plans[0], recipe)
     else:
         chosen = first.quantized(recipe, plans[0])
-        chosen = first.refitted(chosen) if recipe.refit else chosen
     trials = [chosen]
     for bench, steps in zip(benches[1:], plans[1:], strict=True):
         other = bench.quantized(chosen.recipe, with_floats(steps, chosen.floats))
@@ -58,6 +64,52 @@ def run_recipe(
         refined = {name: made for name, made in chosen.refined.items() if name in same}
         trials.append(replace(other, refined=refined))
     return trials
+
+
+def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
+    """The recipe, without its groups where they do not help, with its re-fit where that helps; or the plain recipe where neither does."""
+    trials = [bench.quantized(recipe, steps)]
+    if trials[0].groups:
+        trials.append(bench.quantized(replace(recipe, groups=1), steps))
+    scored = [(trial, bench.score(trial)) for trial in trials]
+    first = scored[0]
+    for other in scored[1:]:
+        first = other if other[1].beats(first[1]) else first
+    order = [first, *(entry for entry in scored if entry is not first)]
+    notes = [f"tried: {trial.recipe}, not fitted, {bench.metric_name} {score}" for trial, score in scored]
+    best = first
+    for trial, score in order:
+        if best[1].worst >= _GOOD_ENOUGH and best[0].refined:
+            break  # fitting takes long, and there is little left to gain
+        fitted = bench.fitted(trial)
+        if not fitted.refined:
+            best = (replace(best[0], notes=(*best[0].notes, *fitted.notes[len(trial.notes) :])), best[1])
+            break
+        after = bench.score(fitted)
+        kept = after.beats(best[1])
+        text = f"{bench.metric_name} {score} -> {after} on {bench.judges}"
+        done = f"{len(fitted.refined)} convolutions, {text}" if kept else f"not kept, {text}"
+        notes.append(f"refit: {done}" + (f" ({trial.recipe})" if len(order) > 1 else ""))
+        best = (fitted, after) if kept else best
+    return _or_plain(bench, steps, (replace(best[0], notes=(*best[0].notes, *notes)), best[1]))
+
+
+def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score]) -> Trial:
+    """The better one of a trial and the plain recipe: whole ranges, no groups, no re-fit."""
+    trial, score = best
+    if trial.recipe.algorithm not in (Recipe.algorithm, _PLAIN["algorithm"]):
+        return trial  # the caller has named another one
+    plain = bench.quantized(replace(trial.recipe, **_PLAIN), steps)
+    its = bench.score(plain)
+    notes = [*trial.notes, f"plain min/max: {bench.metric_name} {its}"]
+    if not its.beats(score) and (score.beats(its) or not score.harms(its)):
+        return replace(trial, notes=tuple(notes))
+    fitted = bench.fitted(plain)
+    after = bench.score(fitted) if fitted.refined else its
+    if fitted.refined and after.beats(its):
+        notes.append(f"chosen: min/max with a refit, {bench.metric_name} {after}")
+        return replace(fitted, recipe=replace(plain.recipe, refit=True), notes=tuple(notes))
+    return replace(plain, notes=(*notes, "chosen: plain min/max, as no step makes it better"))
 
 
 def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: float, progress: Progress | None) -> Trial:

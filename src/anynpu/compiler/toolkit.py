@@ -21,6 +21,9 @@ from ..types import Array
 from .curves import shape_of
 from .forms import Form
 from .graph import Graph
+from .onnx_model import load_onnx
+from .qdq import split_qdq
+from .quantization_cfg import read_cfg
 from .quantize import Ranges, keeps_scale, pixel_range
 from .steps import Activation, Step
 
@@ -28,6 +31,7 @@ __all__ = [
     "GivenRanges",
     "QUANTIZERS",
     "VENDOR",
+    "WholeRanges",
     "given_quantization",
     "read_ranges",
     "toolkit_bias",
@@ -40,6 +44,11 @@ QUANTIZERS = ("anynpu", VENDOR)
 
 GivenRanges = Mapping[str, tuple[float, int]]
 """Scale and int8 zero point of tensors by name."""
+
+
+class WholeRanges(dict[str, tuple[float, int]]):
+    """Ranges of a whole model, from a file that knows more tensors than ours: those that were folded away are passed over."""
+
 
 _KNOWN = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
 """The results of these have this range whatever the data say; a board's programs show it for Sigmoid, Tanh is assumed."""
@@ -133,6 +142,8 @@ def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Qu
     result: dict[str, Quantization] = {}
     for name, value in (ranges or {}).items():
         if name not in known:
+            if isinstance(ranges, WholeRanges):
+                continue
             raise TensorNameError(
                 f"ranges has '{name}', which is no tensor of the model (it may have been folded away)",
                 hint="take names from the ONNX model; 'anynpu check MODEL --layers' lists those that layers have",
@@ -147,10 +158,17 @@ def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Qu
 
 
 def read_ranges(path: Path | None) -> GivenRanges | None:
-    """Ranges from a JSON file: ``{"tensor": [scale, zero point], ...}``, or with the keys ``scale`` and ``zero_point``."""
+    """Ranges from a file: JSON, the ``.quantization.cfg`` of Rockchip's toolkit, or an ONNX model with QuantizeLinear nodes.
+
+    JSON is ``{"tensor": [scale, zero point], ...}``, or has the keys ``scale`` and ``zero_point``.
+    """
     if path is None:
         return None
-    form = 'a file of ranges is {"tensor": [scale, zero point], ...}'
+    if path.suffix == ".cfg":
+        return WholeRanges(read_cfg(path).ranges())
+    if path.suffix == ".onnx":
+        return WholeRanges(split_qdq(load_onnx(path)).ranges)
+    form = 'a file of ranges is {"tensor": [scale, zero point], ...}, a .quantization.cfg or a quantised .onnx'
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,13 +1,15 @@
 """The workbench: one network and its samples, on which recipes are tried, judged and priced.
 
-Samples are split: every third is kept apart and judges, the others are what weights are fitted to. The float network's answers for those
-that judge are computed once. For one thread at a time; it holds the samples in memory.
+Samples are split: every third is kept apart and judges, the others are what weights are fitted to. Perturbed copies of the former judge,
+too, since a few samples do not show every range that a tensor can have. The float network's answers for those that judge are computed
+once. For one thread at a time; it holds the samples in memory.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence, Set
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
@@ -25,6 +27,7 @@ from .graph import Graph
 from .groups import GroupChoice, choose_groups
 from .lower import lower
 from .metrics import Metric, cosine, metric_of
+from .perturb import KINDS, perturbed
 from .quantize import assign_quantization
 from .recipe import Recipe
 from .refit import FEWEST_SAMPLES, refit
@@ -44,8 +47,10 @@ _KEPT_APART = 3
 _FIT_BYTES = 1 << 31
 _LIVE = 6  # tensors of the largest size that are alive at a time, in a usual network
 _FEWEST_FITTED = 5
+_MAX_JUDGING = 12
 _TIE = 0.002
 _WORSE_AT_MOST = 0.01
+_TELLS_WORST = 0.005
 
 
 @dataclass(frozen=True)
@@ -55,19 +60,32 @@ class Score:
     :ivar value: the mean of the metric
     :ivar cosine: the mean cosine
     :ivar worst: the cosine of the worst sample
+    :ivar cosines: the cosine of each sample
+    :ivar by_cosine: whether the metric is the cosine
     """
 
     value: float
     cosine: float
     worst: float
+    cosines: tuple[float, ...] = ()
+    by_cosine: bool = False
 
     def beats(self, other: Score) -> bool:
-        """Whether it is better: by the metric, and where that cannot tell, by the cosine; not at the cost of the worst sample."""
+        """Whether it is better: not at the cost of the worst sample; then by the metric, and where that cannot tell, by the cosine.
+
+        Where the metric is the cosine, the worst sample decides before the mean does.
+        """
         if self.worst < other.worst - _WORSE_AT_MOST:
             return False
+        if self.by_cosine and abs(self.worst - other.worst) > _TELLS_WORST:
+            return self.worst > other.worst
         if abs(self.value - other.value) > _TIE:
             return self.value > other.value
         return self.cosine > other.cosine
+
+    def harms(self, other: Score) -> bool:
+        """Whether some sample is clearly worse than with *other*."""
+        return any(mine < its - _WORSE_AT_MOST for mine, its in zip(self.cosines, other.cosines, strict=True))
 
     def __str__(self) -> str:
         return f"{self.value:.4f}, worst cosine {self.worst:.4f}"
@@ -135,15 +153,35 @@ class Workbench:
         """The samples that weights are fitted to."""
         return [sample for index, sample in enumerate(self._samples) if index % _KEPT_APART != _KEPT_APART - 1]
 
-    @cached_property
-    def judging(self) -> list[Sample]:
+    @property
+    def kept_apart(self) -> list[Sample]:
         """The samples that were kept apart; all where there are too few to keep some apart."""
         return self._samples[_KEPT_APART - 1 :: _KEPT_APART] or self._samples
+
+    @cached_property
+    def judging(self) -> list[Sample]:
+        """The samples that were kept apart, and perturbed copies of them: two of each, fewer where there are many."""
+        apart = self.kept_apart
+        copies = min(2 * len(apart), max(_MAX_JUDGING - len(apart), 0))
+        kinds = list(KINDS)
+        made = (
+            perturbed(apart[index % len(apart)], kinds[(index + index // len(apart)) % len(kinds)], self.preprocess, index)
+            for index in range(copies)
+        )
+        return [*apart, *(sample for sample in made if sample is not None)]
 
     @cached_property
     def _expected(self) -> list[list[Array]]:
         model = FloatModel(self.graph, list(self.graph.outputs), {})
         return [[np.asarray(values[name]) for name in self.graph.outputs] for values in map(model.run, self.judging)]
+
+    def with_graph(self, graph: Graph) -> Workbench:
+        """A workbench for the same network with other weights, judged by the answers of this one's float network."""
+        other = copy(self)
+        other.__dict__["_expected"] = self._expected
+        other.__dict__["judging"] = self.judging
+        other.graph = graph
+        return other
 
     def quantized(self, recipe: Recipe, steps: list[Step]) -> Trial:
         """The network quantised by all steps of a recipe but the re-fit."""
@@ -195,7 +233,25 @@ class Workbench:
         return f" (float16: {_share(time - plain, plain)})" if time - plain < added else ""
 
     def refitted(self, trial: Trial) -> Trial:
-        """The trial with fitted weights, if the samples kept apart agree that it is better."""
+        """The trial with fitted weights, if the samples that judge agree that it is better."""
+        better = self.fitted(trial)
+        if not better.refined:
+            return better
+        before, after = self.score(trial), self.score(better)
+        text = f"{self.metric_name} {before} -> {after} on {self.judges}"
+        if after.beats(before):
+            return _noted(better, f"refit: {len(better.refined)} convolutions, {text}")
+        return _noted(trial, f"refit: not kept, {text}")
+
+    @property
+    def judges(self) -> str:
+        """Which samples judge, in words."""
+        apart = len(self.kept_apart)
+        copies = len(self.judging) - apart
+        return f"{apart} samples kept apart" + (f" and {copies} perturbed copies" if copies else "")
+
+    def fitted(self, trial: Trial) -> Trial:
+        """The trial with fitted weights, not judged; without them and with a note where weights cannot be fitted."""
         if not self.can_judge:
             return _noted(trial, "refit: left out, a custom operator stands in the network")
         if len(self._samples) < FEWEST_SAMPLES:
@@ -205,14 +261,7 @@ class Workbench:
         if len(fitting) < _FEWEST_FITTED:
             return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
         refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress, self.kind.weights)
-        if not refined:
-            return _noted(trial, "refit: left out, no convolution to fit")
-        better = replace(trial, refined=refined)
-        before, after = self.score(trial), self.score(better)
-        text = f"{self.metric_name} {before} -> {after} on {len(self.judging)} samples kept apart"
-        if after.beats(before):
-            return _noted(better, f"refit: {len(refined)} convolutions, {text}")
-        return _noted(trial, f"refit: not kept, {text}")
+        return replace(trial, refined=refined) if refined else _noted(trial, "refit: left out, no convolution to fit")
 
     def score(self, trial: Trial) -> Score:
         """How a trial does on the samples that judge."""
@@ -221,7 +270,8 @@ class Workbench:
         pairs = list(zip(self._expected, given, strict=True))
         cosines = [cosine(*pair) for pair in pairs]
         values = cosines if self._metric is cosine else [float(self._metric(*pair)) for pair in pairs]
-        return Score(float(np.mean(values)), float(np.mean(cosines)), min(cosines))
+        by_cosine = self._metric is cosine
+        return Score(float(np.mean(values)), float(np.mean(cosines)), min(cosines), tuple(cosines), by_cosine)
 
     def cosine_of(self, trial: Trial, codes: Mapping[str, Quantization]) -> float:
         """The mean cosine where nothing but the tensors of *codes* is rounded; on two samples, as there are many tensors."""

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import ModelError, ParameterError
+from ..compiler.quantization_cfg import CfgEntry, read_cfg
+from ..errors import ModelError
 from ..program import Model
 from ..tensor import Affine, DType
 from .config import Config
@@ -25,7 +26,6 @@ __all__ = ["Prepared", "QuantizationConfig", "parse_config", "read_prepared", "w
 
 _FORMAT = "anynpu hybrid quantisation 1"
 _CLOSE = 1e-6
-_FLOATS = ("float16", "fp16", "float32")
 
 
 @dataclass(frozen=True)
@@ -103,39 +103,18 @@ def write_config(path: Path, model: Model, proposed: Iterable[str] = ()) -> None
 
 def parse_config(path: Path) -> QuantizationConfig:
     """What a ``.quantization.cfg`` asks for."""
-    try:
-        document = _parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}", hint="pass the .quantization.cfg of step 1") from None
-    layers, parameters = (document.get(key) or {} for key in ("custom_quantize_layers", "quantize_parameters"))
-    if not isinstance(layers, dict) or not isinstance(parameters, dict):
-        raise ModelError(f"{path} has no tables of layers and parameters", hint="begin again with the file of step 1")
-    floats = []
-    for name, kind in layers.items():
-        if kind not in (*_FLOATS, "int8"):
-            raise ParameterError(f"'{name}' cannot be {kind}", hint="custom_quantize_layers takes float16")
-        if kind in _FLOATS:
-            floats.append(str(name))
-    ranges = {name: changed for name, entry in parameters.items() if (changed := _changed(str(name), entry)) is not None}
-    return QuantizationConfig(tuple(floats), ranges)
+    cfg = read_cfg(path)
+    ranges = {name: entry.affine for name, entry in cfg.entries.items() if _was_changed(name, entry)}
+    return QuantizationConfig(cfg.floats, ranges)
 
 
-def _changed(name: str, entry: Any) -> tuple[float, int] | None:
-    """Scale and zero point of a tensor whose min or max is no longer what its scale says."""
-    try:
-        low, high, scale, zero = (float(np.ravel(entry[key])[0]) for key in ("min", "max", "scale", "zero_point"))
-    except (TypeError, KeyError, ValueError, IndexError):
-        raise ModelError(
-            f"quantize_parameters of '{name}' lacks numbers for min, max, scale or zero_point", hint="change numbers only"
-        ) from None
-    written = ((-128 - zero) * scale, (127 - zero) * scale)
-    if abs(low - written[0]) <= _CLOSE * scale * 255 and abs(high - written[1]) <= _CLOSE * scale * 255:
-        return None
-    low, high = min(low, 0.0), max(high, 0.0)
-    if not high > low:
-        raise ParameterError(f"the range of '{name}' is empty", hint="max must be larger than min")
-    changed = (high - low) / 255
-    return changed, int(np.clip(np.rint(-128 - low / changed), -128, 127))
+def _was_changed(name: str, entry: CfgEntry) -> bool:
+    """Whether min or max of a tensor is no longer what its scale says."""
+    if not entry.scale:
+        raise ModelError(f"quantize_parameters of '{name}' lacks numbers for scale or zero_point", hint="change numbers only")
+    width = entry.scale * 255
+    written = ((-128 - entry.zero_point) * entry.scale, (127 - entry.zero_point) * entry.scale)
+    return abs(entry.low - written[0]) > _CLOSE * width or abs(entry.high - written[1]) > _CLOSE * width
 
 
 def _plain(value: Any) -> Any:
@@ -144,56 +123,3 @@ def _plain(value: Any) -> Any:
 
 def _quoted(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z_/][\w./-]*", name) else json.dumps(name)
-
-
-_LINE = re.compile(r"""(\s*)(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s:#][^#]*?))\s*:(?:\s+(.*?))?\s*""")
-
-
-def _parse(text: str) -> dict[str, Any]:
-    """Nested mappings by indentation, with scalars and lists in brackets."""
-    root: dict[str, Any] = {}
-    stack: list[tuple[int, dict[str, Any]]] = [(-1, root)]
-    pending: tuple[dict[str, Any], str] | None = None
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        if pending is not None and line.lstrip().startswith("- "):  # a list, one entry per line
-            holder, key = pending
-            entries = holder[key] if isinstance(holder[key], list) else []
-            holder[key] = [*entries, _scalar(line.strip()[2:])]
-            continue
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise ModelError(f"line {number} of the quantization.cfg cannot be read: {line.strip()}", hint="write 'name: value'")
-        indent = len(match[1])
-        key = json.loads(f'"{match[2]}"') if match[2] is not None else match[3] if match[3] is not None else match[4]
-        while stack[-1][0] >= indent:
-            stack.pop()
-        holder = stack[-1][1]
-        value = (match[5] or "").partition(" #")[0].strip()
-        if value:
-            holder[key] = _scalar(value)
-            pending = None
-        else:
-            child: dict[str, Any] = {}
-            holder[key] = child
-            stack.append((indent, child))
-            pending = (holder, key)
-    return root
-
-
-def _scalar(text: str) -> Any:
-    text = text.strip()
-    if text in ("{}", "~", "null"):
-        return {}
-    if text.startswith("{") and text.endswith("}"):
-        pairs = (pair.rpartition(":") for pair in text[1:-1].split(",") if pair.strip())
-        return {key.strip().strip("\"'"): _scalar(value) for key, _, value in pairs}
-    if text.startswith("[") and text.endswith("]"):
-        return [_scalar(part) for part in text[1:-1].split(",") if part.strip()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip("\"'")

@@ -1,0 +1,225 @@
+"""From ONNX to two files that agree: one for the board, by the vendor's toolkit, and its twin for everywhere else.
+
+The recipe chooses ranges and weights under the toolkit's own rules (:mod:`anynpu.compiler.handover`). The toolkit gets them through its
+configuration file, and the twin is compiled from the same model with the scales that this file then has. The toolkit runs in a process of
+its own (:mod:`anynpu.board.runner`); without a toolkit everything is written that another machine needs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _optional, chips
+from ..compiler import CompileOptions, compile
+from ..compiler.handover import Handover, float_handover, handover
+from ..compiler.quantization_cfg import read_cfg
+from ..compiler.toolkit import VENDOR, WholeRanges
+from ..errors import CompileError, ToolkitError
+from ..modelfile import CompiledModel
+from ..modelfile.twins import TWIN_SUFFIX, twin_folders, twin_name
+from ..progress import Progress
+from ..vendors import registry
+from . import worker
+from .environment import Toolkit
+from .runner import TIME_LIMIT, run_logged
+
+__all__ = ["SCRIPT", "Built", "build"]
+
+SCRIPT = "build_rknn.py"
+"""What builds the vendor's file, here and on another machine."""
+
+_VENDOR = "rknn"
+_FLOATS = ("fp16", "float16")
+_CANNOT = {
+    "custom_ops": "custom operators",
+    "preprocess": "a pre-process node",
+    "channel_groups": "channel groups: the toolkit has one scale per tensor",
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """What a build wrote.
+
+    :ivar job: the folder that the toolkit worked in, or that another machine needs
+    :ivar rknn: the vendor's file; None where there was no toolkit
+    :ivar twin: what the software NPU runs in its place
+    :ivar by_hash: the same under the hash of the vendor's file, which programs that pass bytes find
+    :ivar notes: what was tried and chosen
+    """
+
+    job: Path
+    rknn: Path | None
+    twin: Path
+    by_hash: Path | None
+    notes: tuple[str, ...] = field(default=())
+
+
+def build(
+    model: Any,
+    output: Path,
+    target: str,
+    options: CompileOptions,
+    toolkit: Toolkit | None,
+    *,
+    name: str = "",
+    time_limit: float = TIME_LIMIT,
+    progress: Progress | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Built:
+    """Write ``NAME.rknn`` and ``NAME.anynpu`` into the folder *output*; without a *toolkit*, all that another machine needs for the former.
+
+    :param options: as for :func:`anynpu.compile`; the order of channels is that of the network, in both files
+    :param time_limit: seconds that the toolkit may take
+    :raises ToolkitError: the toolkit failed; with its last lines
+    """
+    tell = tell or (lambda line: None)
+    _check(target, options)
+    name = name or options.name or (Path(model).stem if isinstance(model, (str, Path)) else "model")
+    job = output / f"{name}.toolkit"
+    given, passed = _chosen(model, target, options, progress)
+    _write_job(job, name, target, options, given)
+    rknn = cfg = None
+    if toolkit is not None:
+        tell(f"building with rknn-toolkit2 {toolkit.version}")
+        rknn, cfg = _run(toolkit, job, output, name, time_limit, quantized=options.dtype not in _FLOATS)
+    twin = _twin(job / f"{name}.onnx", target, passed, given, cfg, name, progress)
+    path = twin.save(output / f"{name}{TWIN_SUFFIX}")
+    return Built(job, rknn, path, None if rknn is None else _by_hash(rknn, path), given.notes)
+
+
+def _check(target: str, options: CompileOptions) -> None:
+    """Refuse what the toolkit, or its interface that is used here, does not have."""
+    vendor = registry.of_chip(chips.get(target))
+    if vendor.name != _VENDOR:
+        raise CompileError(
+            f"{target} is no chip of Rockchip's toolkit", hint=f"'anynpu export --acuity' writes what {vendor.title}'s tools need"
+        )
+    for key, words in _CANNOT.items():
+        if getattr(options, key):
+            raise CompileError(f"build has no {words}", hint=f"leave {key} out, or use anynpu compile")
+    if options.shapes is not None and not isinstance(options.shapes, Mapping):
+        raise CompileError("build takes one set of shapes", hint="give one shape for each input")
+    if options.dtype not in ("w8a8", "int8", *_FLOATS):
+        raise CompileError(f"build writes int8 and float16 models, not {options.dtype}", hint="leave --dtype out, or use fp16")
+
+
+def _chosen(model: Any, target: str, options: CompileOptions, progress: Progress | None) -> tuple[Handover, CompileOptions]:
+    """What the toolkit is given, and the options with which the twin of it is compiled."""
+    passed = replace(options, quantizer="anynpu", shapes=None, batch=None, ranges=None, channel_order=None)
+    if options.dtype in _FLOATS:
+        return float_handover(model, options), passed
+    given = handover(
+        model,
+        target,
+        refit=options.accuracy != "fast",
+        progress=progress,
+        **{
+            key: getattr(options, key)
+            for key in ("dataset", "mean", "std", "shapes", "batch", "calibration_limit", "channel_order")
+        },
+    )
+    return given, passed
+
+
+def _write_job(job: Path, name: str, target: str, options: CompileOptions, given: Handover) -> None:
+    """The folder with everything that the toolkit is given."""
+    samples = job / "samples"
+    shutil.rmtree(job, ignore_errors=True)
+    samples.mkdir(parents=True)
+    _optional.onnx().save(given.model, str(job / f"{name}.onnx"))
+    inputs = [entry.name for entry in given.model.graph.input]
+    lines = []
+    for index, sample in enumerate(given.samples):
+        files = []
+        for number, key in enumerate(inputs):
+            file = f"samples/{index:04d}-{number}.npy"
+            np.save(job / file, sample[key])
+            files.append(file)
+        lines.append(" ".join(files))
+    (job / "dataset.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    document = {
+        "name": name,
+        "model": f"{name}.onnx",
+        "dataset": "dataset.txt",
+        "config": _config(target, options, given),
+        "quantize": options.dtype not in _FLOATS,
+        "ranges": dict(given.ranges),
+        "floats": list(options.hybrid),
+        "output": f"{name}.rknn",
+    }
+    (job / "job.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    shutil.copyfile(worker.__file__, job / SCRIPT)
+
+
+def _config(target: str, options: CompileOptions, given: Handover) -> dict[str, Any]:
+    """The keywords of the toolkit's ``config``."""
+    config: dict[str, Any] = {"target_platform": target}
+    if given.preprocess:
+        names = [entry.name for entry in given.model.graph.input]
+        config["mean_values"] = [list(given.preprocess[name].mean) if name in given.preprocess else None for name in names]
+        config["std_values"] = [list(given.preprocess[name].std) if name in given.preprocess else None for name in names]
+    if options.custom_string:
+        config["custom_string"] = options.custom_string
+    return config
+
+
+def _run(toolkit: Toolkit, job: Path, output: Path, name: str, time_limit: float, *, quantized: bool) -> tuple[Path, Path | None]:
+    """Run the script, and fetch the vendor's file and its configuration."""
+    log = output / f"{name}.toolkit.log"
+    run_logged(
+        [str(toolkit.python), "-u", SCRIPT], job, log, what="the vendor's toolkit", time_limit=time_limit, environment=_QUIET
+    )
+    made = job / f"{name}.rknn"
+    if not made.is_file() or not made.stat().st_size:
+        raise ToolkitError("the vendor's toolkit ended without an error and without a file", hint=f"see {log}")
+    rknn = output / made.name
+    shutil.copyfile(made, rknn)
+    if not quantized:
+        return rknn, None
+    cfg = output / f"{name}.quantization.cfg"
+    shutil.copyfile(job / cfg.name, cfg)
+    return rknn, cfg
+
+
+_QUIET = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
+
+
+def _twin(
+    model: Path,
+    target: str,
+    options: CompileOptions,
+    given: Handover,
+    cfg: Path | None,
+    name: str,
+    progress: Progress | None,
+) -> CompiledModel:
+    """The model that the software NPU runs in place of the vendor's file, with the scales of its configuration where there is one."""
+    common: dict[str, Any] = {"name": name, "accuracy": "fast"}
+    if options.dtype in _FLOATS:
+        return compile(model, target, replace(options, dataset=None, **common), progress=progress)
+    if cfg is not None:
+        ranges = WholeRanges(read_cfg(cfg).ranges())
+    else:
+        ranges = WholeRanges({key: _affine(*ends) for key, ends in given.ranges.items()})
+    return compile(model, target, replace(options, quantizer=VENDOR, ranges=ranges, **common), progress=progress)
+
+
+def _affine(low: float, high: float) -> tuple[float, int]:
+    scale = (high - low) / 255
+    return scale, int(np.clip(np.rint(-128 - low / scale), -128, 127))
+
+
+def _by_hash(rknn: Path, twin: Path) -> Path:
+    folder = twin_folders()[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / twin_name(rknn)
+    shutil.copyfile(twin, path)
+    return path

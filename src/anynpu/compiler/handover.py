@@ -1,0 +1,178 @@
+"""What the vendor's toolkit is given: a model with everything folded, and the range of every tensor, both chosen under its own rules.
+
+Under these rules a tensor has one range, weights are rounded to the nearest code of their channel, and an activation works on the unrounded
+result of its convolution. The candidates are whole ranges, as the toolkit itself takes them, and those of the recipe, without and with
+fitted weights. What is chosen is the best on the samples kept apart and on perturbed copies of them, the worst case first; whole ranges
+stay where nothing is better.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..program import Preprocess
+from ..tensor import Affine, Quantization
+from ..types import Array
+from .calibrate import CalibratedRanges
+from .compile_options import CompileOptions
+from .driver import prepare
+from .graph import Graph, to_onnx
+from .onnx_model import load_onnx
+from .options import shape_sets
+from .quantize import Ranges, head_tensors
+from .recipe import Recipe
+from .simulate import simulated_weights
+from .steps import Step
+from .study import Study, open_study
+from .toolkit import toolkit_quantization
+from .workbench import Score, Trial, Workbench
+
+__all__ = ["Handover", "float_handover", "handover"]
+
+_PLAIN = Recipe(algorithm="minmax", groups=1, heads=True, clip=False, refit=False)
+_TRIED = (
+    Recipe(groups=1, clip=False, refit=False),
+    Recipe(percentile=99.999, groups=1, clip=False, refit=False),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Handover:
+    """A model and its quantisation, for another toolkit.
+
+    :ivar model: an onnx.ModelProto with fixed shapes
+    :ivar ranges: smallest and largest value of each tensor by name
+    :ivar samples: the calibration data before normalisation, by input, in the model's layout
+    :ivar preprocess: what happens to an input before the model, by name
+    :ivar notes: what was tried, what was chosen and why
+    """
+
+    model: Any
+    ranges: Mapping[str, tuple[float, float]]
+    samples: list[Mapping[str, Array]]
+    preprocess: Mapping[str, Preprocess]
+    notes: tuple[str, ...]
+
+
+def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> Handover:
+    """Choose what the toolkit is given for *model*; options as in :func:`anynpu.compile`, with one set of shapes.
+
+    :param refit: also try fitted weights
+    """
+    study = open_study(model, target, **options)
+    bench, steps = study.bench, study.steps
+    graph = bench.graph
+    plain = _trial(bench, steps, _PLAIN)
+    raw = _raw_samples(study)
+    if not bench.can_judge:
+        why = ("ranges: whole, since a custom operator stands in the network",)
+        return Handover(_proto(graph), _ends(plain.quantization, steps), raw, bench.preprocess, why)
+    best, score = plain, bench.score(plain)
+    notes = [f"plain min/max: {bench.metric_name} {score} on {bench.judges}"]
+    for recipe in _TRIED:
+        trial = _trial(bench, steps, recipe)
+        its = bench.score(trial)
+        notes.append(f"tried: {recipe.algorithm} {recipe.percentile:g}, {bench.metric_name} {its}")
+        if _better(its, score):
+            best, score = trial, its
+    if refit:
+        fitted = bench.fitted(best)
+        notes += fitted.notes[len(best.notes) :]
+        if fitted.refined:
+            changed = with_weights(graph, fitted)
+            its = bench.with_graph(changed).score(replace(best, steps=_rebound(steps, graph, changed)))
+            kept = _better(its, score)
+            notes.append(f"refit: {'' if kept else 'not kept, '}{bench.metric_name} {score} -> {its}")
+            graph, score = (changed, its) if kept else (graph, score)
+    notes.append(
+        f"chosen: {best.recipe.algorithm}" + (f" {best.recipe.percentile:g}" if best.recipe.algorithm == "percentile" else "")
+    )
+    return Handover(_proto(graph), _ends(best.quantization, steps), raw, bench.preprocess, tuple(notes))
+
+
+def float_handover(model: Any, options: CompileOptions) -> Handover:
+    """What the toolkit is given for a float16 model: no samples and no ranges."""
+    prepared = prepare(load_onnx(model), shape_sets(options.shapes)[0], options, {})
+    return Handover(_proto(prepared.graph), {}, [], prepared.normalisation.preprocess, ())
+
+
+def _better(candidate: Score, other: Score) -> bool:
+    return candidate.beats(other) and not candidate.harms(other)
+
+
+def _proto(graph: Graph) -> Any:
+    return to_onnx(graph, graph.nodes, graph.inputs, graph.outputs, name="anynpu")
+
+
+def _trial(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
+    seen = CalibratedRanges(bench.calibration.observer, recipe.algorithm, recipe.percentile)
+    heads = head_tensors(bench.graph, steps)
+
+    def ranges(name: str, *, exact: bool) -> tuple[float, float]:
+        return seen(name, exact=name in heads or name in bench.graph.inputs)
+
+    chosen: Ranges = ranges
+    return Trial(recipe, steps, toolkit_quantization(bench.graph, steps, chosen, bench.preprocess, {}))
+
+
+def _ends(quantization: Mapping[str, Quantization], steps: list[Step]) -> dict[str, tuple[float, float]]:
+    """The ranges of all tensors; what a convolution hands to a clamp has the range of the clamp's result."""
+    result: dict[str, tuple[float, float]] = {}
+    for name, value in quantization.items():
+        if isinstance(value, Affine) and value.is_per_tensor:
+            result[name] = (-128 - value.zero_point) * value.scale, (127 - value.zero_point) * value.scale
+    for step in steps:
+        clamp = step.activation is not None and step.activation.bounds is not None
+        if clamp and not step.is_float and step.before_activation and step.outputs[0] in result:
+            result.setdefault(step.before_activation, result[step.outputs[0]])
+    return result
+
+
+def with_weights(graph: Graph, trial: Trial) -> Graph:
+    """The graph with the fitted weights of a trial in place of its own, in float."""
+    made = simulated_weights(graph, trial.steps, trial.quantization, trial.refined)
+    constants = dict(graph.constants)
+    nodes = {id(node): node for node in graph.nodes}
+    replaced: dict[int, Any] = {}
+    for step in trial.steps:
+        if step.outputs[0] not in trial.refined:
+            continue
+        weights, bias = made[step.outputs[0]]
+        node = step.node
+        inputs = [node.inputs[0], f"{node.outputs[0]}.fitted", *node.inputs[2:]]
+        constants[inputs[1]] = np.ascontiguousarray(weights, np.float32)
+        if bias is not None:
+            inputs = [*inputs[:2], f"{node.outputs[0]}.fitted_bias"]
+            constants[inputs[2]] = np.ascontiguousarray(bias, np.float32)
+        replaced[id(node)] = replace(nodes[id(node)], inputs=inputs)
+    changed = replace(graph, nodes=[replaced.get(id(node), node) for node in graph.nodes], constants=constants)
+    for name, value in constants.items():
+        changed.shapes.setdefault(name, value.shape)
+        changed.dtypes.setdefault(name, value.dtype)
+    return changed
+
+
+def _rebound(steps: list[Step], graph: Graph, changed: Graph) -> list[Step]:
+    """The same steps on the nodes of another graph with the same structure."""
+    other = {id(old): new for old, new in zip(graph.nodes, changed.nodes, strict=True)}
+    return [
+        replace(step, node=other.get(id(step.node), step.node), nodes=[other.get(id(node), node) for node in step.nodes])
+        for step in steps
+    ]
+
+
+def _raw_samples(study: Study) -> list[Mapping[str, Array]]:
+    """The samples that a program would feed: normalisation undone."""
+    result: list[Mapping[str, Array]] = []
+    for sample in study.data:
+        raw = dict(sample)
+        for name, preprocess in study.bench.preprocess.items():
+            shape = (1, -1, *(1,) * (sample[name].ndim - 2))
+            mean, std = (np.asarray(values, np.float32).reshape(shape) for values in (preprocess.mean, preprocess.std))
+            raw[name] = (sample[name] * std + mean).astype(np.float32)
+        result.append(raw)
+    return result

@@ -1,0 +1,169 @@
+"""The ``.quantization.cfg`` of Rockchip's toolkit, read: which range each int8 tensor has, and what stays in float16.
+
+The file is YAML; what is read here is the part of YAML that such files use. It is never written from what was read: the toolkit takes
+changes of ``min`` and ``max`` only, as text (:mod:`anynpu.board.worker`).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..errors import ModelError, ParameterError
+
+__all__ = ["FLOATS", "CfgEntry", "QuantizationCfg", "parse_cfg", "read_cfg"]
+
+FLOATS = ("float16", "fp16", "float32")
+"""The types that ``custom_quantize_layers`` may name for a layer in float."""
+
+_SUFFIX = "_int8"
+
+
+@dataclass(frozen=True)
+class CfgEntry:
+    """The quantisation of one int8 tensor: ``min`` and ``max`` decide, ``scale`` and ``zero_point`` are what they were before an edit."""
+
+    low: float
+    high: float
+    scale: float
+    zero_point: int
+
+    @property
+    def affine(self) -> tuple[float, int]:
+        """Scale and zero point as the toolkit derives them: in double, the zero point from the unrounded scale."""
+        low, high = min(self.low, 0.0), max(self.high, 0.0)
+        scale = (high - low) / 255
+        return scale, int(np.clip(np.rint(-128 - low / scale), -128, 127))
+
+
+@dataclass(frozen=True)
+class QuantizationCfg:
+    """A ``.quantization.cfg``.
+
+    :ivar floats: tensors whose producer computes in float16
+    :ivar entries: int8 tensors by their name in the ONNX model; an input or output has its range, not that of a copy
+    """
+
+    floats: tuple[str, ...] = ()
+    entries: dict[str, CfgEntry] = field(default_factory=dict)
+
+    def ranges(self) -> dict[str, tuple[float, int]]:
+        """Scale and zero point of every int8 tensor."""
+        return {name: entry.affine for name, entry in self.entries.items()}
+
+
+def parse_cfg(text: str, source: str = "the .quantization.cfg") -> QuantizationCfg:
+    """What the text of a ``.quantization.cfg`` says.
+
+    >>> lines = ["quantize_parameters:", "    x_int8:", "        dtype: int8", "        min: [-1.0]", "        max: [1.0]"]
+    >>> cfg = parse_cfg("\\n".join(lines))
+    >>> cfg.ranges()["x"][1]
+    0
+    """
+    document = _parse_yaml(text)
+    layers, parameters = (document.get(key) or {} for key in ("custom_quantize_layers", "quantize_parameters"))
+    if not isinstance(layers, dict) or not isinstance(parameters, dict) or "quantize_parameters" not in document:
+        raise ModelError(f"{source} has no tables of layers and parameters", hint="begin again with the file of step 1")
+    floats = []
+    for name, kind in layers.items():
+        if kind not in (*FLOATS, "int8"):
+            raise ParameterError(f"'{name}' cannot be {kind}", hint="custom_quantize_layers takes float16")
+        if kind in FLOATS:
+            floats.append(str(name))
+    entries: dict[str, CfgEntry] = {}
+    for name, values in parameters.items():
+        if isinstance(values, dict) and values.get("dtype", "int8") == "int8":
+            entries[str(name)] = _entry(str(name), values)
+    for name in [name for name in entries if name.endswith(_SUFFIX)]:
+        whole = name[: -len(_SUFFIX)]
+        if whole in parameters or whole not in entries:
+            entries[whole] = entries.pop(name)
+    return QuantizationCfg(tuple(floats), entries)
+
+
+def _entry(name: str, values: dict[str, Any]) -> CfgEntry:
+    try:
+        low, high = (float(np.ravel(values[key])[0]) for key in ("min", "max"))
+        scale, zero = (np.ravel(values.get(key, [])) for key in ("scale", "zero_point"))
+        entry = CfgEntry(low, high, float(scale[0]) if scale.size else 0.0, int(zero[0]) if zero.size else 0)
+    except (TypeError, KeyError, ValueError, IndexError):
+        raise ModelError(
+            f"quantize_parameters of '{name}' lacks numbers for min, max, scale or zero_point", hint="change numbers only"
+        ) from None
+    if not (np.isfinite([low, high]).all() and max(high, 0.0) > min(low, 0.0)):
+        raise ParameterError(f"the range of '{name}' is empty", hint="max must be larger than min")
+    return entry
+
+
+def read_cfg(path: Path) -> QuantizationCfg:
+    """A ``.quantization.cfg`` from a file."""
+    try:
+        return parse_cfg(path.read_text(encoding="utf-8"), str(path))
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}", hint="pass the .quantization.cfg of step 1") from None
+    except UnicodeDecodeError:
+        raise ModelError(f"{path} is not text", hint="pass the .quantization.cfg of step 1") from None
+
+
+_LINE = re.compile(r"""(\s*)(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|([^\s:#](?:[^#]|(?<=\S)#)*?))\s*:(?:\s+(.*?))?\s*""")
+
+
+def _parse_yaml(text: str) -> dict[str, Any]:
+    """Nested mappings by indentation, with scalars and lists, in brackets or one entry per line."""
+    root: dict[str, Any] = {}
+    stack: list[tuple[int, dict[str, Any]]] = [(-1, root)]
+    pending: tuple[dict[str, Any], str] | None = None
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if pending is not None and line.lstrip().startswith("- "):
+            holder, key = pending
+            entries = holder[key] if isinstance(holder[key], list) else []
+            holder[key] = [*entries, _scalar(line.strip()[2:])]
+            continue
+        match = _LINE.fullmatch(line)
+        if match is None:
+            raise ModelError(f"line {number} of the quantization.cfg cannot be read: {line.strip()}", hint="write 'name: value'")
+        indent = len(match[1])
+        key = _key(match)
+        while stack[-1][0] >= indent:
+            stack.pop()
+        holder = stack[-1][1]
+        value = (match[5] or "").partition(" #")[0].strip()
+        if value:
+            holder[key] = _scalar(value)
+            pending = None
+        else:
+            child: dict[str, Any] = {}
+            holder[key] = child
+            stack.append((indent, child))
+            pending = (holder, key)
+    return root
+
+
+def _key(match: re.Match[str]) -> str:
+    if match[2] is not None:
+        return str(json.loads(f'"{match[2]}"'))
+    return str(match[3].replace("''", "'") if match[3] is not None else match[4])
+
+
+def _scalar(text: str) -> Any:
+    text = text.strip()
+    if text in ("{}", "~", "null"):
+        return {}
+    if text.startswith("{") and text.endswith("}"):
+        pairs = (pair.rpartition(":") for pair in text[1:-1].split(",") if pair.strip())
+        return {key.strip().strip("\"'"): _scalar(value) for key, _, value in pairs}
+    if text.startswith("[") and text.endswith("]"):
+        return [_scalar(part) for part in text[1:-1].split(",") if part.strip()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text.strip("\"'")

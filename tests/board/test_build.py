@@ -1,0 +1,291 @@
+"""``anynpu build``: two files with the same scales, by way of a toolkit that can fail in many ways."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from compiler.onnx_builders import Net
+from typer.testing import CliRunner
+
+import anynpu
+from anynpu import modelfile
+from anynpu.board import build, find_toolkit
+from anynpu.board.environment import Toolkit, toolkit_at
+from anynpu.board.worker import edited
+from anynpu.cli.app import app
+from anynpu.compiler import CompileOptions
+from anynpu.compiler.quantization_cfg import read_cfg
+from anynpu.errors import CompileError, ToolkitError
+from anynpu.modelfile.twins import find_twin
+
+from .stub_toolkit import FAILURES, write_stub
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANYNPU_TWINS", str(tmp_path / "twins"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.delenv("ANYNPU_TOOLKIT", raising=False)
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Path:
+    net = Net()
+    net.output(net.conv(net.op("Relu", net.conv(net.input("x", (1, 3, 8, 8)), 4, pads=[1, 1, 1, 1])), 2, 1, cin=4))
+    onnx.save(net.proto(), tmp_path / "net.onnx")
+    return tmp_path / "net.onnx"
+
+
+@pytest.fixture
+def options() -> CompileOptions:
+    samples = np.random.default_rng(3).integers(0, 256, (4, 8, 8, 3)).astype(np.uint8)
+    return CompileOptions(dataset=samples, std=255.0, accuracy="fast")
+
+
+def stub(tmp_path: Path, mode: str = "") -> Toolkit:
+    return toolkit_at(write_stub(tmp_path / "stub", mode))
+
+
+def test_the_twin_has_the_scales_of_the_vendors_configuration(tmp_path: Path, network: Path, options: CompileOptions) -> None:
+    built = build(network, tmp_path / "out", "rk3588", options, stub(tmp_path))
+    assert built.rknn == tmp_path / "out" / "net.rknn"
+    wanted = read_cfg(tmp_path / "out" / "net.quantization.cfg").ranges()
+    program = modelfile.read(built.twin).programs[0]
+    compared = 0
+    for name, spec in program.tensors.items():
+        if spec.quantization is not None and name in wanted:
+            scale, zero = wanted[name]
+            assert np.isclose(spec.quantization.scale, scale, rtol=1e-6), name
+            assert spec.quantization.zero_point == zero, name
+            compared += 1
+    assert compared >= 3
+    job = json.loads((built.job / "job.json").read_text())
+    assert job["config"] == {"target_platform": "rk3588", "mean_values": [[0.0] * 3], "std_values": [[255.0] * 3]}
+
+
+def test_the_twin_is_found_by_path_and_by_bytes(tmp_path: Path, network: Path, options: CompileOptions) -> None:
+    built = build(network, tmp_path / "out", "rk3588", options, stub(tmp_path))
+    assert built.rknn is not None
+    assert find_twin(built.rknn) == built.twin
+    assert find_twin(built.rknn.read_bytes()) == built.by_hash
+    with anynpu.InferenceSession(built.rknn.read_bytes(), device="sim:rk3588") as session:
+        assert session.run(None, {"x": np.zeros((1, 3, 8, 8), np.uint8)})[0].size == 2 * 8 * 8
+
+
+def test_the_stub_refuses_other_changes_of_the_configuration(tmp_path: Path, network: Path, options: CompileOptions) -> None:
+    """A check of the checker: what the real toolkit refuses, the stub refuses."""
+    toolkit = stub(tmp_path)
+    built = build(network, tmp_path / "out", "rk3588", options, toolkit)
+    script = built.job / "build_rknn.py"
+    script.write_text(script.read_text().replace('("min", "max")', '("min", "max", "scale")'))
+    from anynpu.board.runner import run_logged
+
+    with pytest.raises(ToolkitError, match="is invalid"):
+        run_logged([str(toolkit.python), "build_rknn.py"], built.job, tmp_path / "log", what="the toolkit")
+
+
+@pytest.mark.parametrize("mode", [mode for mode in FAILURES if mode != "hang"])
+def test_every_failure_of_the_toolkit_is_an_error_with_its_last_lines(
+    tmp_path: Path, network: Path, options: CompileOptions, mode: str
+) -> None:
+    expected = {
+        "config": "The target_platform is not supported!",
+        "load": "exit code 4; its last lines:(.|\n)*E load_onnx: the model is not supported",
+        "exit": "exit code 255; its last lines:(.|\n)*E unsupported operator, exit",
+        "crash": "died of SIGSEGV",
+        "refused": "quantize_parameters in net.quantization.cfg is invalid!",
+        "nothing": "without an error and without a file",
+    }
+    with pytest.raises(ToolkitError, match=expected[mode]):
+        build(network, tmp_path / "out", "rk3588", options, stub(tmp_path, mode))
+    assert not (tmp_path / "out" / "net.rknn").exists()
+    assert (tmp_path / "out" / "net.toolkit.log").is_file()
+
+
+def test_a_toolkit_that_never_comes_back_is_ended(tmp_path: Path, network: Path, options: CompileOptions) -> None:
+    with pytest.raises(ToolkitError, match="took longer than 2 s and was ended"):
+        build(network, tmp_path / "out", "rk3588", options, stub(tmp_path, "hang"), time_limit=2.0)
+
+
+def test_without_a_toolkit_everything_for_another_machine_is_written(
+    tmp_path: Path, network: Path, options: CompileOptions
+) -> None:
+    built = build(network, tmp_path / "out", "rk3588", options, None)
+    assert built.rknn is None
+    assert built.twin.is_file()
+    assert {path.name for path in built.job.iterdir()} == {"net.onnx", "samples", "dataset.txt", "job.json", "build_rknn.py"}
+    from anynpu.board.runner import run_logged
+
+    run_logged([str(stub(tmp_path).python), "build_rknn.py"], built.job, tmp_path / "log", what="the script")
+    assert (built.job / "net.rknn").is_file()
+
+
+def test_a_float16_model_is_built_without_quantisation(tmp_path: Path, network: Path) -> None:
+    built = build(network, tmp_path / "out", "rk3588", CompileOptions(dtype="fp16"), stub(tmp_path))
+    assert built.rknn is not None
+    assert modelfile.read(built.twin).dtype == "fp16"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"channel_groups": 2}, "build has no channel groups"),
+        ({"custom_ops": ("Odd",)}, "build has no custom operators"),
+        ({"shapes": [{"x": (1, 3, 8, 8)}, {"x": (1, 3, 16, 16)}]}, "one set of shapes"),
+        ({"dtype": "w16a16"}, "int8 and float16"),
+    ],
+)
+def test_what_the_toolkit_does_not_have_is_refused(
+    tmp_path: Path, network: Path, changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(CompileError, match=message):
+        build(network, tmp_path, "rk3588", CompileOptions(dataset=[], **changes), None)  # type: ignore[arg-type]
+
+
+def test_a_chip_of_another_vendor_is_refused(tmp_path: Path, network: Path) -> None:
+    with pytest.raises(CompileError, match="no chip of Rockchip's toolkit"):
+        build(network, tmp_path, "t527", CompileOptions(), None)
+
+
+def test_the_command_builds_and_says_what_it_wrote(tmp_path: Path, network: Path, options: CompileOptions) -> None:
+    np.save(tmp_path / "samples.npy", options.dataset)
+    command = [
+        "build",
+        str(network),
+        "-o",
+        str(tmp_path / "out"),
+        "--dataset",
+        str(tmp_path / "samples.npy"),
+        "--std",
+        "255",
+        "-t",
+        "rk3588",
+    ]
+    without = CliRunner().invoke(app, command)
+    assert without.exit_code == 0, without.output
+    assert "no rknn-toolkit2 is installed here" in without.output
+    python = write_stub(tmp_path / "stub")
+    done = CliRunner().invoke(app, [*command, "--toolkit", str(python)])
+    assert done.exit_code == 0, done.output
+    assert "net.rknn" in done.output
+
+
+def test_an_environment_without_the_toolkit_is_refused(tmp_path: Path) -> None:
+    python = write_stub(tmp_path)
+    (tmp_path / "packages" / "rknn_toolkit2-2.5.0.dist-info" / "METADATA").unlink()
+    (tmp_path / "packages" / "rknn_toolkit2-2.5.0.dist-info").rmdir()
+    with pytest.raises(ToolkitError, match="does not have rknn-toolkit2"):
+        toolkit_at(python)
+    with pytest.raises(ToolkitError, match="no environment of Python"):
+        toolkit_at(tmp_path)
+
+
+def test_a_toolkit_is_found_by_variable_and_where_it_was_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_toolkit() is None
+    python = write_stub(tmp_path / "stub")
+    installed = tmp_path / "data" / "anynpu" / "rknn-toolkit2" / "bin"
+    installed.mkdir(parents=True)
+    (installed / "python").symlink_to(python)
+    found = find_toolkit()
+    assert found is not None
+    assert found.version == "2.5.0"
+    monkeypatch.setenv("ANYNPU_TOOLKIT", str(tmp_path / "nowhere"))
+    with pytest.raises(ToolkitError):
+        find_toolkit()
+
+
+def test_nothing_is_installed_without_consent(tmp_path: Path) -> None:
+    asked = CliRunner().invoke(
+        app, ["toolkit", "install", "--folder", str(tmp_path / "env"), "--python", "/bin/false"], input="n\n"
+    )
+    assert asked.exit_code == 1
+    assert "rknn-toolkit2>=" in asked.output
+    assert "Rockchip's" in asked.output
+    assert not (tmp_path / "env").exists()
+
+
+CFG = """custom_quantize_layers: {}
+quantize_parameters:
+    x:
+        dtype: float32
+        min:
+        -   0.0
+        max:
+        -   1.0
+        scale: []
+        zero_point: []
+    853_mp#1:
+        dtype: float32
+        min:
+        -   0.0
+    '1177':
+        dtype: int8
+        min:
+        -   -2.5
+        max:
+        -   2.5
+        scale:
+        -   0.0196
+        zero_point:
+        -   0
+        ori_min:
+        -   -2.5
+    x_int8:
+        dtype: int8
+        min:
+        -   0.0
+        max:
+        -   1.0
+        scale:
+        -   0.00392156862745098
+        zero_point:
+        -   -128
+"""
+
+
+def test_an_edit_changes_two_numbers_and_no_other_byte() -> None:
+    text, changed = edited(CFG, {"1177": (-1.0, 3.0), "x": (0.0, 2.0), "unknown": (0.0, 1.0)})
+    assert changed == ["1177", "x_int8"]
+    before, after = CFG.split("\n"), text.split("\n")
+    assert len(before) == len(after)
+    assert [(old, new) for old, new in zip(before, after, strict=True) if old != new] == [
+        ("        -   -2.5", "        -   -1.0"),
+        ("        -   2.5", "        -   3.0"),
+        ("        -   1.0", "        -   2.0"),
+    ]
+    assert edited(CFG, {})[0] == CFG
+
+
+def test_a_configuration_is_read_back_as_it_was_edited(tmp_path: Path) -> None:
+    scale, zero = 0.0123, -17
+    text, _ = edited(CFG, {"1177": ((-128 - zero) * scale, (127 - zero) * scale)})
+    (tmp_path / "net.quantization.cfg").write_text(text)
+    ranges = read_cfg(tmp_path / "net.quantization.cfg").ranges()
+    assert set(ranges) == {"1177", "x"}
+    assert [zero for _, zero in ranges.values()] == [zero, -128]
+    assert np.allclose([ranges["1177"][0], ranges["x"][0]], [scale, 1 / 255], rtol=1e-12)
+
+
+def test_compile_takes_the_vendors_configuration_as_ranges(tmp_path: Path, network: Path, options: CompileOptions) -> None:
+    built = build(network, tmp_path / "out", "rk3588", options, stub(tmp_path))
+    np.save(tmp_path / "samples.npy", options.dataset)
+    command = [
+        "compile",
+        str(network),
+        "-o",
+        str(tmp_path / "again.rknn"),
+        "--dataset",
+        str(tmp_path / "samples.npy"),
+        "-t",
+        "rk3588",
+    ]
+    cfg = str(tmp_path / "out" / "net.quantization.cfg")
+    done = CliRunner().invoke(app, [*command, "--std", "255", "--ranges", cfg, "--quantizer", "vendor"])
+    assert done.exit_code == 0, done.output
+    again, twin = (modelfile.read(path).programs[0] for path in (tmp_path / "again.rknn", built.twin))
+    assert [spec.quantization for spec in again.output_specs] == [spec.quantization for spec in twin.output_specs]
