@@ -20,6 +20,7 @@ from ..types import Array
 from .calibrate import CalibratedRanges
 from .compile_options import CompileOptions
 from .driver import prepare
+from .fusion_rules import toolkit_rules
 from .graph import Graph, to_onnx
 from .onnx_model import load_onnx
 from .options import shape_sets
@@ -63,7 +64,7 @@ def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> 
 
     :param refit: also try fitted weights
     """
-    study = open_study(model, target, **options)
+    study = open_study(model, target, rules=toolkit_rules, **options)
     bench, steps = study.bench, study.steps
     graph = bench.graph
     plain = _trial(bench, steps, _PLAIN)

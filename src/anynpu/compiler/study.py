@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from .custom import custom_table
 from .dataset import Dataset
 from .driver import calibrated, plan_steps, prepare
 from .formats import format_of
+from .fusion_rules import OWN_RULES, FusionRules
 from .lint import Finding, lint_steps
 from .onnx_model import load_onnx
 from .options import shape_sets
@@ -35,8 +37,18 @@ class Study:
     data: Dataset
 
 
-def open_study(model: Any, target: str = "rk3588", *, progress: Progress | None = None, **changes: Any) -> Study:
-    """Import a model and run the data set through it; options as in :func:`anynpu.compile`, with one set of shapes."""
+def open_study(
+    model: Any,
+    target: str = "rk3588",
+    *,
+    rules: Callable[[chips.Chip], FusionRules] = lambda chip: OWN_RULES,
+    progress: Progress | None = None,
+    **changes: Any,
+) -> Study:
+    """Import a model and run the data set through it; options as in :func:`anynpu.compile`, with one set of shapes.
+
+    :param rules: what is fused on a chip
+    """
     options = CompileOptions.merged(None, changes)
     if options.dataset is None:
         raise CompileError("calibration data is needed", hint="pass a folder of typical images (dataset=..., --dataset FOLDER)")
@@ -46,7 +58,7 @@ def open_study(model: Any, target: str = "rk3588", *, progress: Progress | None 
     proto = load_onnx(model, options.custom_ops)
     prepared = prepare(proto, shape_sets(options.shapes)[0], options, custom)
     graph, preprocess = prepared.graph, prepared.normalisation.preprocess
-    steps = plan_steps(graph, kind, ())
+    steps = plan_steps(graph, kind, (), rules(chip))
     seen, data = calibrated(prepared, [(graph, steps)], options, custom, progress)
     return Study(Workbench(graph, chip, seen, data, kind, preprocess, progress=progress), steps, data)
 
