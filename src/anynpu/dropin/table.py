@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..vendors import DropIn, registry
+from ..vendors.libraries import instrumented
 from .observe import Observer, observer_from
 
 __all__ = ["fill"]
@@ -75,7 +76,7 @@ def chosen_chip(environment: Any) -> str | None:
 def _connect(installed: _Installed) -> None:
     """Make a library object and let the C functions call its methods."""
     ffi, _ = installed.served.bindings()
-    library = installed.library = installed.served.open(installed.chip)
+    library = installed.library = instrumented(installed.served.open(installed.chip))
     for name in installed.names:
         method = installed.observer.around(ffi, library, name)
         kind = ffi.typeof(f"{name}_fn").result.kind

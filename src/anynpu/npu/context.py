@@ -394,8 +394,13 @@ class Context(Closeable):
         """Compute; on a device in real time, for as long as the chip takes. *before* and *after* are part of that."""
         if self._resident is None:
             raise _closed()
+        faults, faulty = self._device.faults, None
+        if faults is not None:
+            faulty = faults.begin(lease.cores, self._scheduler.busy, lease.control)
         real = self._device.clock
         started = ends = 0.0
+        if faulty is not None:
+            started = time.monotonic()
         if real is not None:
             if duration_us is None:
                 duration_us = self._duration_us(len(lease.cores))
@@ -416,6 +421,11 @@ class Context(Closeable):
             after()
         if real is not None and duration_us is not None:
             real.finish(lease.cores, duration_us, started, ends, lease.control)
+        if faulty is not None:
+            faulty.end(time.monotonic() - started, self._output_bytes, lease.control)
+
+    def _output_bytes(self) -> list[Array]:
+        return [self._outputs[name].array(np.uint8) for name in self.program.outputs]
 
     def _duration_us(self, cores: int) -> float:
         prediction = self._device.prediction(self.program, cores=max(cores, 1))

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .. import chips, modelfile
+from .. import chips, faults, modelfile
 from ..chips.timing import TimingProfile
 from ..errors import DeviceClosed, DeviceError, ModelError
+from ..faults.jobs import FaultyJobs
 from ..program import Model, Program
 from ..tensor import Layout
 from ..timing import Prediction, predict
@@ -82,7 +83,10 @@ class Device:
         speed = speed_of(realtime)
         self.clock = None if speed is None else RealTimeClock(self.chip.cores, speed)
         """Makes jobs take the chip's time; None where they do not."""
-        self.memory = MemoryPool(memory_limit)
+        injector = faults.active()
+        self.faults = None if injector is None else FaultyJobs(injector, self.chip.cores)
+        """Makes jobs fail by a plan; None where there is none."""
+        self.memory = MemoryPool(memory_limit if injector is None else injector.memory_limit(memory_limit))
         board = board or os.environ.get("ANYNPU_BOARD")
         status = _status_of(self.chip, board, speed)
         self.scheduler = CoreScheduler(self.chip.cores, _shared_cores(board, self.chip), status)

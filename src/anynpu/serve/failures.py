@@ -9,7 +9,9 @@ from ..errors import (
     AnynpuError,
     DeviceClosed,
     DeviceHungError,
+    DeviceMemoryError,
     DeviceTimeout,
+    DeviceUnavailable,
     InputError,
     JobCancelled,
     MissingDependencyError,
@@ -52,6 +54,8 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (ClientGone, Failure(499, "CANCELLED", "cancelled")),
     (JobCancelled, Failure(499, "CANCELLED", "cancelled")),
     (DeviceClosed, Failure(503, "UNAVAILABLE", "unavailable")),
+    (DeviceUnavailable, Failure(503, "UNAVAILABLE", "unavailable")),
+    (DeviceMemoryError, Failure(503, "RESOURCE_EXHAUSTED", "failed")),
     (MissingDependencyError, Failure(500, "INTERNAL", "failed")),
     (ModelError, Failure(400, "INVALID_ARGUMENT", "failed")),
 )

@@ -21,9 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from .. import faults
 from ..errors import AnynpuError, CallFailed, DeviceUnavailable, UnsupportedCall
+from ..faults.calls import wrap_calls
 from . import registry
 from .chip import Chip
 from .devices import SOFTWARE, DeviceChoice, choose_device
@@ -37,8 +39,10 @@ __all__ = [
     "Meanings",
     "OpenLibraries",
     "Refusal",
+    "SoftwareCalls",
     "find_library",
     "functions_of",
+    "instrumented",
 ]
 
 CodeT = TypeVar("CodeT", bound=IntEnum)
@@ -48,6 +52,15 @@ LibraryT = TypeVar("LibraryT", bound="Library")
 def functions_of(lib: Any, prefix: str) -> tuple[str, ...]:
     """The names of all functions of an interface that begin with *prefix*, from the extension module that declares them."""
     return tuple(name.removeprefix("anynpu_") for name in dir(lib) if name.startswith(f"anynpu_{prefix}"))
+
+
+def instrumented(library: LibraryT) -> LibraryT:
+    """*library*, with what this process asks for around its calls; a real NPU's stay as they are."""
+    injector = faults.active()
+    software: object = library
+    if injector is not None and isinstance(software, SoftwareCalls):
+        wrap_calls(software, injector)
+    return library
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,46 @@ class Library:
         def __getattr__(self, name: str) -> Any: ...
 
 
+class SoftwareCalls:
+    """What a library of the software NPU has besides its calls, for calls that fail on purpose (:mod:`anynpu.faults`).
+
+    A vendor's class names the call that opens a model, its codes, and what a call that fails returns.
+    """
+
+    opening = ""
+    """The call that opens a model."""
+    codes: ClassVar[type[IntEnum]]
+    fault_codes: ClassVar[Mapping[str, int]]
+    """What it answers where the device is ``lost``, or where the ``version`` of the driver does not fit."""
+
+    def opening_call(self) -> str:
+        """The call that opens a model."""
+        return self.opening
+
+    def code_by_name(self, name: str) -> int:
+        """A code of the interface by its name; raises KeyError."""
+        return int(self.codes[name])
+
+    def fault_code(self, kind: str) -> int:
+        """What opening a model answers at a fault."""
+        return int(self.fault_codes[kind])
+
+    def fail_call(self, call: str, arguments: tuple[Any, ...], code: int, text: str) -> Any:
+        """Let *call* fail: note why, and give what it returns."""
+        known = self.codes(code) if code in self.codes._value2member_map_ else None
+        if known is None:
+            raise DeviceUnavailable(f"{code} is no code of this interface", hint="correct the plan of faults")
+        return self.refused(call, arguments, Refusal(known, text))
+
+    def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:
+        """Note why *call* fails, and give what it returns."""
+        raise NotImplementedError
+
+    def cut_model(self, arguments: tuple[Any, ...], keep: float) -> tuple[Any, ...]:
+        """The arguments of the opening call with a model of which that part is there."""
+        raise NotImplementedError
+
+
 class LoadedLibrary(Library):
     """A library that was loaded at run time.
 
@@ -204,7 +257,7 @@ class OpenLibraries(Generic[LibraryT]):
         self._own = own
         self._software = software
         self._vendor = vendor
-        self._open: dict[tuple[str, str], LibraryT] = {}
+        self._open: dict[tuple[str, str, object], LibraryT] = {}
         self._left_behind: list[object] = []  # in a forked child, what is the parent's: never closed
         self._hooked = False
         self._lock = threading.Lock()
@@ -220,16 +273,27 @@ class OpenLibraries(Generic[LibraryT]):
                 f"this device ({choice.reason}) has no {self._own.interface} NPU",
                 hint=f"{other.title}'s chips have the {other.interface} calls; or pass device='{SOFTWARE}'",
             )
-        key = (choice.kind, choice.detail)
+        injector = faults.active() if choice.kind == SOFTWARE else None
+        key = (choice.kind, choice.detail, injector)
         with self._lock:
             if not self._hooked and hasattr(os, "register_at_fork"):
                 self._hooked = True
                 os.register_at_fork(after_in_child=self._after_fork)
             if key not in self._open:
-                self._open[key] = (
-                    self._software(choice.detail) if choice.kind == SOFTWARE else self._vendor(choice.detail, choice.reason)
+                software = choice.kind == SOFTWARE
+                self._open[key] = instrumented(
+                    self._software(choice.detail) if software else self._vendor(choice.detail, choice.reason)
                 )
+                if injector is not None:
+                    injector.at_end(functools.partial(self._end, key))
             return self._open[key]
+
+    def _end(self, key: tuple[str, str, object]) -> None:
+        """The faults of a library are over, and with them what was opened under them."""
+        with self._lock:
+            library = self._open.pop(key, None)
+        if library is not None:
+            library.close()
 
     def _after_fork(self) -> None:
         self._lock = threading.Lock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import threading
 import time
@@ -19,7 +20,7 @@ from ...timing import Prediction, fps, predict
 from ...types import Array
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.flags import with_flags
-from ..helpers.options import JsonOption
+from ..helpers.options import FaultsOption, JsonOption, use_faults
 
 __all__ = ["command"]
 
@@ -65,6 +66,7 @@ def command(
     trace: Annotated[
         Path | None, typer.Option("--trace", metavar="FILE", help="Write the last requests as a trace.", dir_okay=False)
     ] = None,
+    faults: FaultsOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure latency and throughput, one request after the other and on all cores.
@@ -77,6 +79,7 @@ def command(
       anynpu bench yolo.rknn --async --cores 0,1,2 --seconds 10
       ANYNPU_REALTIME=1 anynpu bench yolo.rknn       (at the speed of the chip)
     """
+    use_faults(faults, os.environ)
     schedule = _schedule(cores)
     both = sync == asynchronous
     measured: list[Measurement] = []

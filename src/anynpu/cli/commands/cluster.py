@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from ...errors import OptionError
 from ...serve.options import ServeOptions
 from ..helpers.flags import with_flags
+from ..helpers.options import FaultsOption, use_faults
 from ..helpers.serving import JsonLogOption, need_model, start_log
 
 __all__ = ["command"]
@@ -44,6 +46,7 @@ def command(
     ] = None,
     attach: Annotated[bool, typer.Option("--attach", help="Be a front for what 'serve deploy' has deployed.")] = False,
     json_log: JsonLogOption = False,
+    faults: FaultsOption = None,
 ) -> None:
     """Serve models on many boards as one, with Ray; Ctrl-C ends what was started.
 
@@ -69,6 +72,7 @@ def command(
     options = ServeOptions(**given)
     from ...serve.cluster import ClusterServer, VirtualBoards
 
+    use_faults(faults, os.environ)  # virtual boards inherit it
     start_log(json_log)
     with contextlib.ExitStack() as stack:
         if virtual is not None:

@@ -13,7 +13,7 @@ import typer
 from ...dropin.environment import Observation, program_environment, remember_python
 from ...dropin.standins import ALWAYS
 from ..helpers.console import fail
-from ..helpers.options import optional_chip
+from ..helpers.options import FaultsOption, optional_chip, use_faults
 
 __all__ = ["command"]
 
@@ -73,6 +73,7 @@ def command(
             callback=_version,
         ),
     ] = None,
+    faults: FaultsOption = None,
     onnxruntime: Annotated[
         bool, typer.Option("--onnxruntime", help="Whether Python finds our sessions under the name onnxruntime.")
     ] = False,
@@ -121,6 +122,7 @@ def command(
         stand_ins=(*(ALWAYS if stand_ins else ()), *(("onnxruntime",) if onnxruntime else ())),
         api_version=api_version,
     )
+    use_faults(faults, environment)
     if onnxruntime:
         from ...onnxruntime.ports import program_variables  # here: it loads the sessions
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,7 @@ import typer
 
 from ...serve.options import ServeOptions
 from ..helpers.flags import with_flags
+from ..helpers.options import FaultsOption, use_faults
 from ..helpers.serving import JsonLogOption, need_model, start_log
 
 __all__ = ["command"]
@@ -30,6 +32,7 @@ def command(
     ],
     given: dict[str, Any],
     json_log: JsonLogOption = False,
+    faults: FaultsOption = None,
     openapi: Annotated[
         bool,
         typer.Option("--openapi", is_eager=True, callback=_print_description, help="Print the OpenAPI description and exit."),
@@ -48,5 +51,6 @@ def command(
     for model in models:
         if not Path(model).exists():
             need_model(model.partition("=")[2] or model)
+    use_faults(faults, os.environ)
     start_log(json_log)
     Server(models, options, exits=True).run()

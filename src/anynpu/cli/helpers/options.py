@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from ... import chips
-from ...errors import CompileError, UnknownChipError
+from ...errors import CompileError, OptionError, UnknownChipError
+from ...faults import VARIABLE, read_plan
 from . import onnxfile
 
 __all__ = [
@@ -18,6 +20,7 @@ __all__ = [
     "BatchOption",
     "BoardOption",
     "ChannelOrder",
+    "FaultsOption",
     "JsonOption",
     "LayersOption",
     "OnnxArgument",
@@ -36,6 +39,7 @@ __all__ = [
     "parse_constants",
     "parse_shapes",
     "read_inputs",
+    "use_faults",
 ]
 
 ALL_CHIPS = "all"
@@ -46,6 +50,16 @@ class ChannelOrder(str, enum.Enum):
 
     RGB = "rgb"
     BGR = "bgr"
+
+
+def use_faults(path: str | None, environment: MutableMapping[str, str]) -> None:
+    """Put a plan of faults into force for whoever gets *environment*; wrong usage if there is no such plan."""
+    if path is not None:
+        try:
+            read_plan(path)
+        except OptionError as error:
+            raise typer.BadParameter(str(error), param_hint="'--faults'") from None
+        environment[VARIABLE] = os.path.abspath(path)
 
 
 def chip_name(value: str) -> str:
@@ -128,6 +142,9 @@ BoardOption = Annotated[
         dir_okay=False,
         readable=True,
     ),
+]
+FaultsOption = Annotated[
+    str | None, typer.Option("--faults", metavar="PLAN", help="Let the software NPU fail by this plan (TOML or JSON).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 LayersOption = Annotated[bool, typer.Option("--layers", help="List all layers.")]

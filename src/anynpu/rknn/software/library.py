@@ -16,7 +16,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ... import chips, modelfile
 from ..._rknn import ffi
@@ -24,7 +24,7 @@ from ...chips import Chip
 from ...errors import DeviceMemoryError, UnsupportedCall
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
-from ...vendors.libraries import Failures
+from ...vendors.libraries import Failures, SoftwareCalls
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
 from ..interface import CallFailure, RknnLibrary
 from .context import ModelContext
@@ -52,7 +52,7 @@ _WORKS_HERE = frozenset({"rknn_wait"})
 """Listed as unavailable on every chip by the vendor, and available here."""
 
 
-class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, RknnLibrary):
+class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibrary):
     """The RKNN runtime without a board.
 
     :param chip: the chip that it stands for; if not given, each model runs on the chip it was compiled for
@@ -83,6 +83,28 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, RknnLibrary):
             self._refuse_missing(self.chip)
 
     # what the calls share
+
+    opening = "rknn_init"
+    codes: ClassVar = Code
+    fault_codes: ClassVar = {"lost": Code.RKNN_ERR_DEVICE_UNAVAILABLE, "version": Code.RKNN_ERR_DEVICE_UNMATCH}
+
+    def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:
+        """Note why *call* fails, and give what it returns."""
+        del arguments
+        code = self.failed(call, error)
+        if call in _CALLS_WITHOUT_RESULT:
+            return None
+        return ffi.NULL if call in _POINTER_CALLS else code
+
+    def cut_model(self, arguments: tuple[Any, ...], keep: float) -> tuple[Any, ...]:
+        """The arguments of ``rknn_init`` with the first bytes of the model."""
+        context, model, size, *rest = arguments
+        if model == ffi.NULL:
+            return arguments
+        if size:
+            return (context, model, max(int(size * keep), 1), *rest)
+        data = Path(os.fsdecode(ffi.string(ffi.cast("char *", model)))).read_bytes()
+        return (context, ffi.from_buffer(data), max(int(len(data) * keep), 1), *rest)
 
     @property
     def description(self) -> str:
@@ -499,10 +521,7 @@ def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return method(self, *arguments)
         except Exception as error:  # nothing may leave through C; what is not an error of ours is logged with its traceback
-            code = self.failed(name, error)
-            if name in _CALLS_WITHOUT_RESULT:
-                return None
-            return ffi.NULL if name in _POINTER_CALLS else code
+            return self.refused(name, arguments, error)
         except BaseException:  # an interrupt, which may have come anywhere
             for device, _ in tuple(self._devices.values()):
                 device.scheduler.recover(threading.get_ident())

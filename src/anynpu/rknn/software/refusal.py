@@ -7,6 +7,7 @@ from ...errors import (
     DeviceClosed,
     DeviceMemoryError,
     DeviceTimeout,
+    DeviceUnavailable,
     InputError,
     JobCancelled,
     ModelError,
@@ -21,6 +22,7 @@ __all__ = ["Refusal", "code_of"]
 _CODES: tuple[tuple[type[AnynpuError], Code], ...] = (
     (DeviceTimeout, Code.RKNN_ERR_TIMEOUT),
     (DeviceMemoryError, Code.RKNN_ERR_MALLOC_FAIL),
+    (DeviceUnavailable, Code.RKNN_ERR_DEVICE_UNAVAILABLE),
     (UnsupportedCall, Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH),
     (DeviceClosed, Code.RKNN_ERR_CTX_INVALID),
     (JobCancelled, Code.RKNN_ERR_FAIL),

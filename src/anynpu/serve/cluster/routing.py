@@ -18,7 +18,9 @@ from ...errors import (
     BoardLostError,
     DeviceClosed,
     DeviceHungError,
+    DeviceMemoryError,
     DeviceTimeout,
+    DeviceUnavailable,
     ModelUnavailableError,
     OverloadedError,
     SubmitTimeout,
@@ -29,7 +31,10 @@ from .messages import BoardRefusal, BoardReport
 
 __all__ = ["Boards", "Pool", "route"]
 
-_ELSEWHERE = (OverloadedError, SubmitTimeout, DeviceHungError, DeviceClosed, ModelUnavailableError, UnknownModelError)
+_ELSEWHERE = (
+    *(OverloadedError, SubmitTimeout, ModelUnavailableError, UnknownModelError),
+    *(DeviceHungError, DeviceClosed, DeviceUnavailable, DeviceMemoryError),
+)
 """Refusals that another board may not share."""
 
 _LOOK_AGAIN = 0.5

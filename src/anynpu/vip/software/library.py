@@ -17,14 +17,14 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ... import chips
 from ..._vip import ffi
 from ...chips import Chip
 from ...npu import Device, Engine
 from ...program import Model
-from ...vendors.libraries import Failures
+from ...vendors.libraries import Failures, SoftwareCalls
 from ..constants import (
     vip_buffer_operation_type_e,
     vip_create_network_type_e,
@@ -64,7 +64,7 @@ _OUT_PARAMETER = {
 """Which parameter becomes VIP_NULL when the call fails."""
 
 
-class SoftwareLibrary(VipLibrary):
+class SoftwareLibrary(SoftwareCalls, VipLibrary):
     """VIPLite without a board.
 
     :param chip: the chip that it stands for; if not given, each network runs on the chip it was compiled for, and calls that
@@ -106,6 +106,26 @@ class SoftwareLibrary(VipLibrary):
             setattr(self, name, functools.partial(self._missing, name))
 
     # what the calls share
+
+    opening = "vip_create_network"
+    codes: ClassVar = Status
+    fault_codes: ClassVar = {"lost": Status.VIP_ERROR_IO, "version": Status.VIP_ERROR_NETWORK_INCOMPATIBLE}
+
+    def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:
+        """Note why *call* fails, and give what it returns."""
+        _clear_out(call, arguments)
+        status = self.failed(call, error)
+        return _NOT_A_STATUS.get(call, status)
+
+    def cut_model(self, arguments: tuple[Any, ...], keep: float) -> tuple[Any, ...]:
+        """The arguments of ``vip_create_network`` with the first bytes of the model."""
+        data, size, kind, network = arguments
+        if data == ffi.NULL:
+            return arguments
+        if kind == vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FILE:
+            whole = Path(os.fsdecode(ffi.string(ffi.cast("char *", data)))).read_bytes()
+            data, size = ffi.from_buffer(whole), len(whole)
+        return data, max(int(size * keep), 1), int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_MEMORY), network
 
     @property
     def description(self) -> str:
@@ -534,9 +554,7 @@ def _guarded(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
                 raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "there is no place for the result: a null pointer")
             return method(self, *arguments)
         except Exception as error:  # nothing may leave through C; what is not an error of ours is logged with its traceback
-            _clear_out(name, arguments)
-            status = self.failed(name, error)
-            return _NOT_A_STATUS.get(name, status)
+            return self.refused(name, arguments, error)
         except BaseException:  # an interrupt, which may have come anywhere
             if self._driver is not None:
                 self._driver.recover()
