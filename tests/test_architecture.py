@@ -66,6 +66,7 @@ ARROWS: dict[str, set[str]] = {
     "modelfile": BASE | {"program", "arithmetic", "chips", "vendors"},
     "protocol": BASE | {"modelfile"},
     "pages": BASE,
+    "tasks": BASE,
     "reports": BASE | {"program"},
     "timing": BASE | {"program", "chips", "vendors"},
     "compiler": DATA | {"timing", "reports"},
@@ -86,7 +87,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
-    | {"onnxruntime", "board"},
+    | {"onnxruntime", "board", "tasks"},
     # old names of modules
     "devices": {"vendors"},
     "validate": {"modelfile"},

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .. import _optional
 from ..errors import ImageError
 
-__all__ = ["IMAGE_SUFFIXES", "load_image"]
+__all__ = ["IMAGE_SUFFIXES", "decode_image", "load_image", "read_image"]
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """File names that end so are taken for pictures, in either case."""
@@ -31,19 +31,27 @@ def load_image(path: str | os.PathLike[str], height: int, width: int, channels: 
     """
     if channels not in (1, 3, 4):
         raise ImageError(f"a picture has 1, 3 or 4 channels, not {channels}", hint="pass the data as a .npy file")
+    return _resize(_optional.cv2(), read_image(path, channels), height, width)
+
+
+def read_image(path: str | os.PathLike[str], channels: int = 3) -> npt.NDArray[np.uint8]:
+    """The picture in *path* in its own size: uint8 [height, width, channels], as :func:`load_image` reads it."""
+    return decode_image(_read(Path(path)), os.fspath(path), channels)
+
+
+def decode_image(encoded: npt.NDArray[np.uint8], name: str, channels: int = 3) -> npt.NDArray[np.uint8]:
+    """The picture in the bytes of a file; *name* is what an error calls it."""
     cv2 = _optional.cv2()
-    encoded = _read(Path(path))
     if channels == 1:
-        grey = _decode(cv2, encoded, cv2.IMREAD_GRAYSCALE, path)
-        return _resize(cv2, grey, height, width)[:, :, np.newaxis]
-    colour = cv2.cvtColor(_decode(cv2, encoded, cv2.IMREAD_COLOR, path), cv2.COLOR_BGR2RGB)
+        return _decode(cv2, encoded, cv2.IMREAD_GRAYSCALE, name)[:, :, np.newaxis]
+    colour: npt.NDArray[np.uint8] = cv2.cvtColor(_decode(cv2, encoded, cv2.IMREAD_COLOR, name), cv2.COLOR_BGR2RGB)
     if channels == 3:
-        return _resize(cv2, colour, height, width)
-    stored = _decode(cv2, encoded, cv2.IMREAD_UNCHANGED, path)
+        return colour
+    stored = _decode(cv2, encoded, cv2.IMREAD_UNCHANGED, name)
     alpha = np.full(colour.shape[:2], 255, np.uint8)
     if stored.ndim == 3 and stored.shape[2] == 4 and stored.shape[:2] == colour.shape[:2]:
         alpha = stored[:, :, 3] if stored.dtype == np.uint8 else (stored[:, :, 3] >> 8).astype(np.uint8)
-    return _resize(cv2, np.dstack((colour, alpha)), height, width)
+    return np.dstack((colour, alpha))
 
 
 def _read(path: Path) -> npt.NDArray[np.uint8]:
@@ -80,4 +88,4 @@ def _resize(cv2: Any, picture: npt.NDArray[np.uint8], height: int, width: int) -
     scaled: npt.NDArray[np.uint8] = cv2.resize(
         picture, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
     )
-    return scaled
+    return scaled if scaled.ndim == 3 else scaled[:, :, np.newaxis]

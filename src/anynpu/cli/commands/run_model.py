@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import enum
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,14 +16,18 @@ import typer
 import anynpu
 
 from ...arrayfile import open_array
-from ...errors import ImageError, ShapeError
+from ...errors import ImageError, ParameterError, ShapeError
 from ...program import Model
 from ...session import InferenceSession, SessionOptions
+from ...tasks import Thresholds, labels_from_file
 from ...tensor import DType, TensorSpec
 from ...types import Array
-from ..helpers.console import plain_table, results
+from ..helpers.console import plain_table, print_json, results
 from ..helpers.flags import with_flags
-from ..helpers.options import SeedOption, optional_chip, parse_named_files
+from ..helpers.frames import open_source
+from ..helpers.options import JsonOption, SeedOption, optional_chip, parse_named_files
+from ..helpers.pictured import PictureModel, predicted_fps
+from ..helpers.showing import open_canvas, print_shown, show, speed_line
 from ..helpers.summary import shape_text
 
 __all__ = ["command"]
@@ -29,10 +36,68 @@ __all__ = ["command"]
 _TOP_VALUES = 5
 
 
+class _Task(str, enum.Enum):
+    """What the outputs are."""
+
+    DETECT = "detect"
+    POSE = "pose"
+    SEGMENT = "segment"
+    OBB = "obb"
+    FACE = "face"
+    CLASSIFY = "classify"
+    OCR = "ocr"
+    RAW = "raw"
+
+
+class _Fit(str, enum.Enum):
+    """How a picture gets into the input."""
+
+    LETTERBOX = "letterbox"
+    CORNER = "corner"
+    STRETCH = "stretch"
+    CROP = "crop"
+
+
 @with_flags(SessionOptions)
 def command(
     given: dict[str, Any],
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A compiled model.", exists=True, dir_okay=False, readable=True)],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PICTURE|FOLDER|VIDEO|CAMERA|-", help="What to show the model: a path, a camera's number, or - for stdin."
+        ),
+    ] = None,
+    task: Annotated[
+        _Task | None, typer.Option("--task", help="What the outputs are. Guessed by default; raw prints the values.")
+    ] = None,
+    draw: Annotated[
+        Path | None, typer.Option("--draw", metavar="OUT", help="Draw the results: a picture, a folder, or a video (.mp4, .avi).")
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option("--labels", metavar="FILE|coco", help="Names of the classes, one per line. From the model by default."),
+    ] = None,
+    score: Annotated[float | None, typer.Option("--score", min=0.0, max=1.0, help="Smallest score that is shown.")] = None,
+    overlap: Annotated[
+        float | None, typer.Option("--overlap", min=0.0, max=1.0, help="Boxes of a class that overlap by more are one.")
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option("--head", metavar="NAME", help="Form of the outputs, such as yolov7. Guessed by default.")
+    ] = None,
+    fit: Annotated[_Fit | None, typer.Option("--fit", help="How a picture gets into the input. By the task by default.")] = None,
+    recognize: Annotated[
+        Path | None,
+        typer.Option(
+            "--recognize",
+            metavar="MODEL",
+            help="A compiled model that reads the text that MODEL finds.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", min=1, help="Stop after this many pictures.")] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,19 +113,119 @@ def command(
     ] = None,
     shape_set: Annotated[int, typer.Option(min=0, help="Which of the model's shape sets to run.")] = 0,
     seed: SeedOption = 0,
+    as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled model on the software NPU.
+    """Run a compiled model on the software NPU and show what it sees.
 
-    Without --input an input is random. An image is scaled to the size of the input.
+    Given a picture, a folder, a video, a camera or a stream, the outputs are decoded: boxes, keypoints, masks, classes or text. Without
+    one, or with --task raw, the values themselves are shown; an input without --input is random.
 
     \b
     Example:
-      anynpu run yolo.rknn --input street.jpg
+      anynpu run yolo.rknn street.jpg --draw out.jpg
+      anynpu run yolo.rknn street.mp4 --draw out.mp4 --labels coco
+      anynpu run det.rknn page.png --recognize rec.rknn --draw out.png
       anynpu run yolo.rknn --input images=frame.npy --output results/
     """
-    compiled = anynpu.load(model)
+    chosen = None if task is None else task.value
+    if source is not None and chosen != "raw":
+        if inputs or output:
+            raise typer.BadParameter("pictures are decoded; use --input and --output without one, or with --task raw")
+        limits = Thresholds(score=0.25 if score is None else score, overlap=0.45 if overlap is None else overlap)
+        wanted = None if score is None and overlap is None else limits
+        names = () if labels is None else labels_from_file(labels)
+        options = {"target": target, "shape_set": shape_set, "given": given}
+        _run_pictures(
+            model, source, draw, recognize, wanted, limit, as_json,
+            {**options, "task": chosen, "head": head, "labels": names, "fit": None if fit is None else fit.value},
+        )  # fmt: skip
+        return
+    if draw is not None:
+        raise typer.BadParameter("needs a picture, folder, video or camera to draw on", param_hint="'--draw'")
+    if source is not None:
+        inputs = [source, *(inputs or ())]
+    _run_raw(given, model, inputs, output, target, shape_set, seed, as_json)
+
+
+def _run_pictures(
+    path: Path,
+    text: str,
+    draw: Path | None,
+    recognize: Path | None,
+    thresholds: Thresholds | None,
+    limit: int | None,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    _check_shape_set(anynpu.load(path), options["shape_set"])
+    source = open_source(text)
+    with contextlib.ExitStack() as stack:
+        canvas = stack.enter_context(open_canvas(draw, source))
+        model = stack.enter_context(PictureModel(path, **options))
+        recognizer = None
+        if recognize is not None:
+            if model.reader.head != "text regions":
+                raise ParameterError(
+                    f"{path.name} finds no text: {model.reader.words}", hint="--recognize goes with a text detector"
+                )
+            shared = {key: options[key] for key in ("labels", "given")}
+            recognizer = stack.enter_context(PictureModel(recognize, task="ocr", **shared))
+        console = results()
+        if not as_json:
+            console.print(f"{path.name} on the software NPU: {model.chip}")
+            console.print(f"  {model.reader.words}; {_FIT_WORDS[model.fit]}")
+        shown: list[dict[str, Any]] = []
+        for entry in show(model, recognizer, itertools.islice(source.frames, limit), canvas, thresholds):
+            if as_json:
+                shown.append(entry.to_json())
+            else:
+                print_shown(console, entry, alone=source.kind == "picture")
+        if as_json:
+            fps, confidence = predicted_fps(model.model, options["shape_set"], model.chip)
+            print_json(
+                {
+                    "model": path.name,
+                    "chip": model.chip,
+                    "task": model.reader.task,
+                    "head": model.reader.head,
+                    "pictures": shown,
+                    "fps_here": round(model.spent.fps, 2),
+                    "fps_predicted": round(fps, 2),
+                    "confidence": confidence,
+                }
+            )
+            return
+        if source.kind != "picture":
+            console.print(speed_line(model, options["shape_set"]))
+        if draw is not None:
+            console.print(f"wrote {draw}")
+
+
+_FIT_WORDS = {
+    "letterbox": "pictures keep their proportions, in the middle of the input",
+    "corner": "pictures keep their proportions, at the top left of the input",
+    "stretch": "pictures are stretched to the input",
+    "crop": "the middle of pictures fills the input",
+}
+
+
+def _check_shape_set(compiled: Model, shape_set: int) -> None:
     if shape_set >= len(compiled.programs):
         raise typer.BadParameter(f"the model has {len(compiled.programs)} shape sets, counted from 0", param_hint="'--shape-set'")
+
+
+def _run_raw(
+    given: dict[str, Any],
+    model: Path,
+    inputs: list[str] | None,
+    output: Path | None,
+    target: str | None,
+    shape_set: int,
+    seed: int,
+    as_json: bool,
+) -> None:
+    compiled = anynpu.load(model)
+    _check_shape_set(compiled, shape_set)
     program = compiled.programs[shape_set]
     files = parse_named_files(inputs, program.inputs)
     arrays = _arrays(compiled, program.input_specs, files, seed)
@@ -74,6 +239,10 @@ def command(
             loaded.context(shapes=shape_set) as context,
         ):
             values = context.run(arrays)
+    saved = [] if output is None else _save(output, (spec.name for spec in program.output_specs), values)
+    if as_json:
+        print_json(_raw_json(model.name, target or compiled.chip, program.output_specs, values, saved))
+        return
     console = results()
     console.print(f"{model.name} on the software NPU: {target or compiled.chip}")
     for spec in program.input_specs:
@@ -83,9 +252,22 @@ def command(
         statistics = (f"{number:.5g}" for number in (value.min(), value.max(), value.mean(dtype=np.float64)))
         table.add_row(spec.name, shape_text(value.shape), *statistics, _largest(value))
     console.print(table)
-    if output is not None:
-        for path in _save(output, (spec.name for spec in program.output_specs), values):
-            console.print(f"wrote {path}")
+    for path in saved:
+        console.print(f"wrote {path}")
+
+
+def _raw_json(name: str, chip: str, specs: Iterable[TensorSpec], values: Iterable[Array], saved: list[Path]) -> dict[str, Any]:
+    rows = [
+        {
+            "name": spec.name,
+            "shape": list(value.shape),
+            "min": float(value.min()),
+            "max": float(value.max()),
+            "mean": float(value.mean(dtype=np.float64)),
+        }
+        for spec, value in zip(specs, values, strict=True)
+    ]
+    return {"model": name, "chip": chip, "task": "raw", "outputs": rows, "saved": [str(path) for path in saved]}
 
 
 def _arrays(model: Model, specs: Iterable[TensorSpec], files: Mapping[str, Path], seed: int) -> dict[str, Array]:

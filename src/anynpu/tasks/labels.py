@@ -1,0 +1,107 @@
+"""Names of classes: from a model's metadata, from a file, or the 80 of COCO."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from ..errors import ParameterError
+
+__all__ = ["COCO", "keypoint_count", "labels_from_file", "labels_from_metadata"]
+
+MAX_BYTES = 1 << 22
+"""Size of a file of labels that is read."""
+
+_COCO = (
+    "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,"
+    "bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,"
+    "sports ball,kite,baseball bat,baseball glove,skateboard,surfboard,tennis racket,bottle,wine glass,cup,fork,knife,spoon,"
+    "bowl,banana,apple,sandwich,orange,broccoli,carrot,hot dog,pizza,donut,cake,chair,couch,potted plant,bed,dining table,"
+    "toilet,tv,laptop,mouse,remote,keyboard,cell phone,microwave,oven,toaster,sink,refrigerator,book,clock,vase,scissors,"
+    "teddy bear,hair drier,toothbrush"
+)
+
+COCO = tuple(_COCO.split(","))
+"""The 80 classes of COCO, in the order in which detectors have them."""
+
+
+def labels_from_metadata(metadata: Mapping[str, str]) -> tuple[str, ...]:
+    """Labels that an exporter left in a model: ``names`` of Ultralytics, ``character`` of PP-OCR, ``labels``; empty if there are none.
+
+    >>> labels_from_metadata({"names": "{0: 'cat', 1: 'dog'}"})
+    ('cat', 'dog')
+    """
+    for key in ("names", "labels", "classes"):
+        parsed = _parsed(metadata.get(key, ""))
+        if parsed:
+            return parsed
+    characters = metadata.get("character", "")
+    return tuple(characters.splitlines()) if characters else ()
+
+
+def _parsed(text: str) -> tuple[str, ...]:
+    """A list or a dict by number, written in Python or JSON; or names with commas or in lines."""
+    text = text.strip()
+    if not text or len(text) > MAX_BYTES:
+        return ()
+    if text[0] in "[{(":
+        try:
+            value = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            try:
+                value = json.loads(text)
+            except (ValueError, RecursionError):
+                return ()
+        if isinstance(value, dict):
+            try:
+                numbered = {int(number): str(name) for number, name in value.items()}
+            except (TypeError, ValueError):
+                return ()
+            count = max(numbered, default=-1) + 1
+            return (
+                tuple(numbered.get(index, str(index)) for index in range(count)) if 0 < count <= 4 * len(numbered) + 1000 else ()
+            )
+        return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
+    return tuple(part.strip() for part in (text.splitlines() if "\n" in text else text.split(",")))
+
+
+def keypoint_count(metadata: Mapping[str, str]) -> int:
+    """The number of keypoints that Ultralytics' exporter says a model has; 0 if it says none.
+
+    >>> keypoint_count({"kpt_shape": "[17, 3]"})
+    17
+    """
+    try:
+        count, _ = json.loads(metadata.get("kpt_shape", ""))
+        return int(count)
+    except (ValueError, TypeError):
+        return 0
+
+
+def labels_from_file(name: str | Path) -> tuple[str, ...]:
+    """The labels in a file: one per line, or JSON; ``coco`` stands for the 80 of COCO.
+
+    >>> labels_from_file("coco")[:2]
+    ('person', 'bicycle')
+    """
+    if str(name) == "coco":
+        return COCO
+    path = Path(name)
+    if not path.is_file():
+        raise ParameterError(f"there is no file of labels '{name}'", hint="give a text file with one label per line, or: coco")
+    if path.stat().st_size > MAX_BYTES:
+        raise ParameterError(f"'{name}' is too large for a file of labels", hint="give a text file with one label per line")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ParameterError(f"'{name}' is not a text file", hint="write one label per line, in UTF-8") from None
+    if text.lstrip()[:1] in ("[", "{"):
+        parsed = _parsed(text)
+        if parsed:
+            return parsed
+    lines = text.split("\n")
+    while lines and not lines[-1].strip():
+        lines.pop()
+    return tuple(line.rstrip("\r") for line in lines)
