@@ -135,3 +135,21 @@ def test_custom_operators(invoke: Invoke, custom_path: Path) -> None:
     outcome = invoke("check", custom_path, "--target", "rk3588", "--custom-op", "Stretch")
     assert outcome.code == 0, outcome.err
     assert "custom operator 'Stretch'" in outcome.out
+
+
+def test_what_would_avoid_the_cpu(invoke: Invoke, tmp_path: Path) -> None:
+    """Heads of detectors end in a Transpose that is too large for the NPU: the remedy stands below the table."""
+    nodes = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("Transpose", ["r"], ["y"], perm=[0, 1, 3, 2])]
+    x, y = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 2, *tail))
+        for name, tail in (("x", (64, 256)), ("y", (256, 64)))
+    )
+    path = tmp_path / "head.onnx"
+    onnx.save(
+        helper.make_model(helper.make_graph(nodes, "head", [x], [y]), opset_imports=[helper.make_opsetid("", 13)], ir_version=8),
+        path,
+    )
+    outcome = invoke("check", path, "--target", "rk3588")
+    assert "height x width 64*256 exceeds 8192" in outcome.out
+    assert "to avoid it: Transpose: export the model so that it ends before it" in outcome.out
+    assert "to avoid it" not in invoke("check", path, "--target", "rk3576").out

@@ -233,3 +233,44 @@ def test_operators_of_another_domain_have_to_be_named(invoke: Invoke, custom_pat
     assert "operators that are not ONNX's own: Stretch" in refused.err
     assert "--custom-op Stretch" in refused.err
     assert invoke(*arguments, "--custom-op", "Stretch").code == 0
+
+
+def test_an_input_that_is_a_shape_gets_its_value(invoke: Invoke, tmp_path: Path) -> None:
+    x, shape, y = (
+        onnx.helper.make_tensor_value_info(name, kind, extents)
+        for name, kind, extents in (
+            ("x", onnx.TensorProto.FLOAT, [1, 12]),
+            ("shape", onnx.TensorProto.INT64, [2]),
+            ("y", 1, None),
+        )
+    )
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Reshape", ["x", "shape"], ["y"])], "reshape", [x, shape], [y])
+    path, out = tmp_path / "reshape.onnx", tmp_path / "reshape.rknn"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), path)
+    refused = invoke("compile", path, "-o", out, "-t", "rk3588", "--dtype", "fp16")
+    assert refused.code != 0
+    assert "--constant shape=1,1" in refused.err
+    outcome = invoke("compile", path, "-o", out, "-t", "rk3588", "--dtype", "fp16", "--constant", "shape=3,4")
+    assert outcome.code == 0, outcome.err
+    assert anynpu.load(out).outputs[0].shape == (3, 4)
+    for wrong in ("shape", "shape=three", "=1"):
+        assert invoke("compile", path, "-o", out, "-t", "rk3588", "--dtype", "fp16", "--constant", wrong).code == 2
+
+
+def test_the_tail_is_written_beside_the_model(invoke: Invoke, tmp_path: Path) -> None:
+    make = onnx.helper.make_tensor_value_info
+    constants = [onnx.helper.make_tensor("limit", onnx.TensorProto.INT64, [1], [3])]
+    nodes = [
+        onnx.helper.make_node("Sigmoid", ["a"], ["boxes"]),
+        onnx.helper.make_node("Sigmoid", ["b"], ["scores"]),
+        onnx.helper.make_node("NonMaxSuppression", ["boxes", "scores", "limit"], ["selected"]),
+    ]
+    inputs = [make("a", onnx.TensorProto.FLOAT, [1, 8, 4]), make("b", onnx.TensorProto.FLOAT, [1, 2, 8])]
+    graph = onnx.helper.make_graph(nodes, "detector", inputs, [make("selected", onnx.TensorProto.INT64, [None, 3])], constants)
+    path, out = tmp_path / "detector.onnx", tmp_path / "detector.rknn"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 13)], ir_version=8), path)
+    outcome = invoke("compile", path, "-o", out, "-t", "rk3588", "--dtype", "fp16")
+    assert outcome.code == 0, outcome.err
+    assert "runs on the host: the model ends in 'boxes', 'scores'" in anynpu.load(out).provenance["tail"]
+    assert f"wrote {tmp_path / 'detector.tail.onnx'}" in outcome.out.replace("\n", "")
+    assert anynpu.compiler.Tail(out).inputs == ("boxes", "scores")

@@ -9,6 +9,7 @@ from .optimize import Optimized, optimize
 from .outline import ModelOutline
 from .recipe import ACCURACIES, STEPS
 from .study import lint
+from .tail import Tail
 
 __all__ = [
     "ACCURACIES",
@@ -20,6 +21,7 @@ __all__ = [
     "ModelCheck",
     "ModelOutline",
     "Optimized",
+    "Tail",
     "check",
     "compile",
     "lint",

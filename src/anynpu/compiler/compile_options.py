@@ -15,6 +15,7 @@ from .importer import Shapes
 from .metrics import METRICS, Metric
 from .ranges import ALGORITHMS
 from .recipe import ACCURACIES, STEPS
+from .tail import CUT, KEEP
 from .toolkit import QUANTIZERS, GivenRanges, read_ranges
 
 __all__ = ["CompileOptions", "Order", "PerInput"]
@@ -166,6 +167,13 @@ class CompileOptions(OptionTable):
         flag="--custom-op",
         kind=list[str] | None,
         metavar="NAME",
+    )
+    tail: str = option(
+        KEEP,
+        "NonMaxSuppression and what follows it at the end of a model: keep writes it beside the model, for the host; cut leaves it out",
+        see="[The end that the host computes](compiler.md#the-end-that-the-host-computes)",
+        choices=(KEEP, CUT),
+        flag="--tail",
     )
     custom_string: str = option("", "text that the program can query", flag="--custom-string", metavar="TEXT")
     name: str = option("", "name of the model; by default that of the ONNX file", flag="--name", metavar="TEXT")

@@ -44,6 +44,7 @@ from .rewrite import integer_graph
 from .search import run_recipe
 from .simplify import simplify
 from .steps import Step
+from .tail import KEEP, ModelWithTail, split_tail
 from .toolkit import VENDOR, given_quantization, toolkit_quantization
 from .toolkit_graph import simplify_as_toolkit
 from .toolkit_steps import quotients, with_changes_of_scale
@@ -73,7 +74,9 @@ def compile(
     chip = chips.get(target)
     kind = _format(options, chip)
     tell(progress, "importing", 0, 1)
-    proto = load_onnx(model, options.custom_ops)
+    proto, tail, note = split_tail(load_onnx(model, options.custom_ops))
+    if note:
+        _log.warning("%s", note if options.tail == KEEP else f"{note.partition(', and ')[0]}; the rest is cut off")
     custom = custom_table(options.custom_ops)
     prepared = [prepare(proto, entry, options, custom) for entry in shape_sets(options.shapes)]
     tell(progress, "importing", 1, 1)
@@ -96,17 +99,18 @@ def compile(
     _warn_of_later_sizes(programs)
     if not kind.floats:
         job.remarks |= _float_ends(programs[0], kind)
-    return CompiledModel(
+    made = CompiledModel(
         chip=chip.name,
         dtype=kind.name,
         programs=programs,
         name=options.name or _name_of(model, proto),
         custom_string=options.custom_string,
         preprocess=prepared[0].normalisation.preprocess,
-        provenance=_provenance(model, proto, prepared[0].graph, {**job.remarks, "metadata": left_out}),
+        provenance=_provenance(model, proto, prepared[0].graph, {**job.remarks, "metadata": left_out, "tail": note}),
         arithmetic=kind.arithmetic,
         metadata=metadata,
     )
+    return ModelWithTail(**vars(made), tail=tail) if tail and options.tail == KEEP else made
 
 
 def _format(options: CompileOptions, chip: chips.Chip) -> Format:
@@ -285,7 +289,7 @@ class ModelCheck:
     def __init__(
         self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
     ) -> None:
-        proto = load_onnx(model, custom_ops)
+        proto, _, _ = split_tail(load_onnx(model, custom_ops))
         options = CompileOptions(batch=batch)
         self._graph = prepare(proto, shape_sets(shapes)[0], options, custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)

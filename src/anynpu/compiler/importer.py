@@ -21,6 +21,7 @@ from .onnx_model import first_line, input_names
 from .parameters import refuse_open_parameters, refuse_training
 from .real_types import has_other_reals, widen, without_castlike
 from .stages import Stage, stages
+from .tail import SHAPE_FROM_DATA
 
 __all__ = ["Shapes", "constant_array", "import_onnx"]
 
@@ -37,7 +38,6 @@ MAX_AXES = 8
 MAX_MODEL = (1 << 31) - (1 << 20)
 """Bytes of a serialised model: protobuf ends at 2 GiB."""
 
-_SHAPE_FROM_DATA = {"NonZero", "NonMaxSuppression", "Compress", "Unique", "StringNormalizer", "TfIdfVectorizer"}
 _RANDOM = {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial"}
 
 
@@ -374,7 +374,7 @@ def _trace(graph: Graph, custom: CustomTable, declared: Declarations) -> None:
 
 def _refuse_shapes_from_data(graph: Graph, static: set[int]) -> None:
     for node in graph.nodes:
-        if node.op in _SHAPE_FROM_DATA and not node.domain and id(node) not in static:
+        if node.op in SHAPE_FROM_DATA and not node.domain and id(node) not in static:
             raise UnsupportedOperatorError(
                 "the shape of its result depends on the data, which no NPU of the catalogue can run",
                 node=node.label,

@@ -31,6 +31,7 @@ from .quantize import assign_quantization
 from .simplify import simplify
 from .steps import Step
 from .stripped import is_stripped, stand_in
+from .tail import split_tail
 
 __all__ = ["ModelOutline"]
 
@@ -48,6 +49,7 @@ class ModelOutline:
 
     def __init__(self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None) -> None:
         proto, weights = _load(model)
+        proto, _, _ = split_tail(proto)
         self.name = Path(model).stem if isinstance(model, (str, Path)) else str(proto.graph.name)
         self._graph = import_onnx(proto, shape_sets(shapes)[0], batch, weights=weights)
         simplify(self._graph)

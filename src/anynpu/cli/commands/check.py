@@ -13,6 +13,7 @@ from ...errors import AnynpuError
 from ...reports import Report
 from ...timing import predict
 from ...timing.advice import cpu_costs
+from ..helpers.advice import advice_lines
 from ..helpers.console import numbers, plain_table, print_json, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import (
@@ -75,6 +76,8 @@ def command(
     if report.on_cpu:
         for line in _costs(subject, target, dtype):
             console.print(f"{target}: {line}", markup=False, highlight=False)
+        for line in advice_lines(report):
+            console.print(f"to avoid it: {line}", markup=False, highlight=False)
 
 
 def _costs(subject: ModelCheck, target: str, dtype: str) -> list[str]:

@@ -11,6 +11,7 @@ from rich.console import Console
 import anynpu
 
 from ...compiler import CompileOptions
+from ...compiler.tail import ModelWithTail, tail_path
 from ...program import Model
 from ...reports import report
 from ..helpers.console import print_json, progress_bar, results, size_text
@@ -56,6 +57,9 @@ def command(
     if not is_quiet():
         _print_summary(console, compiled)
     console.print(f"wrote {path} ({size_text(path.stat().st_size)})")
+    if isinstance(compiled, ModelWithTail):
+        end = tail_path(path)
+        console.print(f"wrote {end} ({size_text(end.stat().st_size)}), the end that the host computes: anynpu.compiler.Tail")
 
 
 def _print_summary(console: Console, compiled: Model) -> None:
