@@ -39,7 +39,7 @@ room_of = tool.room_of
 BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable", "options", "names", "progress"}
 """What every room may import: errors, tensors, C kernels, packages that are loaded at first use, files and text of strangers."""
 
-DATA = BASE | {"faults", "program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
+DATA = BASE | {"faults", "recording", "program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
 """What describes models and chips, and does nothing by itself."""
 
 DEVICE = DATA | {"timing", "npu"}
@@ -56,11 +56,12 @@ ARROWS: dict[str, set[str]] = {
     "options": {"errors"},
     "errors": set(),
     "faults": BASE,
+    "recording": BASE,
     "tensor": set(),
     "_optional": {"errors"},
     "program": BASE,
     "arithmetic": BASE | {"program"},
-    "vendors": BASE | {"arithmetic", "faults"},
+    "vendors": BASE | {"arithmetic", "faults", "recording"},
     "chips": BASE | {"vendors"},
     "convert": BASE | {"program", "arithmetic"},
     "modelfile": BASE | {"program", "arithmetic", "chips", "vendors"},

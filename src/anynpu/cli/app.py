@@ -41,6 +41,7 @@ COMMANDS = {
     "serve": "Serve models over HTTP and gRPC to clients of the Open Inference Protocol (KServe, Triton).",
     "cluster": "Serve models on many boards as one, with Ray; Ctrl-C ends what was started.",
     "exec": "Run a program for a board on the software NPU.",
+    "replay": "Make the calls of a recording again, and name the first that answers differently.",
     "lib": "Show where the drop-in libraries and their headers are.",
     "twin": "Make the twin of a vendor's file, which programs then find by the file's hash.",
     "selftest": "Run networks whose bytes are known from a real RV1103, and compare byte by byte.",

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from .. import faults
 from ..errors import AnynpuError, CallFailed, DeviceUnavailable, UnsupportedCall
 from ..faults.calls import wrap_calls
+from ..recording import RECORD_VARIABLE, record_calls
+from ..recording.roles import CallTable
 from . import registry
 from .chip import Chip
 from .devices import SOFTWARE, DeviceChoice, choose_device
@@ -60,6 +62,8 @@ def instrumented(library: LibraryT) -> LibraryT:
     software: object = library
     if injector is not None and isinstance(software, SoftwareCalls):
         wrap_calls(software, injector)
+    if RECORD_VARIABLE in os.environ and isinstance(software, SoftwareCalls):
+        record_calls(software, software.tracing())
     return library
 
 
@@ -151,6 +155,9 @@ class SoftwareCalls:
     codes: ClassVar[type[IntEnum]]
     fault_codes: ClassVar[Mapping[str, int]]
     """What it answers where the device is ``lost``, or where the ``version`` of the driver does not fit."""
+
+    tracing: Callable[[], CallTable]
+    """What a recording knows about the calls."""
 
     def opening_call(self) -> str:
         """The call that opens a model."""

@@ -108,6 +108,8 @@ class DropIn:
     :ivar log_name: what the vendor's messages begin with
     :ivar log_untimed: libraries whose messages carry no time
     :ivar first_call: the call that a log level for information tells about
+    :ivar tracing: what a recording knows about the calls, as :class:`anynpu.recording.roles.CallTable`
+    :ivar open_device: the library object of a device by its name, a board's own among them
     """
 
     bindings: Callable[[], tuple[Any, Any]]
@@ -119,6 +121,8 @@ class DropIn:
     log_name: str = ""
     log_untimed: tuple[str, ...] = ()
     first_call: str = ""
+    tracing: Callable[[], Any] | None = None
+    open_device: Callable[[str], Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import enum
 import os
 import re
 import shutil
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ...dropin.environment import Observation, program_environment, remember_python
 from ...dropin.standins import ALWAYS
+from ...recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
 from ..helpers.console import fail
 from ..helpers.options import FaultsOption, optional_chip, use_faults
 
@@ -74,6 +76,10 @@ def command(
         ),
     ] = None,
     faults: FaultsOption = None,
+    record: Annotated[
+        str | None, typer.Option("--record", metavar="FILE", help="Write calls and data for anynpu replay.")
+    ] = None,
+    record_hashes: Annotated[bool, typer.Option("--record-hashes", help="With --record: hashes in the place of data.")] = False,
     onnxruntime: Annotated[
         bool, typer.Option("--onnxruntime", help="Whether Python finds our sessions under the name onnxruntime.")
     ] = False,
@@ -123,6 +129,10 @@ def command(
         api_version=api_version,
     )
     use_faults(faults, environment)
+    if record is not None:
+        Path(record).write_bytes(b"")  # all processes of the program append to it
+        environment[RECORD_VARIABLE] = os.path.abspath(record)
+        environment[HASHES_VARIABLE] = "1" if record_hashes else "0"
     if onnxruntime:
         from ...onnxruntime.ports import program_variables  # here: it loads the sessions
 

@@ -24,6 +24,7 @@ from ...chips import Chip
 from ...errors import DeviceMemoryError, UnsupportedCall
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
+from ...vendors import at_first_use
 from ...vendors.libraries import Failures, SoftwareCalls
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
 from ..interface import CallFailure, RknnLibrary
@@ -86,6 +87,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
 
     opening = "rknn_init"
     codes: ClassVar = Code
+    tracing = staticmethod(at_first_use("anynpu.rknn.tracing:table"))
     fault_codes: ClassVar = {"lost": Code.RKNN_ERR_DEVICE_UNAVAILABLE, "version": Code.RKNN_ERR_DEVICE_UNMATCH}
 
     def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:

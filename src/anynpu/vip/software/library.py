@@ -24,6 +24,7 @@ from ..._vip import ffi
 from ...chips import Chip
 from ...npu import Device, Engine
 from ...program import Model
+from ...vendors import at_first_use
 from ...vendors.libraries import Failures, SoftwareCalls
 from ..constants import (
     vip_buffer_operation_type_e,
@@ -109,6 +110,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
 
     opening = "vip_create_network"
     codes: ClassVar = Status
+    tracing = staticmethod(at_first_use("anynpu.vip.tracing:table"))
     fault_codes: ClassVar = {"lost": Status.VIP_ERROR_IO, "version": Status.VIP_ERROR_NETWORK_INCOMPATIBLE}
 
     def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:

@@ -1,0 +1,140 @@
+"""Makes the calls of a recording again, one after the other, and names the first that answers differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ParameterError
+from .recorder import outcome
+from .roles import CallTable, Scope
+from .trace import Trace, hash_of
+
+__all__ = ["Difference", "Replay", "replay"]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a replay parts from its recording.
+
+    :ivar number: of the call, from 1
+    :ivar what: what differs: ``result``, ``left`` (what the call leaves in its arguments) or ``memory_after``
+    :ivar why: what the library says about a call that failed
+    """
+
+    number: int
+    call: str
+    thread: int
+    what: str
+    recorded: str
+    found: str
+    why: str = ""
+
+    def __str__(self) -> str:
+        text = f"call {self.number}, {self.call} (thread {self.thread}): {self.what}: recorded {self.recorded}, here {self.found}"
+        return f"{text}\n  {self.why}" if self.why else text
+
+
+@dataclass(frozen=True)
+class Replay:
+    """How a replay went.
+
+    :ivar calls: that were made
+    :ivar model_changed: whether a model was given in the place of the recorded one, and has other bytes
+    """
+
+    calls: int
+    difference: Difference | None
+    model_changed: bool = False
+
+
+def replay(
+    trace: Trace, table: CallTable, open_library: Callable[[], Any], *, model: bytes | None = None, close: bool = True
+) -> Replay:
+    """Make the calls of *trace* again, each process with a library object of its own.
+
+    :param model: the model in the place of those that were recorded
+    :param close: whether the libraries are closed at the end
+    """
+    scopes: dict[int, Scope] = {}
+    try:
+        return _replay(trace, table, open_library, model, scopes)
+    finally:
+        for scope in scopes.values():
+            if close:
+                scope.library.close()
+
+
+def _replay(
+    trace: Trace, table: CallTable, open_library: Callable[[], Any], model: bytes | None, scopes: dict[int, Scope]
+) -> Replay:
+    changed = False
+    own = "" if model is None else hash_of(model)
+
+    def data(key: str) -> bytes:
+        return model if model is not None and key == own else trace.data(key)
+
+    for number, entry in enumerate(trace.calls, 1):
+        name, process = entry["call"], entry.get("process", 0)
+        shape = table.calls.get(name)
+        if shape is None or "arguments" not in entry:
+            raise ParameterError(
+                f"call {number}, {name}, takes what only the program has, and cannot be made again", hint="leave it out"
+            )
+        if process not in scopes:
+            scopes[process] = Scope(table, open_library(), data)
+        scope = scopes[process]
+        entries = list(entry["arguments"])
+        if model is not None:
+            entries, replaced = _with_model(entries, own)
+            changed = changed or replaced
+        arguments = tuple(role.build(scope, each, entries) for role, each in zip(shape.roles, entries, strict=True))
+        if shape.runs is not None and shape.moments != "after":
+            scope.restore(entry.get("memory", {}))
+        result = getattr(scope.library, name)(*arguments)
+        found = outcome(scope, name, shape, arguments, result)
+        difference = _difference(number, entry, found, trace, scope)
+        if difference is not None:
+            return Replay(number, difference, changed)
+        scope.blobs = []
+    return Replay(len(trace.calls), None, changed)
+
+
+def _with_model(entries: list[Any], key: str) -> tuple[list[Any], bool]:
+    replaced = [{**each, "blob": key} if isinstance(each, dict) and "blob" in each else each for each in entries]
+    return replaced, replaced != entries
+
+
+def _difference(number: int, entry: dict[str, Any], found: dict[str, Any], trace: Trace, scope: Scope) -> Difference | None:
+    for what in ("result", "left", "memory_after"):
+        recorded, here = entry.get(what), found.get(what)
+        if recorded == here:
+            continue
+        failure = scope.library.last_error() if what == "result" else None
+        why = "" if failure is None or failure.call != entry["call"] else failure.text
+        mine = {hash_of(data): data for data in scope.blobs}
+        shown = _shown(recorded, here, trace, mine)
+        return Difference(number, entry["call"], entry.get("thread", 0), what, *shown, why)
+    return None
+
+
+def _shown(recorded: Any, here: Any, trace: Trace, mine: dict[str, bytes]) -> tuple[str, str]:
+    """Both sides, narrowed down to the first place where they differ."""
+    if isinstance(recorded, list) and isinstance(here, list) and len(recorded) == len(here):
+        for index, (one, two) in enumerate(zip(recorded, here, strict=True)):
+            if one != two:
+                left, right = _shown(one, two, trace, mine)
+                return f"[{index}] {left}", right
+    if isinstance(recorded, dict) and isinstance(here, dict) and recorded.keys() == here.keys():
+        for key in recorded:
+            if recorded[key] != here[key]:
+                left, right = _shown(recorded[key], here[key], trace, mine)
+                return f"{key} {left}", right
+    if isinstance(recorded, str) and isinstance(here, str) and here in mine and trace.has(recorded):
+        before, now = trace.data(recorded), mine[here]
+        places = [index for index, (one, two) in enumerate(zip(before, now, strict=False)) if one != two]
+        return f"{len(before)} bytes {recorded[:8]}", f"{len(now)} bytes {here[:8]}, {len(places)} differ" + (
+            f", the first at {places[0]}" if places else ""
+        )
+    return str(recorded), str(here)

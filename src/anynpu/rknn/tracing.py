@@ -1,0 +1,267 @@
+"""The RKNN calls as a recording sees them (:mod:`anynpu.recording`)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._rknn import ffi
+from ..recording.roles import (
+    CallShape,
+    CallTable,
+    Handle,
+    Handles,
+    NewHandle,
+    Number,
+    Role,
+    Scope,
+    Struct,
+)
+from .constants import rknn_query_cmd
+
+__all__ = ["table"]
+
+NULL = "NULL"
+_ATTRIBUTE_FIRST = ffi.sizeof("uint32_t")
+_NOT_COMPARED = frozenset(
+    {
+        int(rknn_query_cmd.RKNN_QUERY_PERF_DETAIL),
+        int(rknn_query_cmd.RKNN_QUERY_PERF_RUN),
+        int(rknn_query_cmd.RKNN_QUERY_SDK_VERSION),
+        int(rknn_query_cmd.RKNN_QUERY_MEM_SIZE),
+    }
+)
+"""Answers that hold pointers, times or versions."""
+
+
+class _Model(Role):
+    """The bytes of a model, or the path of its file; it is made again from the bytes."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        size, extend = arguments[2], arguments[4]
+        if size:
+            return {"blob": scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), size)))}
+        path = os.fsdecode(ffi.string(ffi.cast("char *", value)))
+        try:
+            data = Path(path).read_bytes()
+        except OSError:
+            return {"path": path}
+        if extend != ffi.NULL and (extend.real_model_offset or extend.real_model_size):
+            end = extend.real_model_offset + extend.real_model_size if extend.real_model_size else len(data)
+            data = data[extend.real_model_offset : end]
+        return {"path": path, "blob": scope.blob(data)}
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        if "blob" not in recorded:
+            return ffi.new("char[]", os.fsencode(recorded["path"]))
+        data = scope.data(recorded["blob"])
+        entries[2] = len(data)  # the size, which is made after this
+        return ffi.new("char[]", data)
+
+
+class _InitExtend(Role):
+    """The other context of ``rknn_init_extend``; offsets are part of the model."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        return NULL if value == ffi.NULL else scope.name(value.ctx)
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        extend = ffi.new("rknn_init_extend *")
+        extend.ctx = scope.value(recorded) or 0
+        return extend
+
+
+class _Answer(Role):
+    """What ``rknn_query`` fills: only its first number, an index, goes in."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        size = arguments[3]
+        first = bytes(ffi.buffer(ffi.cast("char *", value), min(size, _ATTRIBUTE_FIRST)))
+        return [size, int.from_bytes(first, "little")]
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        size, first = recorded
+        made = ffi.new("char[]", max(size, 8))
+        ffi.memmove(made, int(first).to_bytes(_ATTRIBUTE_FIRST, "little")[:size], min(size, _ATTRIBUTE_FIRST))
+        scope.kept["answer"] = made
+        return ffi.cast("void *", made)
+
+    def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if int(arguments[1]) in _NOT_COMPARED:
+            return None
+        return scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), arguments[3])))
+
+
+class _Inputs(Role):
+    """An array of ``rknn_input`` with what it points to."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        rows = []
+        for index in range(arguments[1]):
+            one = value[index]
+            data = NULL if one.buf == ffi.NULL else scope.blob(bytes(ffi.buffer(one.buf, one.size)))
+            rows.append([one.index, one.size, one.pass_through, int(one.type), int(one.fmt), data])
+        return rows
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        made, kept = ffi.new("rknn_input[]", max(len(recorded), 1)), []
+        for one, row in zip(made, recorded, strict=False):
+            one.index, one.size, one.pass_through, one.type, one.fmt = row[:5]
+            if row[5] != NULL:
+                kept.append(ffi.new("char[]", scope.data(row[5])))
+                one.buf = kept[-1]
+        scope.kept["inputs"] = made, kept
+        return made
+
+
+class _Outputs(Role):
+    """An array of ``rknn_output``, and what the call puts there."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        return [
+            [one.want_float, one.is_prealloc, one.index, one.size if one.is_prealloc else 0]
+            for one in (value[index] for index in range(arguments[1]))
+        ]
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        made, kept = ffi.new("rknn_output[]", max(len(recorded), 1)), []
+        for one, row in zip(made, recorded, strict=False):
+            one.want_float, one.is_prealloc, one.index, one.size = row
+            if one.is_prealloc:
+                kept.append(ffi.new("char[]", max(row[3], 1)))
+                one.buf = kept[-1]
+        scope.kept[("outputs", entries[0])] = made, kept
+        return made
+
+    def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        rows = (value[index] for index in range(arguments[1]))
+        return [scope.blob(bytes(ffi.buffer(one.buf, one.size))) for one in rows]
+
+
+class _Released(Role):
+    """The outputs of the last ``rknn_outputs_get`` of a context."""
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        made, _ = scope.kept.get(("outputs", entries[0]), (ffi.NULL, None))
+        return made
+
+
+class _RunExtend(Role):
+    """How a run is to be made."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        return NULL if value == ffi.NULL else [value.frame_id, value.non_block, value.timeout_ms]
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        made = ffi.new("rknn_run_extend *")
+        made.frame_id, made.non_block, made.timeout_ms = recorded
+        made.fence_fd = -1
+        return made
+
+
+@dataclass
+class _OwnMemory(Role):
+    """Memory of the program, by address: as many bytes of the replay's own."""
+
+    size: int
+    offset: int | None = None
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        made = ffi.new("char[]", max(entries[self.size] + (0 if self.offset is None else entries[self.offset]), 1))
+        scope.kept.setdefault("memory", []).append(made)
+        return ffi.cast("void *", made)
+
+
+def _does_not_block(arguments: tuple[Any, ...]) -> bool:
+    return arguments[1] != ffi.NULL and bool(arguments[1].non_block)
+
+
+_CONTEXT, _NUMBER = Handle(), Number()
+_MEMORY, _ATTR = Handle("rknn_tensor_mem *"), Struct("rknn_tensor_attr")
+_MATMUL_INFO, _MATMUL_ATTR = Struct("rknn_matmul_info"), Struct("rknn_matmul_tensor_attr")
+
+_CALLS = {
+    "rknn_init": CallShape((NewHandle("context", "rknn_context"), _Model(), _NUMBER, _NUMBER, _InitExtend())),
+    "rknn_dup_context": CallShape((Handles("rknn_context"), NewHandle("context", "rknn_context"))),
+    "rknn_destroy": CallShape((_CONTEXT,)),
+    "rknn_query": CallShape((_CONTEXT, _NUMBER, _Answer(), _NUMBER)),
+    "rknn_inputs_set": CallShape((_CONTEXT, _NUMBER, _Inputs())),
+    "rknn_set_batch_core_num": CallShape((_CONTEXT, _NUMBER)),
+    "rknn_set_core_mask": CallShape((_CONTEXT, _NUMBER)),
+    "rknn_run": CallShape((_CONTEXT, _RunExtend()), runs=0, pending=_does_not_block),
+    "rknn_wait": CallShape((_CONTEXT, _RunExtend()), runs=0, moments="after"),
+    "rknn_outputs_get": CallShape((_CONTEXT, _NUMBER, _Outputs(), Role())),
+    "rknn_outputs_release": CallShape((_CONTEXT, _NUMBER, _Released())),
+    "rknn_create_mem": CallShape((_CONTEXT, _NUMBER), makes="memory"),
+    "rknn_create_mem2": CallShape((_CONTEXT, _NUMBER, _NUMBER), makes="memory"),
+    "rknn_create_mem_from_fd": CallShape((_CONTEXT, _NUMBER, _OwnMemory(3, 4), _NUMBER, _NUMBER), makes="memory"),
+    "rknn_create_mem_from_phys": CallShape((_CONTEXT, _NUMBER, _OwnMemory(3), _NUMBER), makes="memory"),
+    "rknn_destroy_mem": CallShape((_CONTEXT, _MEMORY)),
+    "rknn_set_weight_mem": CallShape((_CONTEXT, _MEMORY)),
+    "rknn_set_internal_mem": CallShape((_CONTEXT, _MEMORY)),
+    "rknn_set_io_mem": CallShape((_CONTEXT, _MEMORY, _ATTR), bind=(0, 1, 2)),
+    "rknn_set_input_shape": CallShape((_CONTEXT, _ATTR)),
+    "rknn_set_input_shapes": CallShape((_CONTEXT, _NUMBER, Struct("rknn_tensor_attr", count=1))),
+    "rknn_mem_sync": CallShape((_CONTEXT, _MEMORY, _NUMBER)),
+    "rknn_matmul_create": CallShape(
+        (NewHandle("matmul", "rknn_matmul_ctx"), _MATMUL_INFO, Struct("rknn_matmul_io_attr", out=True))
+    ),
+    "rknn_matmul_set_io_mem": CallShape((_CONTEXT, _MEMORY, _MATMUL_ATTR), bind=(0, 1, 2)),
+    "rknn_matmul_set_core_mask": CallShape((_CONTEXT, _NUMBER)),
+    "rknn_matmul_run": CallShape((_CONTEXT,), runs=0),
+    "rknn_matmul_destroy": CallShape((_CONTEXT,)),
+}
+
+_OPAQUE = frozenset(
+    {
+        "rknn_create_mem_from_mb_blk",
+        "rknn_matmul_create_dynamic_shape",
+        "rknn_matmul_create_dyn_shape",
+        "rknn_matmul_set_quant_params",
+        "rknn_matmul_get_quant_params",
+        "rknn_matmul_set_dynamic_shape",
+        "rknn_B_normal_layout_to_native_layout",
+        "rknn_register_custom_ops",
+    }
+)
+
+
+def _view(library: Any, memory: Any) -> Any:
+    """The bytes of a ``rknn_tensor_mem``."""
+    del library
+    struct = ffi.cast("rknn_tensor_mem *", memory)
+    if struct.virt_addr == ffi.NULL:
+        return None
+    return ffi.buffer(ffi.cast("char *", struct.virt_addr) + struct.offset, struct.size)
+
+
+def _place(call: str, attr: Any) -> str:
+    del call
+    return str(ffi.string(attr.name, len(attr.name)).decode("utf-8", "replace"))
+
+
+def table() -> CallTable:
+    """What a recording knows about the calls."""
+    return CallTable("rknn", ffi, _CALLS, _view, _place, _OPAQUE)

@@ -1,0 +1,171 @@
+"""The VIPLite calls as a recording sees them (:mod:`anynpu.recording`)."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._vip import ffi
+from ..recording.roles import CallShape, CallTable, Handle, NewHandle, Number, Role, Scope, Struct
+from .constants import vip_buffer_property_e, vip_create_network_type_e, vip_network_property_e
+
+__all__ = ["table"]
+
+NULL = "NULL"
+_FROM_FILE = int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FILE)
+_FROM_MEMORY = int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_MEMORY)
+_WORD, _NAME, _SIZES = 4, 64, 24
+
+
+class _Model(Role):
+    """The bytes of a model, or the path of its file; it is made again from the bytes."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        if arguments[2] != _FROM_FILE:
+            return {"blob": scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), arguments[1])))}
+        path = os.fsdecode(ffi.string(ffi.cast("char *", value)))
+        try:
+            return {"path": path, "blob": scope.blob(Path(path).read_bytes())}
+        except OSError:
+            return {"path": path}
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        if "blob" not in recorded:
+            return ffi.new("char[]", os.fsencode(recorded["path"]))
+        data = scope.data(recorded["blob"])
+        entries[1], entries[2] = len(data), _FROM_MEMORY  # made after this
+        return ffi.new("char[]", data)
+
+
+@dataclass
+class _Property(Role):
+    """A value that a call fills or reads, as large as its property says.
+
+    :ivar property: the argument that names it
+    :ivar sizes: bytes by property; others have four
+    :ivar out: whether the call fills it
+    :ivar not_compared: properties whose values are times
+    """
+
+    property: int
+    sizes: dict[int, int]
+    out: bool
+    not_compared: frozenset[int] = frozenset()
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        return "new" if self.out else scope.blob(self._bytes(value, arguments))
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        made = ffi.new("char[]", _NAME) if self.out else ffi.new("char[]", scope.data(recorded))
+        scope.kept["value"] = made
+        return ffi.cast("void *", made)
+
+    def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if not self.out or int(arguments[self.property]) in self.not_compared:
+            return None
+        return scope.blob(self._bytes(value, arguments))
+
+    def _bytes(self, value: Any, arguments: tuple[Any, ...]) -> bytes:
+        size = self.sizes.get(int(arguments[self.property]), _WORD)
+        return bytes(ffi.buffer(ffi.cast("char *", value), size))
+
+
+class _OwnMemory(Role):
+    """Memory of the program by address: as many bytes of the replay's own, where the NPU wants them to begin."""
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        made = ffi.new("char[]", max(int(entries[2]), 1) + 64)
+        scope.kept.setdefault("memory", []).append(made)
+        address = int(ffi.cast("uintptr_t", made))
+        return ffi.cast("void *", address + -address % 64)
+
+
+_NETWORK, _BUFFER, _GROUP, _NUMBER = Handle("vip_network"), Handle("vip_buffer"), Handle("vip_group"), Number()
+_PARAMS = Struct("vip_buffer_create_params_t")
+_NEW_BUFFER, _NEW_NETWORK = NewHandle("buffer", "vip_buffer"), NewHandle("network", "vip_network")
+_OF_NETWORK = {
+    int(vip_network_property_e.VIP_NETWORK_PROP_NETWORK_NAME): _NAME,
+    int(vip_network_property_e.VIP_NETWORK_PROP_CORE_COUNT): 1,
+    int(vip_network_property_e.VIP_NETWORK_PROP_SET_PRIORITY): 1,
+    int(vip_network_property_e.VIP_NETWORK_PROP_PROFILING): 8,
+}
+_OF_BUFFER = {
+    int(vip_buffer_property_e.VIP_BUFFER_PROP_NAME): _NAME,
+    int(vip_buffer_property_e.VIP_BUFFER_PROP_SIZES_OF_DIMENSION): _SIZES,
+}
+_TIMES = frozenset({int(vip_network_property_e.VIP_NETWORK_PROP_PROFILING)})
+_FIXED_POINT_AND_SCALE = frozenset(
+    {
+        int(vip_buffer_property_e.VIP_BUFFER_PROP_FIXED_POINT_POS),
+        int(vip_buffer_property_e.VIP_BUFFER_PROP_TF_SCALE),
+        int(vip_buffer_property_e.VIP_BUFFER_PROP_TF_ZERO_POINT),
+        int(vip_buffer_property_e.VIP_BUFFER_PROP_SIZES_OF_DIMENSION),
+    }
+)
+"""Values that a call may leave as they were: those of another quantisation, and dimensions that a tensor does not have."""
+_PORT = _Property(2, _OF_BUFFER, True, _FIXED_POINT_AND_SCALE)
+
+_CALLS = {
+    "vip_get_version": CallShape(()),
+    "vip_init": CallShape((_NUMBER,)),
+    "vip_destroy": CallShape(()),
+    "vip_query_hardware": CallShape((_NUMBER, _NUMBER, _Property(0, {}, True))),
+    "vip_create_buffer": CallShape((_PARAMS, _NUMBER, _NEW_BUFFER)),
+    "vip_create_buffer_cache": CallShape((_PARAMS, _NUMBER, _NEW_BUFFER)),
+    "vip_create_buffer_from_handle": CallShape((_PARAMS, _OwnMemory(), _NUMBER, _NEW_BUFFER)),
+    "vip_destroy_buffer": CallShape((_BUFFER,)),
+    "vip_map_buffer": CallShape((_BUFFER,), makes="address"),
+    "vip_unmap_buffer": CallShape((_BUFFER,)),
+    "vip_get_buffer_size": CallShape((_BUFFER,)),
+    "vip_flush_buffer": CallShape((_BUFFER, _NUMBER)),
+    "vip_create_network": CallShape((_Model(), _NUMBER, _NUMBER, _NEW_NETWORK)),
+    "vip_weak_dup_network": CallShape((_NETWORK, _NEW_NETWORK)),
+    "vip_destroy_network": CallShape((_NETWORK,)),
+    "vip_set_network": CallShape((_NETWORK, _NUMBER, _Property(1, _OF_NETWORK, False))),
+    "vip_query_network": CallShape((_NETWORK, _NUMBER, _Property(1, _OF_NETWORK, True, _TIMES))),
+    "vip_prepare_network": CallShape((_NETWORK,)),
+    "vip_finish_network": CallShape((_NETWORK,)),
+    "vip_query_input": CallShape((_NETWORK, _NUMBER, _NUMBER, _PORT)),
+    "vip_query_output": CallShape((_NETWORK, _NUMBER, _NUMBER, _PORT)),
+    "vip_set_input": CallShape((_NETWORK, _NUMBER, _BUFFER), bind=(0, 2, 1)),
+    "vip_set_output": CallShape((_NETWORK, _NUMBER, _BUFFER), bind=(0, 2, 1)),
+    "vip_run_network": CallShape((_NETWORK,), runs=0),
+    "vip_trigger_network": CallShape((_NETWORK,), runs=0, moments="before"),
+    "vip_wait_network": CallShape((_NETWORK,), runs=0, moments="after"),
+    "vip_cancel_network": CallShape((_NETWORK,)),
+}
+
+_OPAQUE = frozenset(
+    {
+        *("vip_create_buffer_from_physical", "vip_create_buffer_from_fd", "vip_dup_network", "vip_set_ppu_param"),
+        *("vip_create_group", "vip_destroy_group", "vip_set_group", "vip_query_group", "vip_add_network", "vip_run_group"),
+        *("vip_trigger_group", "vip_wait_group", "vip_power_management", "vip_set_log_path"),
+    }
+)
+
+
+def _view(library: Any, buffer: Any) -> Any:
+    """The bytes of a buffer, asked past a recording."""
+    kind = type(library)
+    handle = ffi.cast("vip_buffer", buffer)
+    address = kind.vip_map_buffer(library, handle)
+    return None if address == ffi.NULL else ffi.buffer(address, kind.vip_get_buffer_size(library, handle))
+
+
+def _place(call: str, index: Any) -> str:
+    return f"{call.removeprefix('vip_set_')} {int(index)}"
+
+
+def table() -> CallTable:
+    """What a recording knows about the calls."""
+    return CallTable("vip", ffi, _CALLS, _view, _place, _OPAQUE)

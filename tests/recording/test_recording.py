@@ -1,0 +1,186 @@
+"""Recordings: three programs are replayed as they were, and a changed byte of a model is found at the call that it changes first."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from dropin.running import board_environment, build, clean_environment, run
+from rknn.support import get_outputs, opened, picture_model, pixels, set_picture
+from typer.testing import CliRunner
+from vip.support import Calls, small_file
+
+from anynpu import modelfile
+from anynpu._rknn import ffi
+from anynpu.cli.app import app
+from anynpu.errors import ParameterError
+from anynpu.recording import Trace, read_trace, replay
+from anynpu.recording.recorder import Recorder
+from anynpu.rknn import SoftwareLibrary
+from anynpu.rknn.tracing import table
+from anynpu.vendors.libraries import instrumented
+from anynpu.vip import SoftwareLibrary as VipSoftware
+from anynpu.vip.tracing import table as vip_table
+
+SESSION = """
+import sys
+import numpy as np
+from anynpu.session import InferenceSession
+with InferenceSession(sys.argv[1], device="sim:rk3588") as session:
+    source = session.get_inputs()[0]
+    rng = np.random.default_rng(1)
+    for _ in range(3):
+        session.run(None, {source.name: rng.integers(0, 255, source.shape).astype(np.float32)})
+"""
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("record.c", tmp_path_factory.mktemp("record") / "record")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return Path(picture_model().save(tmp_path_factory.mktemp("model") / "model.rknn"))
+
+
+def record(path: Path, *command: str | Path) -> Trace:
+    environment = board_environment("rk3588") if command[0] != sys.executable else clean_environment()
+    run(list(command), environment | {"ANYNPU_RECORD": str(path)})
+    return read_trace(path)
+
+
+def changed(model: Path, path: Path) -> Path:
+    """The model with one byte of its weights changed, and its checksum mended."""
+    whole = modelfile.read(model)
+    layer = next(layer for layer in whole.programs[0].layers if hasattr(layer.op, "weights"))
+    weights: Any = layer.op.weights
+    array = np.array(weights)
+    array.reshape(-1).view(np.uint8)[0] ^= 0x40
+    object.__setattr__(layer.op, "weights", array)
+    whole.save(path)
+    return path
+
+
+@pytest.mark.parametrize("way", ["general", "zero-copy", "session"])
+def test_three_programs_are_replayed_as_they_were(way: str, program: Path, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    command = (sys.executable, "-c", SESSION, model) if way == "session" else (program, way, model)
+    trace = record(path, *command)
+    names = [entry["call"] for entry in trace.calls]
+    assert names.count("rknn_run") == 3
+    assert ("rknn_set_io_mem" in names) == (way == "zero-copy")
+    done = CliRunner().invoke(app, ["replay", str(path), "--target", "rk3588"])
+    assert done.exit_code == 0, done.output
+    assert done.output == f"{len(names)} calls, all as recorded\n"
+
+
+@pytest.mark.parametrize(("way", "call"), [("general", "rknn_outputs_get"), ("zero-copy", "rknn_run")])
+def test_a_changed_byte_is_found_at_the_first_call_that_it_changes(
+    way: str, call: str, program: Path, model: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    trace = record(path, program, way, model)
+    other = changed(model, tmp_path / "other.rknn")
+    done = CliRunner().invoke(app, ["replay", str(path), "--model", str(other), "--json"])
+    assert done.exit_code == 3, done.output
+    found = json.loads(done.output)["difference"]
+    assert found["call"] == call
+    assert found["number"] == 1 + next(number for number, entry in enumerate(trace.calls) if entry["call"] == call)
+    assert "differ" in found["found"]
+
+
+def test_a_chip_for_which_the_model_is_not(program: Path, model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    options = ["--chip", "rk3588", "--record", path, "--", program, "general", model]
+    run([sys.executable, "-m", "anynpu.cli", "exec", *options], clean_environment(ANYNPU_PYTHON=None, LD_LIBRARY_PATH=None))
+    done = CliRunner().invoke(app, ["replay", str(path), "--target", "rk3566"])
+    assert done.exit_code == 3
+    assert "call 1, rknn_init" in done.output
+    assert "rk3566" in done.output
+
+
+def recorded(library: SoftwareLibrary, path: Path, *, payload: bool = True) -> Trace:
+    Recorder(library, table(), str(path), payload=payload)
+    handle = opened(library, picture_model())
+    assert set_picture(library, handle, pixels()) == 0
+    assert library.rknn_run(handle, ffi.NULL) == 0
+    get_outputs(library, handle, 2)
+    assert library.rknn_run(handle + 1, ffi.NULL) < 0
+    assert library.rknn_destroy(handle) == 0
+    library.close()
+    return read_trace(path)
+
+
+def test_calls_that_fail_are_part_of_it(tmp_path: Path) -> None:
+    trace = recorded(SoftwareLibrary("rk3588"), tmp_path / "trace.jsonl")
+    assert [entry["result"] for entry in trace.calls] == [0, 0, 0, 0, 0, -7, 0]
+    found = replay(trace, table(), lambda: SoftwareLibrary("rk3588"))
+    assert found.difference is None
+    trace.calls[2]["result"] = -1
+    found = replay(trace, table(), lambda: SoftwareLibrary("rk3588"))
+    assert found.difference is not None
+    assert str(found.difference) == "call 3, rknn_run (thread 1): result: recorded -1, here 0"
+
+
+def test_hashes_alone_are_smaller_and_cannot_be_replayed(tmp_path: Path) -> None:
+    small = recorded(SoftwareLibrary("rk3588"), tmp_path / "small.jsonl", payload=False)
+    recorded(SoftwareLibrary("rk3588"), tmp_path / "large.jsonl")
+    assert (tmp_path / "small.jsonl").stat().st_size < (tmp_path / "large.jsonl").stat().st_size / 2
+    with pytest.raises(ParameterError, match="not the bytes"):
+        replay(small, table(), lambda: SoftwareLibrary("rk3588"))
+
+
+def test_a_library_of_viplite(tmp_path: Path) -> None:
+    library = VipSoftware("t527")
+    Recorder(library, vip_table(), str(tmp_path / "trace.jsonl"))
+    calls = Calls(library)
+    network, (source,), _ = calls.ready()
+    calls.bytes(source)[:] = 7
+    assert library.vip_run_network(network) == 0
+    calls.bytes(source)[:] = 9
+    assert library.vip_trigger_network(network) == 0
+    assert library.vip_wait_network(network) == 0
+    library.close()
+    trace = read_trace(tmp_path / "trace.jsonl")
+    assert replay(trace, vip_table(), lambda: VipSoftware("t527")).difference is None
+    other = small_file("t527", "w8a8", 5)
+    assert replay(trace, vip_table(), lambda: VipSoftware("t527"), model=other).difference is None
+    run_call = next(entry for entry in trace.calls if entry["call"] == "vip_wait_network")
+    (name, key), *_ = run_call["memory_after"].items()
+    run_call["memory_after"][name] = key[::-1]
+    found = replay(trace, vip_table(), lambda: VipSoftware("t527")).difference
+    assert found is not None
+    assert (found.call, found.what) == ("vip_wait_network", "memory_after")
+
+
+def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
+    for name, text in {"empty": "", "text": "hello\n", "newer": '{"trace": 99}\n', "list": "[]\n"}.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(text)
+        assert CliRunner().invoke(app, ["replay", str(path)]).exit_code == 1
+
+
+def test_a_call_that_takes_functions_is_named(tmp_path: Path) -> None:
+    trace = recorded(SoftwareLibrary("rk3588"), tmp_path / "trace.jsonl")
+    trace.calls.insert(1, {"call": "rknn_register_custom_ops", "thread": 1, "result": 0})
+    with pytest.raises(ParameterError, match="call 2, rknn_register_custom_ops"):
+        replay(trace, table(), lambda: SoftwareLibrary("rk3588"))
+
+
+def test_every_call_is_in_the_tables() -> None:
+    for kind, made in ((SoftwareLibrary, table()), (VipSoftware, vip_table())):
+        calls = {name for name in dir(kind) if name.startswith((f"{made.vendor}_", "vip_"))}
+        assert calls - set(made.calls) - made.opaque <= {"rknn_custom_op_get_op_attr"}
+
+
+def test_nothing_is_wrapped_where_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANYNPU_RECORD", raising=False)
+    library = SoftwareLibrary("rk3588")
+    before = dict(vars(library))
+    assert vars(instrumented(library)) == before
+    library.close()
