@@ -70,7 +70,8 @@ ARROWS: dict[str, set[str]] = {
     "tasks": BASE,
     "reports": BASE | {"program"},
     "timing": BASE | {"program", "chips", "vendors"},
-    "compiler": DATA | {"timing", "reports"},
+    "frontends": BASE,
+    "compiler": DATA | {"timing", "reports", "frontends"},
     "npu": DATA | {"timing"},
     "session": DEVICE | {"protocol"},
     "rknn": VENDOR,
@@ -88,7 +89,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
-    | {"onnxruntime", "board", "tasks"},
+    | {"onnxruntime", "board", "tasks", "frontends"},
     # old names of modules
     "devices": {"vendors"},
     "validate": {"modelfile"},

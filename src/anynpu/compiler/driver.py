@@ -11,6 +11,7 @@ from typing import Any
 
 from .. import chips
 from ..errors import CompileError, TensorNameError
+from ..frontends import KnownScales, known_scales
 from ..modelfile import CompiledModel
 from ..modelfile.validate import metadata_complaint
 from ..options import keyword_form
@@ -33,6 +34,7 @@ from .fusion_rules import OWN_RULES, FusionRules, toolkit_rules
 from .graph import Graph
 from .groups import grouping_candidates
 from .importer import Shapes, import_onnx
+from .kept import KeptRanges, kept_quantization
 from .lint import lint_steps, summary
 from .lower import lower
 from .onnx_model import load_onnx
@@ -58,14 +60,21 @@ _log = logging.getLogger("anynpu.compiler")
 
 @keyword_form(CompileOptions)
 def compile(
-    model: Any, target: str = "rk3588", options: CompileOptions | None = None, *, progress: Progress | None = None, **changes: Any
+    model: Any,
+    target: str = "rk3588",
+    options: CompileOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    example_inputs: Any = None,
+    **changes: Any,
 ) -> CompiledModel:
-    """Compile an ONNX model for one chip. Options come as an object, as keywords, or as both: then keywords change the object.
+    """Compile a model for one chip. Options come as an object, as keywords, or as both: then keywords change the object.
 
-    :param model: path, bytes or onnx.ModelProto; opset 7 or later
+    :param model: an ONNX or TFLite model as path or bytes, an onnx.ModelProto (opset 7 or later), or a module of PyTorch
     :param target: a chip of the catalogue
     :param options: what is asked for
     :param progress: called with (stage, done, total)
+    :param example_inputs: what a module of PyTorch is called with: a tensor, a tuple of them, or a dict by name
 
     >>> model = anynpu.compile("det.onnx", target="rk3588", dataset="pages/", std=(255, 255, 255))    # doctest: +SKIP
     >>> model.save("det.rknn")                                                                       # doctest: +SKIP
@@ -74,7 +83,9 @@ def compile(
     chip = chips.get(target)
     kind = _format(options, chip)
     tell(progress, "importing", 0, 1)
-    proto, tail, note = split_tail(load_onnx(model, options.custom_ops))
+    whole = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], example_inputs=example_inputs)
+    kept = _kept_scales(whole, options, kind)
+    proto, tail, note = split_tail(whole)
     if note:
         _log.warning("%s", note if options.tail == KEEP else f"{note.partition(', and ')[0]}; the rest is cut off")
     custom = custom_table(options.custom_ops)
@@ -92,7 +103,7 @@ def compile(
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
     if not recipe.asymmetric:
         kind = without_zero_points(kind)
-    job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress)
+    job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress, kept)
     job.calibrate()
     programs = job.lower()
     metadata, left_out = onnx_metadata(proto)
@@ -117,17 +128,26 @@ def _format(options: CompileOptions, chip: chips.Chip) -> Format:
     """How the model holds its numbers, if the chip can have it and there is what it needs."""
     kind = format_of(options.dtype, chip, per_channel=options.per_channel, channel_groups=options.channel_groups)
     kind = with_arithmetic(kind, chip, options.arithmetic)
-    if not kind.floats and options.dataset is None:
-        raise CompileError(
-            f"a {kind.name} model needs calibration data",
-            hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
-        )
     if options.preprocess is not None and not registry.of_chip(chip).picture_node:
         raise CompileError(
             f"models of {chip.name} have no pre-process node",
             hint="leave preprocess out: with mean and std its calls take the bytes of a picture and normalise them",
         )
     return kind
+
+
+def _kept_scales(proto: Any, options: CompileOptions, kind: Format) -> KnownScales:
+    """The scales that the model brings along, if they are to be kept: without calibration data nothing else is left."""
+    if kind.floats or options.dataset is not None:
+        return KnownScales()
+    usable = kind.codes is DType.INT8 and not kind.fixed_point and options.quantizer != VENDOR
+    kept = known_scales(proto) if usable else KnownScales()
+    if not kept.ranges:
+        raise CompileError(
+            f"a {kind.name} model needs calibration data",
+            hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
+        )
+    return kept
 
 
 def _warn_of_later_sizes(programs: Sequence[Program]) -> None:
@@ -155,6 +175,7 @@ class _Compilation:
     """One compilation: the graphs of all shape sets from calibration to programs.
 
     :ivar plans: the steps of each graph
+    :ivar kept: scales that the model brings along, where there is no calibration data
     :ivar trials: what the recipe chose for each graph; empty where there was nothing to choose
     :ivar remarks: what the model's provenance says about calibration, accuracy and warnings
     """
@@ -167,6 +188,7 @@ class _Compilation:
     prepared: list[Prepared]
     plans: list[list[Step]]
     progress: Progress | None
+    kept: KnownScales = field(default_factory=KnownScales)
     ranges: Ranges = field(default_factory=UnknownRanges)
     trials: list[Trial] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
@@ -179,6 +201,9 @@ class _Compilation:
     def calibrate(self) -> None:
         """Find the ranges of integer layers, and with int8 the recipe that keeps the network's answers."""
         if self.kind.floats or all(step.is_float for step in self.plans[0]):
+            return
+        if self.kept.ranges:
+            self.ranges, self.remarks["calibration"] = KeptRanges(), "none, the model's own scales"
             return
         options, first = self.options, self.prepared[0]
         # layers may be fused differently for other shapes, and then need ranges of other tensors
@@ -227,7 +252,10 @@ class _Compilation:
         if self.trials:
             trial = self.trials[index]
             return lower(entry.graph, steps, self.chip, trial.quantization, kind, refined=trial.refined)
-        given = given_quantization(self.options.ranges, entry.graph)
+        given = {
+            **kept_quantization(self.kept.ranges, entry.graph, steps),
+            **given_quantization(self.options.ranges, entry.graph),
+        }
         preprocess = entry.normalisation.preprocess
         on_cpu: set[str] = set()
         if self.toolkit:
@@ -239,7 +267,9 @@ class _Compilation:
             quantization = assign_quantization(
                 entry.graph, steps, self.ranges, kind, preprocess, exact_heads=heads, clip=clip, given=given
             )
-        return lower(entry.graph, steps, self.chip, quantization, kind, toolkit=self.toolkit, on_cpu=on_cpu)
+        return lower(
+            entry.graph, steps, self.chip, quantization, kind, toolkit=self.toolkit, on_cpu=on_cpu, kept=self.kept.weights
+        )
 
 
 def calibrated(
@@ -272,12 +302,14 @@ def check(
     shapes: Shapes | None = None,
     batch: int | None = None,
     custom_ops: CustomOperators = (),
+    example_inputs: Any = None,
 ) -> Report:
     """What compiling *model* for *target* would give, layer by layer, without calibration data.
 
     >>> anynpu.check("det.onnx", "rk3588").on_cpu    # doctest: +SKIP
     """
-    return ModelCheck(model, shapes=shapes, batch=batch, custom_ops=custom_ops).report(target, dtype=dtype)
+    subject = ModelCheck(model, shapes=shapes, batch=batch, custom_ops=custom_ops, example_inputs=example_inputs)
+    return subject.report(target, dtype=dtype)
 
 
 class ModelCheck:
@@ -287,9 +319,16 @@ class ModelCheck:
     """
 
     def __init__(
-        self, model: Any, *, shapes: Shapes | None = None, batch: int | None = None, custom_ops: CustomOperators = ()
+        self,
+        model: Any,
+        *,
+        shapes: Shapes | None = None,
+        batch: int | None = None,
+        custom_ops: CustomOperators = (),
+        example_inputs: Any = None,
     ) -> None:
-        proto, _, _ = split_tail(load_onnx(model, custom_ops))
+        whole = load_onnx(model, custom_ops, shapes=shape_sets(shapes)[0], example_inputs=example_inputs)
+        proto, _, _ = split_tail(whole)
         options = CompileOptions(batch=batch)
         self._graph = prepare(proto, shape_sets(shapes)[0], options, custom_table(custom_ops)).graph
         self._name = _name_of(model, proto)

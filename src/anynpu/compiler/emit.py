@@ -38,6 +38,8 @@ __all__ = ["Emitter", "OutlineEmitter", "by_group"]
 
 _MAX_BIAS = 2.0**30
 _MAX_WEIGHT = 1e20
+_SAME_CODE = 1e-2
+"""Weights that lie within this share of a step at a code are that code."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +50,7 @@ class Emitter:
     :ivar weights: how weights share scales
     :ivar refined: weights that were rounded with care, by the result of their step
     :ivar toolkit: round weights and biases as the vendor's toolkit does
+    :ivar kept: scales of weights that were codes already, one or by output channel, by the result of the node
     """
 
     graph: Graph
@@ -56,6 +59,7 @@ class Emitter:
     weights: WeightScales
     refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
     toolkit: bool = False
+    kept: Mapping[str, Array] = field(default_factory=dict)
 
     def conv(self, step: Step) -> Conv:
         """A convolution with what is fused to it."""
@@ -206,11 +210,26 @@ class Emitter:
         if self.toolkit:
             codes, scales, zero = toolkit_weights(weights)
             return codes, zero, toolkit_bias(bias, source, scales), self._product_epilogue(step, source, scales)
-        if made is None:
+        known = self._known_codes(step, weights) if made is None else None
+        if known is not None:
+            codes, scales, zero = known
+        elif made is None:
             codes, scales, zero = quantize_weights(weights, self.dtype, smallest, self.weights)
         else:
             codes, scales, zero, bias = made.codes.reshape(weights.shape), made.scales, made.zeros, made.bias
         return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._product_epilogue(step, source, scales)
+
+    def _known_codes(self, step: Step, weights: Array) -> tuple[Array, Array, Array] | None:
+        """The codes that weights were before; None where they were none, or where a rewrite has changed them since."""
+        given = self.kept.get(step.node.outputs[0])
+        if given is None or len(given) not in (1, len(weights)) or self.dtype is not DType.INT8:
+            return None
+        scales = np.broadcast_to(given, len(weights)).astype(np.float32)
+        steps = weights / scales.astype(np.float64).reshape(-1, *(1,) * (weights.ndim - 1))
+        codes = np.rint(steps)
+        if np.abs(steps - codes).max(initial=0.0) > _SAME_CODE or np.abs(codes).max(initial=0.0) > DType.INT8.limits[1]:
+            return None
+        return codes.astype(np.int8), scales, np.zeros(len(weights), np.int32)
 
     def _product_epilogue(self, step: Step, source: Array, scales: Array) -> Finish:
         """How a sum of products ends.

@@ -65,15 +65,16 @@ def lower(
     refined: Mapping[str, QuantizedWeights] | None = None,
     toolkit: bool = False,
     on_cpu: Set[str] = frozenset(),
+    kept: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights.
     *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
-    does. *on_cpu* are results that the CPU computes, whatever the chip could.
+    does. *on_cpu* are results that the CPU computes, whatever the chip could. *kept* are scales of weights that were codes already.
     """
     emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
-    emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit)
+    emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit, kept or {})
     return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, emit, outline=outline, on_cpu=on_cpu).run()
 
 

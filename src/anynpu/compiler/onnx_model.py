@@ -1,9 +1,10 @@
-"""ONNX models as they come: from a file, bytes or a ModelProto, checked, with one clear error for what is wrong."""
+"""ONNX models as they come: from a file, bytes, a ModelProto or another framework, checked, with one clear error for what is wrong."""
 
 from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from .._optional import onnx
 from ..errors import CompileError
+from ..frontends import as_onnx
 from ..vendors import registry
 from .bounds import check_bounds
 from .custom import CustomOperators, mark_custom
@@ -19,12 +21,17 @@ from .stripped import is_stripped
 __all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
 
 
-def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
-    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is).
+def load_onnx(
+    model: Any, custom_ops: CustomOperators = (), *, shapes: Mapping[str, Any] | None = None, example_inputs: Any = None
+) -> Any:
+    """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is), or from a model of
+    another framework.
 
     :param custom_ops: operators that are custom ones, besides those of domains that are not known
+    :param shapes: of inputs, for a model that does not say them itself
+    :param example_inputs: what a module of PyTorch is called with
     """
-    proto = read_onnx(model)
+    proto = read_onnx(model, shapes=shapes, example_inputs=example_inputs)
     stripped = next((tensor.name for tensor in proto.graph.initializer if is_stripped(tensor)), None)
     if stripped is not None:
         raise CompileError(
@@ -36,19 +43,22 @@ def load_onnx(model: Any, custom_ops: CustomOperators = ()) -> Any:
     return proto
 
 
-def read_onnx(model: Any, *, external: bool = True) -> Any:
+def read_onnx(model: Any, *, external: bool = True, shapes: Mapping[str, Any] | None = None, example_inputs: Any = None) -> Any:
     """A ModelProto that was not checked yet; with *external*, weights that lie in other files are read."""
     package = onnx()
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
         proto.CopyFrom(model)
+    elif (converted := as_onnx(model, shapes, example_inputs)) is not None:
+        proto = converted
     elif isinstance(model, (bytes, bytearray, memoryview)):
         proto = _parse(bytes(model), "the model given as bytes")
     elif isinstance(model, (str, Path)):
         proto = _load_file(Path(model), external=external)
     else:
         raise CompileError(
-            f"a model is a path, bytes or an onnx.ModelProto, not {type(model).__name__}", hint="pass the path of the .onnx file"
+            f"a model is a path, bytes, an onnx.ModelProto or a module of PyTorch, not {type(model).__name__}",
+            hint="pass the path of the .onnx file",
         )
     check_bounds(proto, complete=external)
     return proto

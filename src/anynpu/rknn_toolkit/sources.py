@@ -116,9 +116,13 @@ def from_pytorch(model: Any, input_size_list: Sequence[Sequence[int]]) -> Source
 
 
 def from_tflite(model: str, input_is_nchw: bool = False) -> Source:
-    """A TFLite file, converted by the installed tf2onnx."""
+    """A TFLite file. Pictures become NCHW; with *input_is_nchw* the installed tf2onnx converts it, which leaves them as they are."""
     if not Path(model).is_file():
         raise ModelError(f"there is no TFLite model {model}", hint="check the path")
+    with Path(model).open("rb") as file:
+        head = file.read(8)
+    if head[4:] == b"TFL3" and not input_is_nchw:
+        return source_of(load_onnx(model), Path(model).stem)
     convert = _framework("tf2onnx.convert", "load_tflite", "tf2onnx")
     try:
         proto, _ = convert.from_tflite(str(model), opset=OPSET)

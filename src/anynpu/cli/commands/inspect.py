@@ -37,7 +37,9 @@ MAX_SHOWN = 60
 def command(
     file: Annotated[
         Path,
-        typer.Argument(metavar="FILE", help="A model: ours, .rknn, .nb or .onnx.", exists=True, dir_okay=False, readable=True),
+        typer.Argument(
+            metavar="FILE", help="A model: ours, .rknn, .nb, .onnx or .tflite.", exists=True, dir_okay=False, readable=True
+        ),
     ],
     layers: LayersOption = False,
     as_json: JsonOption = False,
@@ -60,11 +62,13 @@ def command(
     if kind is FileKind.ANYNPU:
         model = anynpu.load(file)
         print_json(_model_json(model)) if as_json else _print_model(results(), file, model, layers)
-    elif kind is FileKind.ONNX or (kind is FileKind.UNKNOWN and file.suffix.lower() == ".onnx"):
+    elif kind is FileKind.ONNX or (kind is FileKind.UNKNOWN and file.suffix.lower() in (".onnx", ".tflite")):
         onnx = describe(file)
         print_json(onnx.to_json()) if as_json else _print_onnx(results(), file, onnx)
     elif kind is FileKind.UNKNOWN:
-        raise ModelFormatError(f"{file} is not a model that is known here", hint="inspect opens .rknn, .nb and .onnx files")
+        raise ModelFormatError(
+            f"{file} is not a model that is known here", hint="inspect opens .rknn, .nb, .onnx and .tflite files"
+        )
     else:
         vendor = vendorfile.read(file)
         print_json(_vendor_json(vendor)) if as_json else _print_vendor(results(), file, vendor, layers)

@@ -31,7 +31,7 @@ class TimedModel:
             if shapes or batch:
                 raise CompileError(f"{path.name} is compiled: its shapes are fixed", hint="give the ONNX model to change them")
             self.compiled = modelfile.read_or_twin(path)
-        elif kind is FileKind.ONNX or path.suffix.lower() == ".onnx":
+        elif kind is FileKind.ONNX or path.suffix.lower() in (".onnx", ".tflite"):
             from ...compiler import ModelOutline
 
             self._outline = ModelOutline(path, shapes=shapes, batch=batch)

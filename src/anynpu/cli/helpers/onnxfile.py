@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ... import _optional
+from ...compiler.onnx_model import read_onnx
 from ...errors import ModelFormatError
+from ...frontends import is_foreign
 
 __all__ = ["OnnxInfo", "OnnxTensor", "describe", "foreign_operators", "input_names"]
 
@@ -40,8 +42,8 @@ class OnnxInfo:
 
 
 def describe(path: Path) -> OnnxInfo:
-    """Read the ONNX file *path*."""
-    proto = _parse(path)
+    """Read the ONNX file *path*, or a TFLite file as what it becomes."""
+    proto = _read(path)
     graph = proto.graph
     constants = {initializer.name for initializer in graph.initializer}
     opsets = {entry.domain: entry.version for entry in proto.opset_import}
@@ -65,7 +67,11 @@ def foreign_operators(path: Path) -> list[str]:
     """Types of nodes that only a program of the user can compute: their domains are not ONNX's own."""
     from ...compiler.custom import foreign_operators as of_model
 
-    return of_model(_parse(path))
+    return [] if is_foreign(path) else of_model(_parse(path))
+
+
+def _read(path: Path) -> Any:
+    return read_onnx(path) if is_foreign(path) else _parse(path)
 
 
 def _parse(path: Path) -> Any:

@@ -13,6 +13,7 @@ import typer
 from ... import chips
 from ...errors import CompileError, OptionError, UnknownChipError
 from ...faults import VARIABLE, read_plan
+from ...frontends import is_foreign
 from . import onnxfile
 
 __all__ = [
@@ -100,7 +101,8 @@ def chip_or_all(value: str) -> str:
 
 
 OnnxArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL.onnx", help="The ONNX model.", exists=True, dir_okay=False, readable=True)
+    Path,
+    typer.Argument(metavar="MODEL.onnx", help="The model: ONNX, TFLite or PyTorch.", exists=True, dir_okay=False, readable=True),
 ]
 
 
@@ -259,7 +261,7 @@ def read_inputs(model: Path, given: Mapping[str, Any], one_shape_set_for: str = 
     """
     if "custom_ops" in given:
         _need_names_of_custom_operators(model, given["custom_ops"])
-    names = onnxfile.input_names(model) if given.get("mean") or given.get("std") else []
+    names = _input_names(model, given) if given.get("mean") or given.get("std") else []
     values: dict[str, Any] = {
         name: parse_channel_values(given[name], f"--{name}", names) for name in ("mean", "std") if name in given
     }
@@ -271,6 +273,13 @@ def read_inputs(model: Path, given: Mapping[str, Any], one_shape_set_for: str = 
         **values,
         "shapes": one_shape_set(shapes, one_shape_set_for) if one_shape_set_for else parse_shapes(shapes),
     }
+
+
+def _input_names(model: Path, given: Mapping[str, Any]) -> list[str]:
+    """The inputs of a model; those of TorchScript have the names that come with their shapes."""
+    if is_foreign(model) and given["shapes"]:
+        return list(dict.fromkeys(text.partition("=")[0] for text in given["shapes"]))
+    return onnxfile.input_names(model)
 
 
 def _need_names_of_custom_operators(model: Path, named: Sequence[str]) -> None:

@@ -1,0 +1,6 @@
+"""Ways in besides ONNX: TFLite, PyTorch, TensorFlow. Each gives an ONNX model, and the compiler knows nothing else."""
+
+from .ranges import KnownScales, annotate, known_scales
+from .ways import as_onnx, is_foreign, takes_folder
+
+__all__ = ["KnownScales", "annotate", "as_onnx", "is_foreign", "known_scales", "takes_folder"]
