@@ -42,7 +42,7 @@ BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfi
 DATA = BASE | {"faults", "recording", "program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
 """What describes models and chips, and does nothing by itself."""
 
-DEVICE = DATA | {"timing", "npu"}
+DEVICE = DATA | {"timing", "npu", "sanitizer"}
 VENDOR = DEVICE | {"session"}
 
 ARROWS: dict[str, set[str]] = {
@@ -73,6 +73,7 @@ ARROWS: dict[str, set[str]] = {
     "frontends": BASE,
     "compiler": DATA | {"timing", "reports", "frontends"},
     "npu": DATA | {"timing"},
+    "sanitizer": BASE,
     "session": DEVICE | {"protocol"},
     "rknn": VENDOR,
     "vip": VENDOR,

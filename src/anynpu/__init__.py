@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         set_default_logger_severity,
     )
     from .reports import Report, report
+    from .sanitizer import sanitize
     from .session import make_provider_options
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "load",
     "make_provider_options",
     "report",
+    "sanitize",
     "set_default_logger_severity",
 ]
 
@@ -89,6 +91,7 @@ _HOMES = {
     "load": ("modelfile", "read"),
     "make_provider_options": ("session", "make_provider_options"),
     "report": ("reports", "report"),
+    "sanitize": ("sanitizer", "sanitize"),
     **{name: ("onnxruntime", name) for name in _OF_ONNXRUNTIME},
 }
 

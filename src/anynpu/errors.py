@@ -48,6 +48,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |   `-- BoardLostError      the board that had the request is gone
     |   |-- OverloadedError         there is more to do than can be done in time
     |   `-- AccessDeniedError       the key is missing or wrong, or the call is not allowed  (PermissionError)
+    |-- SanitizerError              the sanitizer found something in the program     (RuntimeError)
     `-- MissingDependencyError      an optional package is not installed             (ImportError)
 
 >>> error = ShapeError("input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]", hint="pass layout='nhwc'")
@@ -90,6 +91,7 @@ __all__ = [
     "ParameterError",
     "RequestError",
     "RequestTooLargeError",
+    "SanitizerError",
     "ServeError",
     "SessionError",
     "SessionModelError",
@@ -297,6 +299,10 @@ class FeedNameError(FeedError, TensorNameError):
     """There is no input or output of that name."""
 
     __str__ = AnynpuError.__str__  # KeyError would print the repr
+
+
+class SanitizerError(AnynpuError, RuntimeError):
+    """The sanitizer found something that the program does wrong."""
 
 
 class ServeError(AnynpuError, RuntimeError):

@@ -17,7 +17,15 @@ from ..vendors import registry
 from .boardfiles import board_root
 from .standins import with_stand_ins
 
-__all__ = ["Observation", "include_folder", "library_folder", "prefix", "program_environment", "remember_python"]
+__all__ = [
+    "Observation",
+    "Sanitizing",
+    "include_folder",
+    "library_folder",
+    "prefix",
+    "program_environment",
+    "remember_python",
+]
 
 SETTINGS = "anynpu-python.cfg"
 
@@ -34,6 +42,20 @@ class Observation:
     log: str | None = None
     log_format: str = "human"
     trace: str | None = None
+
+
+@dataclass(frozen=True)
+class Sanitizing:
+    """What the sanitizer of a program does with its findings.
+
+    :ivar report: a file for them, SARIF or JSON, or nothing
+    :ivar suppressions: a file with what not to report, or nothing
+    :ivar exit_code: of a program with findings; None for the usual one, 0 for the program's own
+    """
+
+    report: str | None = None
+    suppressions: str | None = None
+    exit_code: int | None = None
 
 
 def prefix() -> Path:
@@ -84,6 +106,7 @@ def program_environment(
     machine: str | None = None,
     stand_ins: Iterable[str] = (),
     api_version: str | None = None,
+    sanitizing: Sanitizing | None = None,
 ) -> dict[str, str]:
     """*environment*, changed so that a program finds the libraries, a board of *chip*, and the files of its system.
 
@@ -92,6 +115,7 @@ def program_environment(
     :param machine: what ``uname`` says that the processor is, such as aarch64
     :param stand_ins: names of :data:`~anynpu.dropin.standins.STAND_INS`, which Python finds before anything that is installed
     :param api_version: what the library says that its version is
+    :param sanitizing: watch the program with the sanitizer
     """
     libraries = library_folder()
     changed = dict(environment)
@@ -125,8 +149,21 @@ def program_environment(
         changed["ANYNPU_TRACE"] = _emptied(observation.trace)
     if machine is not None:
         changed["ANYNPU_MACHINE"] = machine
+    if sanitizing is not None:
+        changed.update(_sanitized(sanitizing))
     chosen = tuple(stand_ins)
     return with_stand_ins(changed, chosen) if chosen else changed
+
+
+def _sanitized(chosen: Sanitizing) -> dict[str, str]:
+    found = {"ANYNPU_SANITIZE": "1"}
+    if chosen.report is not None:
+        found["ANYNPU_SANITIZE_REPORT"] = _emptied(os.path.abspath(chosen.report))
+    if chosen.suppressions is not None:
+        found["ANYNPU_SANITIZE_SUPPRESSIONS"] = os.path.abspath(chosen.suppressions)
+    if chosen.exit_code is not None:
+        found["ANYNPU_SANITIZE_EXITCODE"] = str(chosen.exit_code)
+    return found
 
 
 def _python() -> dict[str, str]:

@@ -11,11 +11,13 @@ Who ends: Python's end closes the gate of each library before anything of Python
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from ..sanitizer.watch import at_exit
 from ..vendors import DropIn, registry
 from ..vendors.libraries import instrumented
 from .observe import Observer, observer_from
@@ -86,7 +88,13 @@ def _connect(installed: _Installed) -> None:
             unsigned = ffi.typeof(f"{name}_fn").result.cname.startswith("uint")
             failure = ffi.NULL if kind == "pointer" else 0 if unsigned else installed.served.failure
             ffi.def_extern(name=f"anynpu_{name}", error=failure)(method)
-    ffi.def_extern(name="anynpu_shutdown")(library.close)
+    ffi.def_extern(name="anynpu_shutdown")(functools.partial(_end, library))
+
+
+def _end(library: Any) -> None:
+    """The process ends."""
+    at_exit()
+    library.close()
 
 
 def _without_result(method: Callable[..., Any]) -> Callable[..., None]:

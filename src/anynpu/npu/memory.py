@@ -178,7 +178,9 @@ class Buffer(Closeable):
         self._finalizer = weakref.finalize(self, _release, fd if owns_fd else -1, on_release)
 
     @classmethod
-    def allocate(cls, size: int, *, name: str = "buffer", on_release: Callable[[], None] | None = None) -> Buffer:
+    def allocate(
+        cls, size: int, *, name: str = "buffer", on_release: Callable[[], None] | None = None, physical_address: int = 0
+    ) -> Buffer:
         """New memory, filled with zeros."""
         if size < 0:
             raise DeviceMemoryError(f"a buffer cannot have {size} bytes", hint="give a size of zero or more")
@@ -195,7 +197,7 @@ class Buffer(Closeable):
                 f"{size} bytes of device memory are not available: {error}",
                 hint="close contexts or buffers that are no longer used; look at the limits for open files and for shared memory",
             ) from error
-        return cls(memoryview(mapping)[:size], fd=fd, owns_fd=True, on_release=on_release)
+        return cls(memoryview(mapping)[:size], fd=fd, physical_address=physical_address, owns_fd=True, on_release=on_release)
 
     @classmethod
     def from_fd(cls, fd: int, size: int, offset: int = 0) -> Buffer:
@@ -256,6 +258,11 @@ class Buffer(Closeable):
     @property
     def size(self) -> int:
         return self._size
+
+    @staticmethod
+    def room_behind(size: int) -> int:
+        """Bytes that :meth:`allocate` maps behind a buffer of *size*, before memory that may not be touched."""
+        return -(-(size + ROOM_AFTER) // _PAGE) * _PAGE - size
 
     @property
     def offset(self) -> int:

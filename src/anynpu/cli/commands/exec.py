@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from ...dropin.environment import Observation, program_environment, remember_python
+from ...dropin.environment import Observation, Sanitizing, program_environment, remember_python
 from ...dropin.standins import ALWAYS
 from ...recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
+from ...sanitizer import Suppressions
 from ..helpers.console import fail
 from ..helpers.options import FaultsOption, optional_chip, use_faults
 
@@ -80,6 +81,23 @@ def command(
         str | None, typer.Option("--record", metavar="FILE", help="Write calls and data for anynpu replay.")
     ] = None,
     record_hashes: Annotated[bool, typer.Option("--record-hashes", help="With --record: hashes in the place of data.")] = False,
+    sanitize: Annotated[
+        bool, typer.Option("--sanitize", help="Find what the program does wrong; it ends with status 23 if there is anything.")
+    ] = False,
+    sanitize_report: Annotated[
+        str | None,
+        typer.Option("--sanitize-report", metavar="FILE", help="Write the findings as JSON, or as SARIF (.sarif)."),
+    ] = None,
+    suppressions: Annotated[
+        str | None,
+        typer.Option("--suppressions", metavar="FILE", help="What the sanitizer shall not report: KIND:PATTERN on each line."),
+    ] = None,
+    sanitize_exit_code: Annotated[
+        int | None,
+        typer.Option(
+            "--sanitize-exit-code", metavar="N", help="Another status than 23; 0 for the program's own.", min=0, max=255
+        ),
+    ] = None,
     onnxruntime: Annotated[
         bool, typer.Option("--onnxruntime", help="Whether Python finds our sessions under the name onnxruntime.")
     ] = False,
@@ -106,6 +124,7 @@ def command(
       anynpu exec --chip t527 -- ./classify lenet.nb digit.dat
       anynpu exec --chip rk3588 --machine aarch64 -- python detect.py yolo.rknn
       anynpu exec --chip rk3588 --onnxruntime --float16 -- python ocr.py page.png
+      anynpu exec --chip rk3588 --sanitize --sanitize-report found.sarif -- ./detector yolo.rknn street.jpg
     """
     path = shutil.which(program[0])
     if path is None:
@@ -117,6 +136,11 @@ def command(
     if (float16 or dataset) and not onnxruntime:
         fail("--float16 and --dataset are for --onnxruntime\n  hint: add it, or compile the model first")
         raise typer.Exit(USAGE)
+    if not sanitize and (sanitize_report or suppressions or sanitize_exit_code is not None):
+        fail("--sanitize-report, --suppressions and --sanitize-exit-code are for --sanitize\n  hint: add it")
+        raise typer.Exit(USAGE)
+    if suppressions is not None:
+        Suppressions.read(suppressions)  # refuse now what the program could only complain about
     remember_python()
     environment = program_environment(
         os.environ,
@@ -127,6 +151,7 @@ def command(
         machine=machine,
         stand_ins=(*(ALWAYS if stand_ins else ()), *(("onnxruntime",) if onnxruntime else ())),
         api_version=api_version,
+        sanitizing=Sanitizing(sanitize_report, suppressions, sanitize_exit_code) if sanitize else None,
     )
     use_faults(faults, environment)
     if record is not None:

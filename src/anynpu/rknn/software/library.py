@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ... import chips, modelfile
+from ... import chips, modelfile, sanitizer
 from ..._rknn import ffi
 from ...chips import Chip
 from ...errors import DeviceMemoryError, UnsupportedCall
@@ -82,6 +82,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         self._closed = False
         if self.chip is not None:
             self._refuse_missing(self.chip)
+        sanitizer.enlist(self, f"{__package__}.sanitizer")
 
     # what the calls share
 

@@ -9,7 +9,7 @@ entry keeps a reference to its buffer, so destroying memory in use takes nothing
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,6 +106,12 @@ class MemoryTable:
         if entry is None:
             raise _unknown(pointer)
         return entry
+
+    def exchange(self, pointer: Any, buffer: Buffer) -> Buffer:
+        """Let the device use *buffer* for the memory behind a pointer, whose struct stays as it is; gives what it used before."""
+        entry = self.find(pointer)
+        self._entries[pointer] = replace(entry, buffer=buffer)
+        return entry.buffer
 
     def at_physical(self, address: int, size: int) -> TensorMemory | None:
         """The memory that has all of *size* bytes from a physical address on, if there is one."""

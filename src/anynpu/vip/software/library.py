@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ... import chips
+from ... import chips, sanitizer
 from ..._vip import ffi
 from ...chips import Chip
 from ...npu import Device, Engine
@@ -105,6 +105,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
         )
         for name in self.generation.missing:
             setattr(self, name, functools.partial(self._missing, name))
+        sanitizer.enlist(self, f"{__package__}.sanitizer")
 
     # what the calls share
 

@@ -1,0 +1,539 @@
+"""What the sanitizer knows about the RKNN calls: their objects, their order, and what a board does with them.
+
+An observer stands around the calls of one software library. What it keeps belongs to it and changes within calls of the program; single
+operations on its dictionaries are atomic, and two threads in one context are what it reports.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+from ..._rknn import ffi
+from ...sanitizer import Observer, Reporter
+from ...sanitizer.memory import bytes_at
+from ...sanitizer.objects import Graveyard, Made, described
+from ...sanitizer.pages import red_zone_intact, red_zone_of
+from ...sanitizer.stacks import Stack, take
+from ...sanitizer.values import judge
+from ...tensor import TensorSpec
+from ..constants import Code, Flag, rknn_query_cmd
+from ..interface import functions
+from .context import ModelContext
+from .handles import Handles
+from .matmul import MatmulState
+from .sanitized_memory import Memories, address_of
+
+__all__ = ["RknnObserver", "observe"]
+
+_LOW_BITS = 0xFFFF_FFFF
+_MAKES = frozenset(
+    {
+        "rknn_init",
+        "rknn_dup_context",
+        "rknn_matmul_create",
+        "rknn_matmul_create_dynamic_shape",
+        "rknn_matmul_create_dyn_shape",
+        "rknn_B_normal_layout_to_native_layout",
+        "rknn_custom_op_get_op_attr",
+    }
+)
+"""Calls whose first parameter is not a context."""
+
+_MEMORY_AT = {
+    "rknn_destroy_mem": 1,
+    "rknn_mem_sync": 1,
+    "rknn_set_io_mem": 1,
+    "rknn_set_weight_mem": 1,
+    "rknn_set_internal_mem": 1,
+    "rknn_matmul_set_io_mem": 1,
+}
+_DESTROYS = frozenset({"rknn_destroy", "rknn_matmul_destroy", "rknn_destroy_mem"})
+_HARMLESS = frozenset({"rknn_query", "rknn_create_mem", "rknn_create_mem2", "rknn_mem_sync", "rknn_destroy_mem"})
+"""May be called while another thread is inside the same context."""
+
+_CORES = frozenset({"rknn_set_core_mask", "rknn_set_batch_core_num", "rknn_matmul_set_core_mask"})
+_ARGUMENTS = frozenset({Code.RKNN_ERR_PARAM_INVALID, Code.RKNN_ERR_INPUT_INVALID, Code.RKNN_ERR_OUTPUT_INVALID})
+_TOO_SMALL = re.compile(r"takes \d+ bytes|too small")
+_ZONE = 256
+"""Bytes behind an output of ``rknn_outputs_get`` that nobody may write."""
+
+
+class RknnObserver(Observer):
+    """Watches one software library."""
+
+    def __init__(self, library: Any, reporter: Reporter) -> None:
+        super().__init__(library, reporter, functions())
+        self._handles: Handles = library.handles
+        self._made: dict[int, _Context] = {}
+        self._gone = Graveyard()
+        self._memories = Memories(library.memories, self.tell)
+
+    quiet_calls = frozenset({"rknn_run", "rknn_wait", "rknn_matmul_run", "rknn_mem_sync", "rknn_destroy_mem"})
+
+    def has_left(self) -> bool:
+        """Whether there is memory with two sides."""
+        return self._memories.any_cached()
+
+    # every call
+
+    def enter(self, name: str, arguments: tuple[Any, ...]) -> _Context | None:
+        """Note who is inside, and complain about a second thread."""
+        made = None if name in _MAKES else self._made.get(arguments[0] & _LOW_BITS)
+        if made is None:
+            return None
+        other = made.enter(name)
+        if other is not None and not (name in _HARMLESS or other in _HARMLESS):
+            self.tell(
+                "context-in-two-threads",
+                name,
+                f"{name} with {made}, while another thread is in {other} with it",
+                subject=made.handle,
+                origin=made.origin,
+            )
+        return made
+
+    def leave(self, name: str, token: _Context | None) -> None:
+        """The thread is outside again."""
+        if token is not None:
+            token.leave()
+
+    def failed(self, name: str, result: Any) -> bool:
+        """A code below zero, or no memory."""
+        return result < 0 if isinstance(result, int) else result is not None and result == ffi.NULL
+
+    def refused(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """Find out whose fault it is."""
+        failure = self.library.last_error()
+        if failure is None or failure.call != name or self._stale(name, arguments):
+            return
+        context = None if name in _MAKES else self._made.get(arguments[0] & _LOW_BITS)
+        add, text = self.tell, failure.text
+        origin = None if context is None else context.origin
+        if name in _CORES:
+            add("core-mask", name, text, origin=origin)
+        elif failure.code == Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH and name != "rknn_init":
+            add("not-on-board", name, text, origin=origin)
+        elif context is not None and self._state_is_wrong(name, context, text):
+            return
+        elif failure.code in _ARGUMENTS:
+            add("buffer-too-small" if _TOO_SMALL.search(text) else "bad-argument", name, text, origin=origin)
+
+    def _stale(self, name: str, arguments: tuple[Any, ...]) -> bool:
+        """Whether a handle or a pointer is of something that is gone, or never was."""
+        if name not in _MAKES:
+            handle = arguments[0] & _LOW_BITS
+            if not self._handles.known(handle):
+                return self._tell_stale(name, handle, "context", self._gone.find(handle), name == "rknn_destroy_mem")
+        position = _MEMORY_AT.get(name)
+        if position is None or arguments[position] == ffi.NULL or self.library.memories.known(arguments[position]):
+            return False
+        address = address_of(arguments[position])
+        return self._tell_stale(name, address, "memory", self._memories.gone.find(address), False)
+
+    def _tell_stale(self, name: str, handle: int, noun: str, gone: tuple[str, Stack] | None, of_another: bool) -> bool:
+        if gone is None:
+            self.tell("unknown-handle", name, f"{noun} {handle:#x} was never given", subject=handle)
+        else:
+            kind = "double-destroy" if name in _DESTROYS and not of_another else "use-after-destroy"
+            self.tell(kind, name, f"{gone[0]} {handle:#x} was destroyed before", subject=handle, origin=gone[1])
+        return True
+
+    def _state_is_wrong(self, name: str, context: _Context, text: str) -> bool:
+        """Whether the call came at the wrong time."""
+        entry = context.entry
+        if not isinstance(entry, ModelContext):
+            return isinstance(entry, MatmulState) and self._product_is_wrong(name, context, entry)
+        add, ports = self.tell, entry.ports
+        if name in ("rknn_run", "rknn_outputs_get"):
+            for port in (*ports.inputs, *ports.outputs):
+                if port.binding is not None and port.binding.memory.buffer.closed:
+                    add("use-after-destroy", name, f"the memory bound to '{port.name}' was destroyed", origin=context.origin)
+                    return True
+        if name == "rknn_run" and entry.shapes_chosen:
+            missing = [port.name for port in ports.inputs if port.binding is None and not port.given]
+            if missing:
+                add("input-never-set", name, f"input '{missing[0]}' has no data", origin=context.origin)
+                return True
+            if "has no memory" in text:
+                add("output-never-bound", name, text, origin=context.origin)
+                return True
+        if name == "rknn_inputs_set" and any(port.binding is not None for port in ports.inputs):
+            add("api-mixed", name, "rknn_inputs_set on a context with memory bound to its inputs", origin=context.origin)
+            return True
+        early = name in ("rknn_run", "rknn_inputs_set") and not entry.shapes_chosen
+        if early or (name == "rknn_outputs_get" and not entry.runs) or (name == "rknn_wait" and entry.frames is None):
+            add("call-order", name, text, origin=context.origin)
+            return True
+        return False
+
+    def _product_is_wrong(self, name: str, context: _Context, entry: MatmulState) -> bool:
+        if name != "rknn_matmul_run":
+            return False
+        closed = [matrix for matrix, memory in entry._bound.items() if memory.buffer.closed]
+        missing = [matrix for matrix in "ABC" if matrix not in entry._bound]
+        if closed:
+            self.tell("use-after-destroy", name, f"the memory of matrix {closed[0]} was destroyed", origin=context.origin)
+        elif missing:
+            kind = "output-never-bound" if missing[0] == "C" else "input-never-set"
+            self.tell(kind, name, f"matrix {missing[0]} has no memory", origin=context.origin)
+        return bool(closed or missing)
+
+    # contexts
+
+    def _make(self, handle: int, noun: str = "context") -> None:
+        handle &= _LOW_BITS
+        self._gone.raise_again(handle)
+        self._made[handle] = _Context(noun, handle, take(), entry=self._handles.get(handle, object))
+
+    def after_rknn_init(self, result: int, context: Any, *rest: Any) -> None:
+        """A context was made."""
+        del result, rest
+        self._make(context[0])
+
+    def after_rknn_dup_context(self, result: int, source: Any, target: Any) -> None:
+        """A second one was made."""
+        del result, source
+        self._make(target[0])
+
+    def after_rknn_matmul_create(self, result: int, ctx: Any, *rest: Any) -> None:
+        """A matrix product was made."""
+        del result, rest
+        self._make(ctx[0], "matmul context")
+
+    def after_rknn_matmul_create_dynamic_shape(self, result: int, ctx: Any, *rest: Any) -> None:
+        """One with several shapes was made."""
+        del result, rest
+        self._make(ctx[0], "matmul context")
+
+    def after_rknn_matmul_create_dyn_shape(self, result: int, ctx: Any, *rest: Any) -> None:
+        """The same by its old name."""
+        del result, rest
+        self._make(ctx[0], "matmul context")
+        text = "rknn_matmul_create_dyn_shape was renamed in version 2.1: use rknn_matmul_create_dynamic_shape"
+        self.tell("deprecated-call", "rknn_matmul_create_dyn_shape", text)
+
+    def before_rknn_destroy(self, context: int) -> None:
+        """Look at what was given out, while it is there."""
+        made = self._made.get(context & _LOW_BITS)
+        if made is None:
+            return
+        for address, (size, origin) in list(made.given.items()):
+            self._check_output("rknn_destroy", made, address, size)
+            text = f"an output of {size} bytes was not released before its context was destroyed"
+            self.tell("outputs-not-released", "rknn_destroy", text, origin=origin)
+        made.given.clear()
+
+    def after_rknn_destroy(self, result: int, context: int) -> None:
+        """A context is gone."""
+        del result
+        made = self._made.pop(context & _LOW_BITS, None)
+        if made is not None:
+            self._gone.bury(made.handle, made.noun, made.origin)
+
+    after_rknn_matmul_destroy = after_rknn_destroy
+
+    def after_rknn_set_input_shape(self, result: int, *arguments: Any) -> None:
+        """The old form of a call."""
+        del result, arguments
+        text = "rknn_set_input_shape is for one input and deprecated: use rknn_set_input_shapes"
+        self.tell("deprecated-call", "rknn_set_input_shape", text)
+
+    def after_rknn_query(self, result: int, context: int, cmd: int, info: Any, size: int) -> None:
+        """Times are only there where they were asked for."""
+        del result, info, size
+        made = self._made.get(context & _LOW_BITS)
+        entry = None if made is None else made.entry
+        if cmd != rknn_query_cmd.RKNN_QUERY_PERF_DETAIL or not isinstance(entry, ModelContext) or made is None:
+            return
+        if not entry.flags & Flag.RKNN_FLAG_COLLECT_PERF_MASK:
+            text = "RKNN_QUERY_PERF_DETAIL on a context that was made without RKNN_FLAG_COLLECT_PERF_MASK"
+            self.tell("call-order", "rknn_query", text, origin=made.origin)
+
+    # the general calls
+
+    def before_rknn_inputs_set(self, context: int, n_inputs: int, inputs: Any) -> None:
+        """Look at the data before it is converted."""
+        made = self._made.get(context & _LOW_BITS)
+        entry = None if made is None else made.entry
+        if made is None or not isinstance(entry, ModelContext) or inputs == ffi.NULL or n_inputs != len(entry.ports.inputs):
+            return
+        for position in range(n_inputs):
+            one = inputs[position]
+            address = address_of(one.buf)
+            if one.index < n_inputs and address:
+                self._judge_given(made, entry, one, address)
+
+    def _judge_given(self, made: _Context, entry: ModelContext, one: Any, address: int) -> None:
+        port = entry.ports.inputs[one.index]
+        if one.pass_through or not made.may_judge(one.index):
+            return
+        source = port._source(one.type, one.fmt)
+        if one.size < source.nbytes:
+            return
+        width = one.size / source.nbytes
+        if source.dtype.bits == 8 and width in (2.0, 4.0):
+            text = (
+                f"'{port.name}' is given as {source.dtype.value} with {one.size} bytes, {width:.0f} for each element: "
+                f"these are float{8 * width:.0f} numbers"
+            )
+            self.tell("wrong-element-size", "rknn_inputs_set", text, subject=one.index, origin=made.origin)
+            return
+        self._judge("rknn_inputs_set", made, port, source, address, False)
+
+    def _judge(self, call: str, made: _Context, port: Any, source: Any, address: int, pass_through: bool) -> None:
+        ready = port._is_normalized(source, pass_through)
+        applied = None if ready else port.preprocess
+        said = described(
+            source,
+            port.spec,
+            codes=pass_through or source.quantization is not None,
+            mean=() if applied is None else applied.mean,
+            std=() if applied is None else applied.std,
+        )
+        found = judge(bytes_at(address, source.nbytes), said)
+        if found is not None:
+            self.tell(found[0], call, found[1], subject=(made.handle, port.index), origin=made.origin)
+
+    def after_rknn_inputs_set(self, result: int, context: int, *rest: Any) -> None:
+        """The general way was gone."""
+        del result, rest
+        self._general("rknn_inputs_set", context, Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE)
+
+    def _general(self, call: str, context: int, flag: Flag) -> None:
+        made = self._made.get(context & _LOW_BITS)
+        if made is None or not isinstance(made.entry, ModelContext):
+            return
+        made.general = made.general or call
+        if made.zero_copy:
+            text = f"{call} on a context for which {made.zero_copy} was called"
+            self.tell("api-mixed", call, text, subject=made.handle, origin=made.origin)
+        if made.entry.flags & flag:
+            text = f"{call} on a context that was made with {flag.name}"
+            self.tell("flush-disabled-general", call, text, subject=made.handle, origin=made.origin)
+
+    def after_rknn_outputs_get(self, result: int, context: int, n_outputs: int, outputs: Any, extend: Any) -> None:
+        """Remember what was given out, and put a red zone behind it."""
+        del result, extend
+        self._general("rknn_outputs_get", context, Flag.RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE)
+        made = self._made.get(context & _LOW_BITS)
+        if made is None:
+            return
+        origin = take()
+        for position in range(n_outputs):
+            one = outputs[position]
+            if not one.is_prealloc:
+                address = address_of(one.buf)
+                made.given[address] = (one.size, origin)
+                red_zone_of(address + one.size, _ZONE)
+        made.released = False
+
+    def before_rknn_outputs_release(self, context: int, n_outputs: int, outputs: Any) -> None:
+        """Look at the red zones, and whether there is anything to release."""
+        made = self._made.get(context & _LOW_BITS)
+        if made is None or outputs == ffi.NULL or n_outputs > 1024:
+            return
+        own = [outputs[position] for position in range(n_outputs) if not outputs[position].is_prealloc]
+        found = False
+        for one in own:
+            address = address_of(one.buf)
+            size, _ = made.given.pop(address, (0, None))
+            if size:
+                found = True
+                self._check_output("rknn_outputs_release", made, address, size)
+        if own and not found and made.released:
+            text = "these outputs were released before"
+            self.tell("double-release", "rknn_outputs_release", text, subject=made.handle, origin=made.origin)
+        made.released = made.released or found
+
+    def _check_output(self, call: str, made: _Context, address: int, size: int) -> None:
+        behind = red_zone_intact(address + size, _ZONE)
+        if behind is not None:
+            text = f"up to {behind} bytes behind an output of {size} bytes were written"
+            self.tell("write-outside-buffer", call, text, subject=made.handle, origin=made.origin)
+
+    # runs
+
+    def before_rknn_run(self, context: int, extend: Any) -> None:
+        """Do what the board does with caches, and look at the inputs."""
+        made = self._made.get(context & _LOW_BITS)
+        entry = None if made is None else made.entry
+        if made is None or not isinstance(entry, ModelContext):
+            return
+        if extend != ffi.NULL and extend.non_block:
+            text = "non_block of rknn_run_extend: no chip's library offers runs that do not block"
+            self.tell("not-on-board", "rknn_run", text, origin=made.origin)
+        keep = bool(entry.flags & Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE)
+        for port in entry.ports.inputs:
+            memory = None if port.binding is None else self._memories.of(port.binding.memory.struct)
+            if memory is None:
+                continue
+            said = made.bound.get(port.name)
+            judged = None
+            if said is not None and made.may_judge(port.index):
+                judged = said
+            if self._memories.before_run(memory, port.name, keep=keep, bound=said) and judged is not None:
+                source, pass_through = judged
+                if source.memory_shape == _plain(source).memory_shape:
+                    self._judge("rknn_run", made, port, source, memory.address, pass_through)
+        for target in entry.ports.outputs:
+            memory = None if target.binding is None else self._memories.of(target.binding.memory.struct)
+            if memory is not None:
+                self._memories.check("rknn_run", memory)
+
+    def after_rknn_run(self, result: int, context: int, extend: Any) -> None:
+        """The outputs are there; for a run that does not block they come with ``rknn_wait``."""
+        del result
+        if extend == ffi.NULL or not extend.non_block:
+            self._ran("rknn_run", context)
+
+    def after_rknn_wait(self, result: int, context: int, extend: Any) -> None:
+        """A run that did not block has ended."""
+        del result, extend
+        self._ran("rknn_wait", context)
+        self.tell("not-on-board", "rknn_wait", "no chip's library offers rknn_wait")
+
+    def _ran(self, call: str, context: int) -> None:
+        made = self._made.get(context & _LOW_BITS)
+        entry = None if made is None else made.entry
+        if made is None or not isinstance(entry, ModelContext):
+            return
+        if not entry.flags & Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE:
+            for port in entry.ports.inputs:
+                memory = None if port.binding is None else self._memories.of(port.binding.memory.struct)
+                if memory is not None:
+                    self._memories.after_read(call, memory, port.name)
+        keep = bool(entry.flags & Flag.RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE)
+        for target in entry.ports.outputs:
+            memory = None if target.binding is None else self._memories.of(target.binding.memory.struct)
+            if memory is not None:
+                self._memories.after_written(memory, keep=keep)
+
+    def before_rknn_matmul_run(self, ctx: int) -> None:
+        """A product has no flags: its library flushes and invalidates by itself."""
+        for _, memory in self._factors(ctx):
+            self._memories.check("rknn_matmul_run", memory)
+            memory.flush()
+
+    def after_rknn_matmul_run(self, result: int, ctx: int) -> None:
+        """The product is there."""
+        del result
+        for matrix, memory in self._factors(ctx):
+            if matrix == "C":
+                self._memories.after_written(memory, keep=False)
+
+    def _factors(self, ctx: int) -> list[tuple[str, Any]]:
+        made = self._made.get(ctx & _LOW_BITS)
+        entry = None if made is None else made.entry
+        if not isinstance(entry, MatmulState):
+            return []
+        found = ((matrix, self._memories.of(bound.struct)) for matrix, bound in entry._bound.items())
+        return [(matrix, memory) for matrix, memory in found if memory is not None]
+
+    # memory
+
+    def after_rknn_create_mem(self, result: Any, context: int, size: int) -> None:
+        """Memory with a cache."""
+        del size
+        self._memories.made(result, context & _LOW_BITS, take(), cached=True)
+
+    def after_rknn_create_mem2(self, result: Any, context: int, size: int, flags: int) -> None:
+        """Memory with a cache, unless it was asked for without or lies in the SRAM."""
+        del size
+        self._memories.made(result, context & _LOW_BITS, take(), cached=not flags & 6)
+
+    def after_rknn_create_mem_from_fd(self, result: Any, context: int, *rest: Any) -> None:
+        """Memory of the caller, or a second view of ours."""
+        del rest
+        self._memories.brought(result, context & _LOW_BITS, take())
+
+    def after_rknn_create_mem_from_phys(self, result: Any, context: int, *rest: Any) -> None:
+        """The same."""
+        del rest
+        self._memories.brought(result, context & _LOW_BITS, take())
+
+    def before_rknn_destroy_mem(self, context: int, mem: Any) -> None:
+        """Look at it while it is there."""
+        handle = context & _LOW_BITS
+        memory = self._memories.of(mem)
+        if memory is None:
+            return
+        self._memories.check("rknn_destroy_mem", memory)
+        gone = self._gone.find(handle)
+        if gone is not None and not self._handles.known(handle):
+            text = f"{gone[0]} {handle:#x} was destroyed before the memory that was made with it"
+            self.tell("use-after-destroy", "rknn_destroy_mem", text, origin=gone[1])
+        for made in list(self._made.values()):
+            if self._in_use(made, mem):
+                text = f"{memory.name}, which a run of {made} in another thread uses"
+                self.tell("destroyed-during-run", "rknn_destroy_mem", text, origin=memory.origin)
+
+    @staticmethod
+    def _in_use(made: _Context, mem: Any) -> bool:
+        entry = made.entry
+        if not isinstance(entry, ModelContext) or not any(call == "rknn_run" for call in list(made.inside.values())):
+            return False
+        ports = (*entry.ports.inputs, *entry.ports.outputs)
+        return any(port.binding is not None and port.binding.memory.struct == mem for port in ports)
+
+    def after_rknn_destroy_mem(self, result: int, context: int, mem: Any) -> None:
+        """Memory is gone."""
+        del result, context
+        self._memories.destroyed(mem)
+
+    def after_rknn_mem_sync(self, result: int, context: int, mem: Any, mode: int) -> None:
+        """Flush and invalidate."""
+        del result, context
+        self._memories.sync(mem, mode)
+
+    def after_rknn_set_io_mem(self, result: int, context: int, mem: Any, attr: Any) -> None:
+        """Remember what the memory is said to hold."""
+        del result, mem
+        made = self._made.get(context & _LOW_BITS)
+        entry = None if made is None else made.entry
+        if made is None or not isinstance(entry, ModelContext):
+            return
+        if made.general:
+            text = f"rknn_set_io_mem on a context for which {made.general} was called"
+            self.tell("api-mixed", "rknn_set_io_mem", text, subject=made.handle, origin=made.origin)
+        made.zero_copy = "rknn_set_io_mem"
+        port = entry._named(attr)
+        if port in entry.ports.inputs and port.binding is not None:
+            made.bound[port.name] = (port._memory(attr, port.binding.memory, is_input=True), bool(attr.pass_through))
+
+    # the end
+
+    def finish(self) -> None:
+        """What is left now is left for good."""
+        for handle, made in list(self._made.items()):
+            if self._handles.known(handle) and not made.origin.owned:
+                call = "rknn_matmul_destroy" if isinstance(made.entry, MatmulState) else "rknn_destroy"
+                self.tell("context-leak", "exit", f"{made} was made and {call} never called", origin=made.origin)
+        self._memories.finish({handle for handle in self._made if self._handles.known(handle)})
+
+
+def observe(library: Any, reporter: Reporter) -> RknnObserver:
+    """An observer for a library."""
+    return RknnObserver(library, reporter)
+
+
+class _Context(Made):
+    """A context, and how it was used.
+
+    :ivar given: outputs that were not released: their size, and who got them
+    :ivar bound: by the name of an input, what its memory is said to hold, and whether it is passed through
+    """
+
+    def __init__(self, noun: str, handle: int, origin: Stack, *, entry: object) -> None:
+        super().__init__(noun, handle, origin)
+        self.entry = entry
+        self.general = ""
+        self.zero_copy = ""
+        self.given: dict[int, tuple[int, Stack]] = {}
+        self.released = False
+        self.bound: dict[str, tuple[Any, bool]] = {}
+
+
+def _plain(spec: TensorSpec) -> TensorSpec:
+    return replace(spec, w_stride=0, h_stride=0)

@@ -1,0 +1,13 @@
+"""The sanitizer: finds what a program does wrong with an NPU, before a board does.
+
+``with anynpu.sanitize():`` watches a block of Python, ``ANYNPU_SANITIZE=1`` and ``anynpu exec --sanitize`` a program. This room holds what
+all vendors share: the kinds of findings, the report, stacks, the pages that a program touched, and judgements about values. What the
+calls of an interface mean is known to the observers of each vendor, beside their software libraries.
+"""
+
+from .kinds import KINDS, Kind
+from .report import Finding, Reporter, Suppressions
+from .values import Described, judge
+from .watch import Observer, enlist, sanitize
+
+__all__ = ["KINDS", "Described", "Finding", "Kind", "Observer", "Reporter", "Suppressions", "enlist", "judge", "sanitize"]

@@ -1,0 +1,237 @@
+"""The kinds of findings: what each means, what a board does, and how to mend it.
+
+The page docs/sanitizer.md has a section for each, under its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["KINDS", "Kind", "kind"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of finding.
+
+    :ivar id: its name, which suppressions and reports use
+    :ivar title: in a few words
+    :ivar board: what a board does with such a program
+    :ivar mend: what to change
+    """
+
+    id: str
+    title: str
+    board: str
+    mend: str
+
+
+KINDS: dict[str, Kind] = {}
+
+
+def kind(id: str) -> Kind:
+    """The kind with this name.
+
+    >>> kind("double-destroy").title
+    'Destroyed twice'
+    """
+    return KINDS[id]
+
+
+def _add(id: str, title: str, board: str, mend: str) -> None:
+    KINDS[id] = Kind(id, title, board, mend)
+
+
+# caches
+
+_add(
+    "input-not-flushed",
+    "The NPU does not see what the CPU wrote",
+    "The bytes are still in the CPU's cache. The NPU reads what main memory held before: an older picture, or a mixture of both.",
+    "After writing, call rknn_mem_sync(ctx, mem, RKNN_MEMORY_SYNC_TO_DEVICE) or vip_flush_buffer(buffer, VIP_BUFFER_OPER_TYPE_FLUSH); "
+    "or leave RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE out, and rknn_run does it.",
+)
+_add(
+    "output-not-invalidated",
+    "The CPU does not see what the NPU wrote",
+    "The CPU reads lines of its cache that are older than the run: results of an earlier picture, or a mixture of both.",
+    "Before reading, call rknn_mem_sync(ctx, mem, RKNN_MEMORY_SYNC_FROM_DEVICE) or "
+    "vip_flush_buffer(buffer, VIP_BUFFER_OPER_TYPE_INVALIDATE); or leave RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE out.",
+)
+
+# lifetimes
+
+_add(
+    "use-after-destroy",
+    "Used after it was destroyed",
+    "The handle is an address inside the vendor's library: the call reads freed memory and crashes, or uses somebody else's object.",
+    "Destroy it after its last use; set the variable to 0 or NULL there.",
+)
+_add(
+    "double-destroy",
+    "Destroyed twice",
+    "The vendor's library frees the same memory twice: the heap is damaged, and the program crashes there or later.",
+    "Let one place own it, and set the variable to 0 or NULL after destroying it.",
+)
+_add(
+    "unknown-handle",
+    "A handle that was never given",
+    "The vendor's library takes the number for an address and crashes.",
+    "Check the result of the call that should have given it; initialise variables to 0 or NULL.",
+)
+_add(
+    "destroyed-during-run",
+    "Destroyed while a run uses it",
+    "The NPU goes on reading and writing memory that belongs to somebody else by then.",
+    "Wait for the run (vip_wait_network, or the return of rknn_run in the other thread) before destroying what it uses.",
+)
+_add(
+    "double-release",
+    "Outputs released twice",
+    "The vendor's library may free the same memory twice.",
+    "Call rknn_outputs_release once for each rknn_outputs_get.",
+)
+_add(
+    "outputs-not-released",
+    "Outputs never released",
+    "Each rknn_outputs_get without is_prealloc allocates; without rknn_outputs_release the program grows with every frame.",
+    "Call rknn_outputs_release when the results were used, also on the paths that return early; or use is_prealloc.",
+)
+_add(
+    "context-leak",
+    "A context or network that is never destroyed",
+    "Weights and internal memory of the model stay allocated, on boards with little memory until a reboot if the driver keeps them.",
+    "Call rknn_destroy, rknn_matmul_destroy, vip_destroy_network or vip_destroy_group, also on the paths that return early.",
+)
+_add(
+    "memory-leak",
+    "Device memory that is never destroyed",
+    "Contiguous memory is scarce on a board; another program, or the next start of this one, may find none.",
+    "Call rknn_destroy_mem before rknn_destroy, or vip_destroy_buffer before vip_destroy.",
+)
+_add(
+    "driver-leak",
+    "vip_init without vip_destroy",
+    "The driver keeps the session of the process, with its memory and the NPU's power, until it notices that the process is gone.",
+    "Call vip_destroy as often as vip_init.",
+)
+
+# bounds
+
+_add(
+    "write-outside-buffer",
+    "Written outside of a buffer",
+    "The bytes land in whatever lies behind it in main memory: another tensor, the commands of the NPU, or another process.",
+    "Compare the size that was asked for with what is written: size_with_stride of the attributes, or n_elems times the size of a type.",
+)
+_add(
+    "stride-padding-written",
+    "Rows written without their padding",
+    "Each row begins w_stride pixels after the one before. Rows that follow each other without the padding shear the picture.",
+    "Copy row by row with w_stride where it is larger than the width.",
+)
+_add(
+    "buffer-too-small",
+    "A buffer that is too small for the tensor",
+    "The call is refused; where a version of the library does not look, it reads or writes beyond the end.",
+    "Allocate size_with_stride of the attributes, or n_elems times the size of the type that is bound.",
+)
+
+# threads
+
+_add(
+    "written-during-run",
+    "An input changed while the NPU was reading it",
+    "The network sees parts of two pictures.",
+    "Write the next picture into a second buffer, and change over after the run.",
+)
+_add(
+    "context-in-two-threads",
+    "One context in two threads at the same time",
+    "Contexts have no lock: inputs of one thread meet outputs of the other, or the library crashes.",
+    "Give each thread a context of its own (rknn_dup_context shares the weights), or hold a lock from setting inputs to reading outputs.",
+)
+
+# order of calls
+
+_add(
+    "api-mixed",
+    "General and zero-copy calls mixed on one context",
+    "The vendor does not support it: inputs or outputs of the other way are stale or zero.",
+    "Use rknn_inputs_set and rknn_outputs_get, or rknn_set_io_mem for all inputs and outputs.",
+)
+_add(
+    "flush-disabled-general",
+    "Flushing is disabled, and the general calls are used",
+    "rknn_inputs_set and rknn_outputs_get go through the CPU's cache; with these flags nobody flushes it, and data is stale.",
+    "Leave RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE and ..._OUTPUT_MEM_CACHE out, or use zero copy with rknn_mem_sync.",
+)
+_add(
+    "input-never-set",
+    "An input that was never set",
+    "The run is refused, or the network computes on whatever the memory held.",
+    "Set every input before the first run: rknn_inputs_set; or write to the memory that is bound.",
+)
+_add(
+    "output-never-bound",
+    "An output without memory",
+    "The run is refused: here every output needs memory of the program.",
+    "Bind memory to each output: rknn_set_io_mem, vip_set_output.",
+)
+_add(
+    "call-order",
+    "Calls in the wrong order",
+    "The call is refused, or answers from a state that is not there yet.",
+    "Make the call that has to come first; the text of the finding names it.",
+)
+_add(
+    "deprecated-call",
+    "A call that is going away",
+    "Works today; a later version of the library may not have it.",
+    "Use the call that the text of the finding names.",
+)
+_add(
+    "not-on-board",
+    "Works here and not on the board",
+    "The chip or its library does not offer this: the call is refused or does nothing.",
+    "Look the call up in the table of calls by chip (docs/rknn-calls.md), or leave it out.",
+)
+_add(
+    "core-mask",
+    "Cores that the chip does not have",
+    "The call is refused with an error and the run goes to the default core; programs that ignore the error are slower than they think.",
+    "Ask for cores that the chip has, and look at the result; on chips with one core leave the call out.",
+)
+_add(
+    "bad-argument",
+    "An argument that cannot be right",
+    "The call is refused, or reads beyond an array.",
+    "The text of the finding says what does not fit.",
+)
+
+# values
+
+_add(
+    "wrong-signedness",
+    "Signed bytes read as unsigned, or the other way round",
+    "The upper and the lower half of the values change places: the network sees another picture and finds little or nothing.",
+    "Give the type of the bytes that are there: RKNN_TENSOR_UINT8 for pixels, RKNN_TENSOR_INT8 for codes.",
+)
+_add(
+    "wrong-element-size",
+    "Wider elements read as bytes",
+    "The network sees the bytes of float16 or float32 numbers as if each were a value: noise.",
+    "Give the type of the elements that are there, and the size that belongs to it.",
+)
+_add(
+    "wrong-layout",
+    "Data in another order of axes than was said",
+    "The network sees a third of the picture three times, or colours as columns.",
+    "Say the layout of the data (RKNN_TENSOR_NHWC for pictures as decoders give them), or transpose it.",
+)
+_add(
+    "values-out-of-range",
+    "Values outside of what the model was calibrated for",
+    "Codes saturate or collapse into a few levels: results are wrong without any error.",
+    "Look at mean and std: they are applied once, by the compiled model or by the program, and pixels are 0 to 255 or 0 to 1.",
+)

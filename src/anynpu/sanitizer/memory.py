@@ -1,0 +1,132 @@
+"""Memory as two sides see it: what the CPU has in its cache, and what lies in main memory.
+
+On a board both have the same addresses, and differ until somebody flushes or invalidates the cache. Here they are two pieces of memory.
+Where memory has no cache, or nobody knows, there is one.
+
+Who owns what: a :class:`Memory` owns neither; whoever made it keeps both mapped for as long as it lives. No lock: the calls that change a
+memory are those of the program about it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import numpy.typing as npt
+
+from .pages import clear_access, red_zone_intact, red_zone_of, touched
+from .stacks import Stack
+
+__all__ = ["Memory", "bytes_at"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+def bytes_at(address: int, size: int) -> Bytes:
+    """Memory of the process as an array."""
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    return np.frombuffer(memoryview(memory).cast("B"), np.uint8)
+
+
+class Memory:
+    """One piece of memory that the program knows.
+
+    :param host: what the CPU sees
+    :param device: what the NPU sees; None where there is no difference
+    :param tracked: whether accesses can be asked for: a shared mapping that begins with a page
+    :param zone: bytes behind it that nobody may write
+    """
+
+    def __init__(
+        self,
+        host: Bytes,
+        origin: Stack,
+        *,
+        device: Bytes | None = None,
+        tracked: bool = False,
+        zone: int = 0,
+        name: str = "memory",
+    ) -> None:
+        self.host = host
+        self.device = device
+        self.origin = origin
+        self.name = name
+        self.address = host.ctypes.data
+        self.size = host.size
+        self.unread = False
+        """The NPU has written it, and the CPU's cache was not invalidated since."""
+        self._told_stale = False
+        self.written = not tracked
+        """Whether the CPU has touched it, as far as one knows."""
+        self._tracked = tracked
+        self._zone = zone
+        if zone:
+            red_zone_of(self.address + self.size, zone)
+        if tracked:
+            self._tracked = clear_access(self.address, self.size)
+            self.written = not self._tracked
+
+    def covers(self, address: int, size: int) -> bool:
+        """Whether these bytes of the CPU's view are part of it."""
+        return self.address <= address and address + size <= self.address + self.size
+
+    def note_access(self) -> None:
+        """Remember whether the program has touched it, before we do."""
+        if not self.written and touched(self.address, self.size):
+            self.written = True
+
+    def overrun(self) -> int | None:
+        """How many bytes behind its end were written; None if none were. Told once."""
+        if not self._zone:
+            return None
+        self.note_access()
+        last = red_zone_intact(self.address + self.size, self._zone)
+        if last is not None:
+            red_zone_of(self.address + self.size, self._zone)
+        self._forget_own_access()
+        return last
+
+    def flush(self) -> None:
+        """What the CPU wrote becomes visible to the NPU."""
+        if self.device is not None:
+            self.note_access()
+            self.device[:] = self.host
+            self._forget_own_access()
+
+    def differs(self) -> int:
+        """How many bytes the CPU wrote that the NPU does not see."""
+        if self.device is None:
+            return 0
+        self.note_access()
+        count = int(np.count_nonzero(self.host != self.device))
+        self._forget_own_access()
+        return count
+
+    def invalidate(self) -> None:
+        """What the NPU wrote becomes visible to the CPU."""
+        self.unread = False
+        if self.device is not None:
+            self.host[:] = self.device
+            self.written = True
+
+    def wrote(self) -> None:
+        """The NPU has written, and the CPU's cache is as it was."""
+        self.written = True
+        self.unread, self._told_stale = self.device is not None, False
+        if self._tracked:
+            clear_access(self.address, self.size)
+
+    def read_stale(self) -> bool:
+        """Whether the CPU has touched what the NPU wrote, without invalidating its cache. Told once."""
+        if not self.unread or self._told_stale:
+            return False
+        assert self.device is not None
+        seen = touched(self.address, self.size) if self._tracked else None
+        if seen is None:  # nobody says: then what differs counts as read
+            seen = not np.array_equal(self.host, self.device)
+        self._told_stale = seen
+        return seen
+
+    def _forget_own_access(self) -> None:
+        if self._tracked and (not self.written or self.unread):
+            clear_access(self.address, self.size)

@@ -1,0 +1,189 @@
+"""Where in the program a call came from: the Python frames outside of anynpu, or the C frames outside of the drop-in library.
+
+A C stack is a list of addresses when it is taken; names and lines are looked up when somebody reads it (``addr2line``, where there is one).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Frame", "Stack", "take"]
+
+_PACKAGE = str(Path(__file__).parents[1]) + os.sep
+_OWNED = tuple(_PACKAGE + room + os.sep for room in ("session", "serve", "onnxruntime"))
+_BOARD = "libanynpu_board.so"
+"""The library that lies beside the drop-in libraries."""
+_MAX_FRAMES = 24
+_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One place of a program.
+
+    :ivar file: the source, or the binary where no source is known
+    :ivar line: 0 where it is not known
+    """
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} {self.file}:{self.line}" if self.line else f"{self.function} ({self.file})"
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A stack as it was taken, innermost frame first.
+
+    :ivar python: frames of Python, outside of anynpu
+    :ivar addresses: return addresses of C, where there are no frames of Python
+    :ivar owned: taken below a session or server of ours, which closes what it opens
+    """
+
+    python: tuple[Frame, ...] = ()
+    addresses: tuple[int, ...] = ()
+    owned: bool = False
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """The same for the same place."""
+        return self.python[:3] or self.addresses
+
+    def frames(self) -> tuple[Frame, ...]:
+        """With names and lines, as far as they are known."""
+        return self.python or _symbolised(self.addresses)
+
+
+def take() -> Stack:
+    """The stack of the calling thread."""
+    found: list[Frame] = []
+    owned = False
+    frame: Any = sys._getframe(1)
+    while frame is not None and len(found) < _MAX_FRAMES:
+        name = frame.f_code.co_filename
+        if not name.startswith(_PACKAGE):
+            found.append(Frame(frame.f_code.co_name, name, frame.f_lineno))
+        elif not found and name.startswith(_OWNED):
+            owned = True
+        frame = frame.f_back
+    return Stack(tuple(found), owned=owned) if found else Stack((), _addresses(), owned)
+
+
+class _Place(ctypes.Structure):
+    """``Dl_info``."""
+
+    _fields_ = (
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("name", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    )
+
+
+@functools.cache
+def _libc() -> Any:
+    """The C library's functions for stacks, or None."""
+    try:
+        library = ctypes.CDLL(None)
+        library.backtrace.argtypes = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int)
+        library.dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Place))
+    except (AttributeError, OSError):  # not every C library has them
+        return None
+    return library
+
+
+def _addresses() -> tuple[int, ...]:
+    """The return addresses of the program: those behind the drop-in library."""
+    libc = _libc()
+    if libc is None:
+        return ()
+    room = (ctypes.c_void_p * 96)()
+    count = libc.backtrace(room, len(room))
+    taken = [int(room[index] or 0) for index in range(count)]
+    last = -1
+    for index, address in enumerate(taken):
+        if _is_drop_in(_place(address)[0]):
+            last = index
+    return tuple(taken[last + 1 : last + 1 + _MAX_FRAMES]) if last >= 0 else ()
+
+
+def _place(address: int) -> tuple[str, int, str]:
+    """The binary, where it begins, and the symbol of an address."""
+    libc, place = _libc(), _Place()
+    if libc is None or not libc.dladdr(address, ctypes.byref(place)):
+        return "", 0, ""
+    name = os.fsdecode(place.file or b"")
+    return name, int(place.base or 0), (place.name or b"").decode(errors="replace")
+
+
+@functools.lru_cache(maxsize=256)
+def _is_drop_in(binary: str) -> bool:
+    return bool(binary) and os.path.exists(os.path.join(os.path.dirname(binary), _BOARD))
+
+
+@functools.lru_cache(maxsize=256)
+def _symbolised(addresses: tuple[int, ...]) -> tuple[Frame, ...]:
+    frames: list[Frame] = []
+    for address in addresses:
+        binary, base, symbol = _place(address - 1)
+        path = _real(binary)
+        found = _sources(path, address - 1 - (0 if _is_fixed(path) else base)) if path else []
+        if not found and binary:
+            found = [Frame(symbol or f"+{address - base:#x}", path, 0)]
+        if any(frame.function.startswith("__libc_start") for frame in found):
+            break
+        frames += found
+        if any(frame.function == "main" for frame in found):
+            break
+    return tuple(frames)
+
+
+def _real(binary: str) -> str:
+    """The dynamic linker names a program as it was called."""
+    if os.path.isabs(binary) and os.path.exists(binary):
+        return binary
+    try:
+        program = os.readlink("/proc/self/exe")
+    except OSError:
+        return binary
+    return program if os.path.basename(program) == os.path.basename(binary) else binary
+
+
+@functools.lru_cache(maxsize=64)
+def _is_fixed(binary: str) -> bool:
+    """Whether a program was linked for a fixed address."""
+    try:
+        with open(binary, "rb") as file:
+            return file.read(18)[16:18] == b"\x02\x00"
+    except OSError:
+        return False
+
+
+def _sources(binary: str, offset: int) -> list[Frame]:
+    """What the debug information says: one place, and those that it was inlined into."""
+    tool = shutil.which("addr2line")
+    if tool is None:
+        return []
+    plain = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}  # not with what exec preloads
+    command = [tool, "-i", "-f", "-C", "-e", binary, hex(offset)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=plain, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    lines = done.stdout.splitlines()
+    frames = []
+    for function, place in zip(lines[::2], lines[1::2], strict=False):
+        file, _, line = place.partition(" ")[0].rpartition(":")
+        if function != "??" and file != "??" and line.isdigit():
+            frames.append(Frame(function, file, int(line)))
+    return frames
