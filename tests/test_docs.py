@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import shlex
@@ -137,6 +138,43 @@ def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in (ROOT / "docs").glob("*.md"):
         assert f": {page.name}\n" in navigation, page.name
+
+
+def test_the_navigation_has_the_five_sections_and_no_page_twice() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    assert re.findall(r"^  - ([^:]+):$", navigation, re.MULTILINE)[:5] == [
+        "Use",
+        "Accuracy",
+        "Vendor APIs",
+        "Operations",
+        "Internals",
+    ]
+    pages = re.findall(r": (\S+\.md)$", navigation, re.MULTILINE)
+    assert len(pages) == len(set(pages))
+    assert all((ROOT / "docs" / page).is_file() for page in pages if page != "api.md")
+
+
+def test_the_reference_has_every_public_name_with_its_text() -> None:
+    spec = importlib.util.spec_from_file_location("api_page", ROOT / "tools" / "api_page.py")
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    text = tool.page()
+    for name in (
+        "anynpu.InferenceSession",
+        "anynpu.compile",
+        "anynpu.rknn.Context",
+        "anynpu.serve.Server",
+        "anynpu.decision.decide",
+    ):
+        assert f"### `{name}`" in text
+    import anynpu
+
+    for name in anynpu.__all__:
+        assert f"### `anynpu.{name}`\n" in text
+    assert ":param" not in text
+    assert ":class:" not in text
 
 
 def test_messages_in_troubleshooting_are_those_of_the_code() -> None:

@@ -31,7 +31,7 @@ _MIN_DB, _MAX_DB = 10.0, 50.0
 """Signal to noise that is coloured fully, and not at all."""
 
 STYLE = """
-.wide { overflow-x: auto; }
+.wide { overflow-x: auto; } .wide svg { min-width: 640px; } td.words { min-width: 14rem; }
 .controls { display: flex; flex-wrap: wrap; gap: .6rem 1rem; align-items: center; margin: .6rem 0; font-size: .9rem; }
 .controls input[type=search], .controls select, .controls button { font: inherit; padding: .2rem .5rem; color: inherit;
   background: var(--panel); border: 1px solid var(--line); border-radius: 6px; }
@@ -107,7 +107,7 @@ def decision_page(decision: Decision) -> str:
 {figure_boxes(_figures(decision))}
 <h2>All chips side by side</h2>
 <p class="legend">{_legend(decision)}</p>
-{_bars(decision)}
+<div class="wide">{_bars(decision)}</div>
 <div class="wide">{_table(decision)}</div>
 {"" if best is None else _network(decision, best)}
 <h2>Layer by layer on each chip</h2>
