@@ -31,7 +31,7 @@ COMMANDS = {
     "lint": "Find int8 accuracy risks.",
     "optimize": "Rewrite a model for any int8 quantiser.",
     "inspect": "Show what is in a model file.",
-    "run": "Run a compiled model on the software NPU.",
+    "run": "Run a compiled model on the software NPU and show what it sees.",
     "compare": "Compare two forms of one network, layer by layer.",
     "predict": "Predict how long a model takes on a chip.",
     "profile": "Show where the time goes, layer by layer, as predicted for the chip.",
