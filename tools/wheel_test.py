@@ -1,4 +1,4 @@
-"""Shows that an installed package works: the engine's kernels against numpy, a prediction, and the command line. Needs what the package needs, no extra.
+"""Shows that an installed package works: the kernels of the engine against numpy, layouts, and the command line. Needs no extra.
 
     python tools/wheel_test.py
 
