@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu.cli.app import run
+from anynpu.cli.helpers import verbosity
 
 
 @dataclass(frozen=True)
@@ -33,8 +34,11 @@ def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
 
     def invoked(*arguments: object) -> Outcome:
         capsys.readouterr()
-        with pytest.raises(SystemExit) as exit_info:
-            run([str(argument) for argument in arguments])
+        try:
+            with pytest.raises(SystemExit) as exit_info:
+                run([str(argument) for argument in arguments])
+        finally:
+            verbosity.reset()  # no handler of the log stays behind
         captured = capsys.readouterr()
         code = exit_info.value.code
         return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)

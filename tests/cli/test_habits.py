@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import logging
 import os
 import re
 import subprocess
@@ -77,6 +78,12 @@ def test_verbose_says_where_an_error_came_from(invoke: Invoke, tmp_path: Path) -
     damaged.write_bytes(b"\x00\x01")
     assert "Traceback" not in invoke("inspect", damaged).err
     assert "Traceback" in invoke("inspect", damaged, "-v").err
+
+
+def test_the_log_of_a_command_ends_with_it(invoke: Invoke, model_path: Path) -> None:
+    before = list(logging.getLogger("anynpu").handlers)
+    assert invoke("inspect", model_path, "-v").code == 0
+    assert logging.getLogger("anynpu").handlers == before
 
 
 def test_compile_as_json(invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from ...errors import OptionError
-from .verbosity import level
+from . import verbosity
 
 __all__ = ["JsonLogOption", "need_model", "start_log"]
 
@@ -31,6 +31,5 @@ def start_log(as_json: bool) -> None:
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else LineFormatter("%(asctime)s %(levelname)s %(message)s"))
-    logger = logging.getLogger("anynpu")
-    logger.addHandler(handler)
-    logger.setLevel(level())
+    verbosity.reset_log()
+    verbosity.attach(handler)

@@ -18,12 +18,13 @@ import typer
 
 from .usage import check_outputs
 
-__all__ = ["explain", "is_quiet", "level", "reset", "with_verbosity"]
+__all__ = ["attach", "explain", "is_quiet", "level", "reset", "reset_log", "with_verbosity"]
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes: results and errors only.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print the log too, and where an error came from.")]
 
 _chosen = {"quiet": False, "verbose": False}
+_attached: list[logging.Handler] = []
 
 
 def is_quiet() -> bool:
@@ -39,6 +40,23 @@ def level() -> int:
 def reset() -> None:
     """As before any command."""
     _chosen.update(quiet=False, verbose=False)
+    reset_log()
+
+
+def reset_log() -> None:
+    """Take away what was attached."""
+    logger = logging.getLogger("anynpu")
+    while _attached:
+        logger.removeHandler(_attached.pop())
+        logger.setLevel(logging.NOTSET)
+
+
+def attach(handler: logging.Handler) -> None:
+    """Let the log of the package go to *handler* until the end of the command, as much of it as was asked for."""
+    logger = logging.getLogger("anynpu")
+    logger.addHandler(handler)
+    logger.setLevel(level())
+    _attached.append(handler)
 
 
 def explain(error: Exception) -> None:
@@ -62,19 +80,12 @@ def with_verbosity(function: Callable[..., None]) -> Callable[..., None]:
     def command(**everything: Any) -> None:
         _chosen.update(quiet=everything.pop("quiet"), verbose=everything.pop("verbose"))
         if _chosen["verbose"]:
-            _start_log()
+            handler = logging.StreamHandler(sys.stderr)
+            handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
+            attach(handler)
         check_outputs(own, everything)
         function(**everything)
 
     command.__signature__ = signature.replace(parameters=[*own, *more])  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *more)}
     return command
-
-
-def _start_log() -> None:
-    logger = logging.getLogger("anynpu")
-    if not logger.handlers:
-        handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter("%(levelname)s %(name)s: %(message)s"))
-        logger.addHandler(handler)
-    logger.setLevel(logging.DEBUG)
