@@ -19,8 +19,8 @@ from anynpu.vendors.devices import choose_device
 from .conftest import install
 
 PACKAGE = Path(anynpu.__file__).parent
-OF_A_VENDOR = {"rknnlite", "rknn_toolkit", "dropin/standins.py"}
-"""What a vendor's own Python packages are called is the subject of these, so they name it."""
+OF_A_VENDOR = {"rknnlite", "rknn_toolkit", "board", "dropin/standins.py"}
+"""A vendor's own Python packages, or its toolkit, are the subject of these, so they name it."""
 VENDORS = {vendor.name: vendor for vendor in registry.built_in()}
 
 

@@ -69,7 +69,7 @@ def command(
     with progress_bar(f"building {model.stem} for {target}") as progress:
         built = build(model, output, target, options, found, time_limit=time_limit, progress=progress)
     if as_json:
-        paths = {"rknn": built.rknn, "twin": built.twin, "by_hash": built.by_hash, "job": built.job}
+        paths = {"file": built.rknn, "twin": built.twin, "by_hash": built.by_hash, "job": built.job}
         print_json({**{key: None if path is None else str(path) for key, path in paths.items()}, "notes": list(built.notes)})
         return
     for note in built.notes:
