@@ -40,6 +40,8 @@ from .lower import lower
 from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
 from .parameters import give_constants
+from .qdq import QdqWeights, taken_apart
+from .qdq_scales import kept_weights, only_known, spread
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
 from .rewrite import integer_graph
@@ -47,7 +49,7 @@ from .search import run_recipe
 from .simplify import simplify
 from .steps import Step
 from .tail import KEEP, ModelWithTail, split_tail
-from .toolkit import VENDOR, given_quantization, toolkit_quantization
+from .toolkit import VENDOR, WholeRanges, given_quantization, toolkit_quantization
 from .toolkit_graph import simplify_as_toolkit
 from .toolkit_steps import quotients, with_changes_of_scale
 from .workbench import Trial, Workbench, accuracy_text
@@ -83,8 +85,13 @@ def compile(
     chip = chips.get(target)
     kind = _format(options, chip)
     tell(progress, "importing", 0, 1)
-    whole = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], example_inputs=example_inputs)
-    kept = _kept_scales(whole, options, kind)
+    own = taken_apart(load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], example_inputs=example_inputs))
+    whole = own.model
+    if own.ranges and kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats:
+        options = replace(options, ranges=WholeRanges({**own.ranges, **(options.ranges or {})}))
+        kept = KnownScales()
+    else:
+        kept = _kept_scales(whole, options, kind)
     proto, tail, note = split_tail(whole)
     if note:
         _log.warning("%s", note if options.tail == KEEP else f"{note.partition(', and ')[0]}; the rest is cut off")
@@ -93,17 +100,21 @@ def compile(
     tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
     rules = toolkit_rules(chip) if options.quantizer == VENDOR else OWN_RULES
+    rules = replace(rules, codes=frozenset(own.ranges))
     plans = [plan_steps(entry.graph, kind, options.hybrid, rules) for entry in prepared]
     if options.quantizer == VENDOR:
         prepared = [
             replace(entry, graph=replace(entry.graph, coded=entry.graph.coded | quotients(entry.graph, steps)))
             for entry, steps in zip(prepared, plans, strict=True)
         ]
+    if own.ranges and not kind.floats and options.dataset is None:
+        made = [_with_own_scales(entry, steps, options) for entry, steps in zip(prepared, plans, strict=True)]
+        prepared, plans = [entry for entry, _ in made], [steps for _, steps in made]
     algorithm = "minmax" if options.quantizer == VENDOR else options.algorithm
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
     if not recipe.asymmetric:
         kind = without_zero_points(kind)
-    job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress, kept)
+    job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress, kept, own.weights)
     job.calibrate()
     programs = job.lower()
     metadata, left_out = onnx_metadata(proto)
@@ -176,6 +187,7 @@ class _Compilation:
 
     :ivar plans: the steps of each graph
     :ivar kept: scales that the model brings along, where there is no calibration data
+    :ivar weights: codes that a model with QuantizeLinear nodes brings along
     :ivar trials: what the recipe chose for each graph; empty where there was nothing to choose
     :ivar remarks: what the model's provenance says about calibration, accuracy and warnings
     """
@@ -189,6 +201,7 @@ class _Compilation:
     plans: list[list[Step]]
     progress: Progress | None
     kept: KnownScales = field(default_factory=KnownScales)
+    weights: Mapping[str, QdqWeights] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=UnknownRanges)
     trials: list[Trial] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
@@ -204,6 +217,9 @@ class _Compilation:
             return
         if self.kept.ranges:
             self.ranges, self.remarks["calibration"] = KeptRanges(), "none, the model's own scales"
+            return
+        if self.options.dataset is None:
+            self.remarks["calibration"] = "none, the model's own scales"
             return
         options, first = self.options, self.prepared[0]
         # layers may be fused differently for other shapes, and then need ranges of other tensors
@@ -256,6 +272,8 @@ class _Compilation:
             **kept_quantization(self.kept.ranges, entry.graph, steps),
             **given_quantization(self.options.ranges, entry.graph),
         }
+        if self.weights:
+            spread(entry.graph, steps, given)
         preprocess = entry.normalisation.preprocess
         on_cpu: set[str] = set()
         if self.toolkit:
@@ -267,9 +285,26 @@ class _Compilation:
             quantization = assign_quantization(
                 entry.graph, steps, self.ranges, kind, preprocess, exact_heads=heads, clip=clip, given=given
             )
+            steps = with_changes_of_scale(entry.graph, steps, quantization, products=False) if given else steps
         return lower(
-            entry.graph, steps, self.chip, quantization, kind, toolkit=self.toolkit, on_cpu=on_cpu, kept=self.kept.weights
+            entry.graph,
+            steps,
+            self.chip,
+            quantization,
+            kind,
+            refined=kept_weights(entry.graph, steps, self.weights, kind.weights),
+            toolkit=self.toolkit,
+            on_cpu=on_cpu,
+            kept=self.kept.weights,
         )
+
+
+def _with_own_scales(entry: Prepared, steps: list[Step], options: CompileOptions) -> tuple[Prepared, list[Step]]:
+    """A graph and its steps with what has no scale of its own in float: there are no data to find one with."""
+    given = given_quantization(options.ranges, entry.graph)
+    spread(entry.graph, steps, given)
+    graph, made = only_known(entry.graph, steps, given)
+    return replace(entry, graph=graph), made
 
 
 def calibrated(

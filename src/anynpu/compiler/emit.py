@@ -28,6 +28,7 @@ from ..types import Array
 from .forms import resize_modes
 from .graph import Graph
 from .groups import is_depthwise
+from .qdq_scales import KeptScales, kept_codes
 from .simulate import QuantizedWeights
 from .steps import Activation, Step
 from .toolkit import toolkit_bias, toolkit_weights
@@ -48,7 +49,7 @@ class Emitter:
 
     :ivar dtype: type of the codes, INT8 or INT16
     :ivar weights: how weights share scales
-    :ivar refined: weights that were rounded with care, by the result of their step
+    :ivar refined: weights that were rounded with care, or whose scales are decided, by the result of their step
     :ivar toolkit: round weights and biases as the vendor's toolkit does
     :ivar kept: scales of weights that were codes already, one or by output channel, by the result of the node
     """
@@ -57,7 +58,7 @@ class Emitter:
     quantization: Mapping[str, Quantization]
     dtype: DType
     weights: WeightScales
-    refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
+    refined: Mapping[str, QuantizedWeights | KeptScales] = field(default_factory=dict)
     toolkit: bool = False
     kept: Mapping[str, Array] = field(default_factory=dict)
 
@@ -207,6 +208,9 @@ class Emitter:
         wide = self.dtype is DType.INT16
         smallest = np.maximum(np.abs(bias) / (source * _MAX_BIAS), 1e-9) if not wide else 1e-9
         made = self.refined.get(step.outputs[0])
+        if isinstance(made, KeptScales):
+            codes, scales, zero = kept_codes(weights, made)
+            return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._product_epilogue(step, source, scales)
         if self.toolkit:
             codes, scales, zero = toolkit_weights(weights)
             return codes, zero, toolkit_bias(bias, source, scales), self._product_epilogue(step, source, scales)

@@ -55,7 +55,7 @@ def build_steps(graph: Graph, forms: dict[int, Form], rules: FusionRules = OWN_R
 def _symbols(graph: Graph, forms: dict[int, Form], rules: FusionRules) -> tuple[dict[str, _Symbol], set[str]]:
     """Tensors as functions of others, and the set of tensors that must really exist."""
     readers = graph.consumers()
-    real: set[str] = {*graph.outputs, *(name for node in graph.nodes if node.apart for name in node.outputs)}
+    real: set[str] = {*graph.outputs, *rules.codes, *(name for node in graph.nodes if node.apart for name in node.outputs)}
     while True:
         symbols: dict[str, _Symbol] = {}
         merged: set[int] = set()
@@ -250,7 +250,7 @@ def _fuse_activations(graph: Graph, steps: list[Step], rules: FusionRules) -> No
         averages = maker is not None and maker.form is Form.POOL and "Average" in maker.node.op
         if maker is None or maker.activation is not None or (maker.form not in _FUSABLE and not averages):
             continue
-        if len(readers[base]) > 1 or base in graph.outputs:
+        if len(readers[base]) > 1 or base in graph.outputs or base in rules.codes:
             continue
         leaks = step.activation is not None and step.activation.slope is not None
         if leaks and not rules.depthwise_leak and maker.form is Form.CONV and is_depthwise_layer(graph, maker):
@@ -283,6 +283,7 @@ def _fuse_residuals(graph: Graph, steps: list[Step], rules: FusionRules) -> list
                 and (rules.depthwise_sum or not is_depthwise_layer(graph, maker))
                 and len(readers[own]) == 1
                 and own not in graph.outputs
+                and own not in rules.codes
                 and graph.shapes[own] == graph.shapes[other] == shape
                 and id(maker) not in gone
             ):

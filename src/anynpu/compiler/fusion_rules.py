@@ -21,12 +21,14 @@ class FusionRules:
     :ivar sum_before_table: an Add goes into the convolution before it although a table follows, which then takes the rounded sum
     :ivar depthwise_sum: an Add goes into a depthwise convolution too
     :ivar depthwise_leak: so does a LeakyRelu
+    :ivar codes: tensors that are codes in any case, since a model that is quantised already has them so
     """
 
     chains: bool = True
     sum_before_table: bool = False
     depthwise_sum: bool = True
     depthwise_leak: bool = True
+    codes: frozenset[str] = frozenset()
 
 
 OWN_RULES = FusionRules()

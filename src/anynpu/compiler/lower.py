@@ -39,6 +39,7 @@ from .floats import FloatEmitter, weight_bytes
 from .formats import Format
 from .forms import Form
 from .graph import Graph
+from .qdq_scales import KeptScales
 from .layout import Tensors, memory_order
 from .memory import plan_memory
 from .place import place
@@ -62,7 +63,7 @@ def lower(
     kind: Format,
     *,
     outline: bool = False,
-    refined: Mapping[str, QuantizedWeights] | None = None,
+    refined: Mapping[str, QuantizedWeights | KeptScales] | None = None,
     toolkit: bool = False,
     on_cpu: Set[str] = frozenset(),
     kept: Mapping[str, npt.NDArray[Any]] | None = None,

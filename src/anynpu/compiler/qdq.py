@@ -6,6 +6,7 @@ the scale and zero point of every tensor, and the codes of the weights, which th
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,9 @@ from .._optional import onnx
 from ..errors import CompileError
 from ..types import Array
 
-__all__ = ["Qdq", "QdqWeights", "is_qdq", "split_qdq"]
+__all__ = ["Qdq", "QdqWeights", "split_qdq", "taken_apart"]
+
+_log = logging.getLogger("anynpu.compiler")
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _SHIFTS = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
@@ -61,9 +64,15 @@ class Qdq:
     weights: Mapping[str, QdqWeights] = field(default_factory=dict)
 
 
-def is_qdq(proto: Any) -> bool:
-    """Whether a model has tensors that are quantised and dequantised."""
-    return any(node.op_type == _DEQUANTIZE for node in proto.graph.node)
+def taken_apart(proto: Any) -> Qdq:
+    """A model, taken apart where it is quantised in a way that has a meaning here, else as it is."""
+    if not any(node.op_type == _DEQUANTIZE for node in proto.graph.node):
+        return Qdq(proto)
+    try:
+        return split_qdq(proto)
+    except CompileError as error:
+        _log.warning("%s; its scales are not kept", error.message)
+        return Qdq(proto)
 
 
 def split_qdq(proto: Any) -> Qdq:

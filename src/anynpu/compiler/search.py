@@ -97,8 +97,8 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
 def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score]) -> Trial:
     """The better one of a trial and the plain recipe: whole ranges, no groups, no re-fit."""
     trial, score = best
-    if trial.recipe.algorithm not in (Recipe.algorithm, _PLAIN["algorithm"]):
-        return trial  # the caller has named another one
+    if (trial.recipe.algorithm, trial.recipe.percentile) != (Recipe.algorithm, Recipe.percentile):
+        return trial  # the caller has named the ranges
     plain = bench.quantized(replace(trial.recipe, **_PLAIN), steps)
     its = bench.score(plain)
     notes = [*trial.notes, f"plain min/max: {bench.metric_name} {its}"]

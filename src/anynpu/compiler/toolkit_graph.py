@@ -137,20 +137,20 @@ def _is_split(graph: Graph, conv: Node, concat: Node) -> bool:
 
 
 def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
-    """A convolution per part, the first with the bias, and Adds of their codes."""
+    """A convolution per part, the first with the bias, and Adds of their codes; named as the toolkit's configuration names them."""
     made: list[Node] = []
     result, weights = conv.outputs[0], graph.constants[conv.inputs[1]]
     shape, dtype = graph.shapes[result], graph.dtypes[result]
     total, first = "", 0
     for number, source in enumerate(concat.inputs):
         last = first + graph.shapes[source][1]
-        part = graph.free_name(f"{result}_conv{number}")
+        part = graph.free_name(f"{source}_conv")
         graph.shapes[part], graph.dtypes[part] = shape, dtype
         columns = graph.add_constant(f"{part}.weights", np.ascontiguousarray(weights[:, first:last]))
         bias = conv.inputs[2:] if not number else []
         made.append(Node("Conv", [source, columns, *bias], [part], dict(conv.attributes), conv.name if not number else ""))
         if number:
-            sum_name = result if number == len(concat.inputs) - 1 else graph.free_name(f"{result}_add{number}")
+            sum_name = result if number == len(concat.inputs) - 1 else graph.free_name(f"{total}_add")
             graph.shapes[sum_name], graph.dtypes[sum_name] = shape, dtype
             made.append(Node("Add", [total, part], [sum_name], apart=True))
             total = sum_name

@@ -44,11 +44,16 @@ def quotients(graph: Graph, steps: list[Step]) -> set[str]:
     }
 
 
-def with_changes_of_scale(graph: Graph, steps: list[Step], quantization: dict[str, Quantization]) -> list[Step]:
-    """The steps with those between them that only change a scale. Their tensors enter *graph* and *quantization*."""
+def with_changes_of_scale(
+    graph: Graph, steps: list[Step], quantization: dict[str, Quantization], *, products: bool = True
+) -> list[Step]:
+    """The steps with those between them that only change a scale. Their tensors enter *graph* and *quantization*.
+
+    :param products: also before the second operand of a product of activations, which the toolkit quantises again
+    """
     result: list[Step] = []
     for step in steps:
-        wanted = None if step.is_float else _wanted(step, quantization)
+        wanted = None if step.is_float else _wanted(step, quantization, products)
         if wanted is None:
             result.append(step)
             continue
@@ -65,9 +70,9 @@ def with_changes_of_scale(graph: Graph, steps: list[Step], quantization: dict[st
     return result
 
 
-def _wanted(step: Step, quantization: Mapping[str, Quantization]) -> tuple[int, Quantization] | None:
+def _wanted(step: Step, quantization: Mapping[str, Quantization], products: bool) -> tuple[int, Quantization] | None:
     """Which input of a step needs which other scale."""
-    if step.form is Form.MATMUL:
+    if step.form is Form.MATMUL and products:
         second = quantization[step.inputs[1]]
         largest = max(abs(-128 - second.zero_point), abs(127 - second.zero_point)) * second.scale
         return 1, Affine.per_tensor(float(np.float32(largest / 127)), 0)
