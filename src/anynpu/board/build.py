@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from .. import _optional, chips
-from ..compiler import CompileOptions, compile
-from ..compiler.handover import Handover, float_handover, handover
+from ..compiler import CompileOptions, compile, optimize
+from ..compiler.handover import Handover, better, float_handover, handover
 from ..compiler.quantization_cfg import read_cfg
 from ..compiler.toolkit import VENDOR, WholeRanges
 from ..errors import CompileError, ToolkitError
@@ -76,7 +76,7 @@ def build(
 ) -> Built:
     """Write ``NAME.rknn`` and ``NAME.anynpu`` into the folder *output*; without a *toolkit*, all that another machine needs for the former.
 
-    :param options: as for :func:`anynpu.compile`; the order of channels is that of the network, in both files
+    :param options: as for :func:`anynpu.compile`
     :param time_limit: seconds that the toolkit may take
     :raises ToolkitError: the toolkit failed; with its last lines
     """
@@ -116,17 +116,25 @@ def _chosen(model: Any, target: str, options: CompileOptions, progress: Progress
     passed = replace(options, quantizer="anynpu", shapes=None, batch=None, ranges=None, channel_order=None)
     if options.dtype in _FLOATS:
         return float_handover(model, options), passed
-    given = handover(
-        model,
-        target,
-        refit=options.accuracy != "fast",
-        progress=progress,
-        **{
-            key: getattr(options, key)
-            for key in ("dataset", "mean", "std", "shapes", "batch", "calibration_limit", "channel_order")
-        },
-    )
+    common = {key: getattr(options, key) for key in ("dataset", "mean", "std", "calibration_limit")}
+    whole = {**common, **{key: getattr(options, key) for key in ("shapes", "batch", "channel_order")}}
+    refit = options.accuracy != "fast"
+    given = handover(model, target, refit=refit, progress=progress, **whole)
+    if refit and given.score is not None:
+        given = _or_split(given, target, common, progress)
     return given, passed
+
+
+def _or_split(given: Handover, target: str, options: dict[str, Any], progress: Progress | None) -> Handover:
+    """What was chosen, or the same of the model with some tensors split (``anynpu optimize``), where that is better."""
+    split = optimize(given.folded, target, progress=progress, **options)
+    if not split.groups:
+        return replace(given, notes=(*given.notes, *([f"groups: {split.note}"] if split.note else [])))
+    other = handover(split.model, target, progress=progress, **options)
+    kept = given.score is not None and other.score is not None and better(other.score, given.score)
+    note = f"groups: {'' if kept else 'not kept, '}{', '.join(split.groups)} split, {given.score} -> {other.score}"
+    chosen = other if kept else given
+    return replace(chosen, notes=(*chosen.notes, note))
 
 
 def _write_job(job: Path, name: str, target: str, options: CompileOptions, given: Handover) -> None:

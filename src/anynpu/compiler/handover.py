@@ -32,7 +32,7 @@ from .study import Study, open_study
 from .toolkit import toolkit_quantization
 from .workbench import Score, Trial, Workbench
 
-__all__ = ["Handover", "float_handover", "handover"]
+__all__ = ["Handover", "better", "float_handover", "handover", "plain_score"]
 
 _PLAIN = Recipe(algorithm="minmax", groups=1, heads=True, clip=False, refit=False)
 _TRIED = (
@@ -50,6 +50,8 @@ class Handover:
     :ivar samples: the calibration data before normalisation, by input, in the model's layout
     :ivar preprocess: what happens to an input before the model, by name
     :ivar notes: what was tried, what was chosen and why
+    :ivar folded: the model without fitted weights
+    :ivar score: how it does on the samples that judge; None where that is not known
     """
 
     model: Any
@@ -57,6 +59,8 @@ class Handover:
     samples: list[Mapping[str, Array]]
     preprocess: Mapping[str, Preprocess]
     notes: tuple[str, ...]
+    folded: Any = None
+    score: Score | None = None
 
 
 def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> Handover:
@@ -78,7 +82,7 @@ def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> 
         trial = _trial(bench, steps, recipe)
         its = bench.score(trial)
         notes.append(f"tried: {recipe.algorithm} {recipe.percentile:g}, {bench.metric_name} {its}")
-        if _better(its, score):
+        if better(its, score):
             best, score = trial, its
     if refit:
         fitted = bench.fitted(best)
@@ -86,13 +90,21 @@ def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> 
         if fitted.refined:
             changed = with_weights(graph, fitted)
             its = bench.with_graph(changed).score(replace(best, steps=_rebound(steps, graph, changed)))
-            kept = _better(its, score)
+            kept = better(its, score)
             notes.append(f"refit: {'' if kept else 'not kept, '}{bench.metric_name} {score} -> {its}")
             graph, score = (changed, its) if kept else (graph, score)
     notes.append(
         f"chosen: {best.recipe.algorithm}" + (f" {best.recipe.percentile:g}" if best.recipe.algorithm == "percentile" else "")
     )
-    return Handover(_proto(graph), _ends(best.quantization, steps), raw, bench.preprocess, tuple(notes))
+    return Handover(
+        _proto(graph), _ends(best.quantization, steps), raw, bench.preprocess, tuple(notes), _proto(bench.graph), score
+    )
+
+
+def plain_score(model: Any, target: str, **options: Any) -> Score | None:
+    """How a model does under the toolkit's rules with plain min/max; None where it cannot be run here."""
+    study = open_study(model, target, rules=toolkit_rules, **options)
+    return study.bench.score(_trial(study.bench, study.steps, _PLAIN)) if study.bench.can_judge else None
 
 
 def float_handover(model: Any, options: CompileOptions) -> Handover:
@@ -101,7 +113,8 @@ def float_handover(model: Any, options: CompileOptions) -> Handover:
     return Handover(_proto(prepared.graph), {}, [], prepared.normalisation.preprocess, ())
 
 
-def _better(candidate: Score, other: Score) -> bool:
+def better(candidate: Score, other: Score) -> bool:
+    """Whether a candidate is better, and no sample clearly worse."""
     return candidate.beats(other) and not candidate.harms(other)
 
 

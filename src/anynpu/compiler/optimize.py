@@ -21,6 +21,7 @@ from .calibrate import FloatModel
 from .forms import Form
 from .graph import Graph, Node, to_onnx
 from .groups import GroupChoice, choose_groups, is_depthwise
+from .handover import better, plain_score
 from .steps import Step
 from .study import Study, open_study
 
@@ -41,6 +42,7 @@ class Optimized:
     :ivar largest_error: largest absolute difference to the original in float32, over a few samples
     :ivar relative_error: the same, relative to the largest value of that output
     :ivar nodes: number of nodes before and after
+    :ivar note: how the split model was judged; empty where it was not
     """
 
     model: Any
@@ -48,6 +50,7 @@ class Optimized:
     largest_error: float
     relative_error: float
     nodes: tuple[int, int]
+    note: str = ""
 
 
 def optimize(
@@ -56,12 +59,14 @@ def optimize(
     *,
     channel_groups: int = 4,
     split_outputs: bool = False,
+    judged: bool = True,
     **options: Any,
 ) -> Optimized:
     """Rewrite an ONNX model so that any int8 quantiser keeps more of it.
 
     :param channel_groups: most groups that a tensor is split into; 1 to leave all tensors whole
     :param split_outputs: an output that concatenates tensors becomes several outputs, each with a range of its own
+    :param judged: split only what is better then, with the rules of the vendor's toolkit and plain min/max
     :param options: ``dataset`` and how it is read, as in :func:`anynpu.compile`
 
     >>> better = anynpu.compiler.optimize("yolo.onnx", dataset="street/")    # doctest: +SKIP
@@ -72,14 +77,45 @@ def optimize(
     before = graph.source_nodes or len(graph.nodes)
     choices = choose_groups(graph, study.steps, study.bench.calibration.channels, channel_groups)
     choices = {name: choice for name, choice in choices.items() if _can_split(study, name)}
-    rewritten = _Splitter(graph, study.steps, choices).run()
-    if split_outputs:
-        _split_outputs(rewritten)
-    rewritten.remove_unused()
+    note = ""
+    if judged and choices and study.bench.can_judge:
+        choices, note = _worth(study, choices, target, options)
+    rewritten = _rewritten(study, choices, split_outputs=split_outputs)
     largest, relative = _difference(study, graph, rewritten)
-    proto = to_onnx(rewritten, rewritten.nodes, rewritten.inputs, rewritten.outputs, name="optimized")
     found = {name: (choice.count, choice.gain) for name, choice in choices.items()}
-    return Optimized(proto, found, largest, relative, (before, len(rewritten.nodes)))
+    return Optimized(_proto(rewritten), found, largest, relative, (before, len(rewritten.nodes)), note)
+
+
+def _rewritten(study: Study, choices: dict[str, GroupChoice], *, split_outputs: bool = False) -> Graph:
+    result = _Splitter(study.bench.graph, study.steps, choices).run()
+    if split_outputs:
+        _split_outputs(result)
+    result.remove_unused()
+    return result
+
+
+def _proto(graph: Graph) -> Any:
+    return to_onnx(graph, graph.nodes, graph.inputs, graph.outputs, name="optimized")
+
+
+def _worth(
+    study: Study, choices: dict[str, GroupChoice], target: str, options: dict[str, Any]
+) -> tuple[dict[str, GroupChoice], str]:
+    """Which tensors to split: all, the one with the largest gain, or none.
+
+    Judged is what the vendor's toolkit with plain min/max would make of it, on samples kept apart and on perturbed copies of them.
+    """
+    # what the rewritten model is given is what the original one is: shapes are fixed already
+    same = {key: value for key, value in options.items() if key not in ("shapes", "batch", "channel_order", "progress")}
+    whole = plain_score(_proto(_rewritten(study, {})), target, **same)
+    first = dict([next(iter(choices.items()))])
+    tried = [choices] if len(choices) == 1 else [choices, first]
+    for candidate in tried:
+        score = plain_score(_proto(_rewritten(study, candidate)), target, **same)
+        text = f"{len(candidate)} split: {study.bench.metric_name} {whole} -> {score} with plain min/max on {study.bench.judges}"
+        if whole is not None and score is not None and better(score, whole):
+            return candidate, text
+    return {}, f"not kept, {text}"
 
 
 def _can_split(study: Study, name: str) -> bool:

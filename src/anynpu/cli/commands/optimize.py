@@ -57,6 +57,8 @@ def command(
         console.print(f"  split {name} into {count} groups: noise 1/{gain:.0f} with two of them")
     if not better.groups:
         console.print("  no tensor gains from being split")
+    if better.note:
+        console.print(f"  judged: {better.note}")
     console.print(f"  nodes {better.nodes[0]} -> {better.nodes[1]}")
     console.print(
         f"  difference in float32: {better.largest_error:.2g} at most, {better.relative_error:.2g} of the largest value"
