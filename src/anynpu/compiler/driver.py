@@ -40,7 +40,7 @@ from .lower import lower
 from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
 from .parameters import give_constants
-from .qdq import QdqWeights, taken_apart
+from .qdq import Qdq, QdqWeights, taken_apart
 from .qdq_scales import kept_weights, only_known, spread
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
@@ -85,13 +85,11 @@ def compile(
     chip = chips.get(target)
     kind = _format(options, chip)
     tell(progress, "importing", 0, 1)
-    own = taken_apart(load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], example_inputs=example_inputs))
-    whole = own.model
-    if own.ranges and kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats:
-        options = replace(options, ranges=WholeRanges({**own.ranges, **(options.ranges or {})}))
-        kept = KnownScales()
-    else:
-        kept = _kept_scales(whole, options, kind)
+    whole = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], example_inputs=example_inputs)
+    own = _own_scales(whole, options, kind)
+    if own.ranges:
+        whole, options = own.model, replace(options, ranges=WholeRanges({**own.ranges, **(options.ranges or {})}))
+    kept = KnownScales() if own.ranges else _kept_scales(whole, options, kind)
     proto, tail, note = split_tail(whole)
     if note:
         _log.warning("%s", note if options.tail == KEEP else f"{note.partition(', and ')[0]}; the rest is cut off")
@@ -107,9 +105,9 @@ def compile(
             replace(entry, graph=replace(entry.graph, coded=entry.graph.coded | quotients(entry.graph, steps)))
             for entry, steps in zip(prepared, plans, strict=True)
         ]
-    if own.ranges and not kind.floats and options.dataset is None:
-        made = [_with_own_scales(entry, steps, options) for entry, steps in zip(prepared, plans, strict=True)]
-        prepared, plans = [entry for entry, _ in made], [steps for _, steps in made]
+    if own.ranges:
+        pairs = [_with_own_scales(entry, steps, options) for entry, steps in zip(prepared, plans, strict=True)]
+        prepared, plans = [entry for entry, _ in pairs], [steps for _, steps in pairs]
     algorithm = "minmax" if options.quantizer == VENDOR else options.algorithm
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
     if not recipe.asymmetric:
@@ -145,6 +143,13 @@ def _format(options: CompileOptions, chip: chips.Chip) -> Format:
             hint="leave preprocess out: with mean and std its calls take the bytes of a picture and normalise them",
         )
     return kind
+
+
+def _own_scales(proto: Any, options: CompileOptions, kind: Format) -> Qdq:
+    """A model with QuantizeLinear nodes, taken apart, if its scales are to be kept: with calibration data all scales are found anew."""
+    usable = kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats and options.quantizer != VENDOR
+    found = taken_apart(proto) if usable and options.dataset is None else Qdq(proto)
+    return found if found.weights else Qdq(proto)
 
 
 def _kept_scales(proto: Any, options: CompileOptions, kind: Format) -> KnownScales:

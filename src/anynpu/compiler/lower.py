@@ -39,10 +39,10 @@ from .floats import FloatEmitter, weight_bytes
 from .formats import Format
 from .forms import Form
 from .graph import Graph
-from .qdq_scales import KeptScales
 from .layout import Tensors, memory_order
 from .memory import plan_memory
 from .place import place
+from .qdq_scales import KeptScales
 from .schedule import schedule
 from .simplify import pad_amounts, pad_value, shuffle_groups
 from .simulate import QuantizedWeights

@@ -19,7 +19,6 @@ from .fusion_rules import OWN_RULES, FusionRules
 from .lint import Finding, lint_steps
 from .onnx_model import load_onnx
 from .options import shape_sets
-from .qdq import taken_apart
 from .steps import Step
 from .workbench import Workbench
 
@@ -56,7 +55,7 @@ def open_study(
     chip = chips.get(target)
     kind = with_arithmetic(format_of("w8a8", chip), chip, options.arithmetic)
     custom = custom_table(options.custom_ops)
-    proto = taken_apart(load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0])).model
+    proto = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0])
     prepared = prepare(proto, shape_sets(options.shapes)[0], options, custom)
     graph, preprocess = prepared.graph, prepared.normalisation.preprocess
     steps = plan_steps(graph, kind, (), rules(chip))
