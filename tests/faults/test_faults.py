@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from rknn.matmul_calls import Calls as Matmul
 from rknn.support import file_bytes, get_outputs, init, opened, picture_model, pixels, set_picture
 from vip.support import FILE, Calls, small_file, small_model
 from vip.support import picture as vip_picture
@@ -18,7 +19,7 @@ from anynpu._vip import ffi as vip_ffi
 from anynpu.errors import AnynpuError, DeviceMemoryError, DeviceTimeout, DeviceUnavailable, ModelError, OptionError
 from anynpu.faults import SimulatedTime
 from anynpu.rknn import SoftwareLibrary
-from anynpu.rknn.constants import Code
+from anynpu.rknn.constants import Code, rknn_matmul_type
 from anynpu.rknn.library import open_library
 from anynpu.session import InferenceSession
 from anynpu.vendors.libraries import instrumented
@@ -71,8 +72,9 @@ def test_calls_that_return_pointers_and_places_for_results() -> None:
         vip.close()
 
 
-def test_a_code_that_does_not_exist_is_refused_when_the_library_is_opened() -> None:
-    with faults.inject(plan({"kind": "code", "call": "rknn_run", "code": "RKNN_ERR_NONE"})), pytest.raises(OptionError):
+@pytest.mark.parametrize("code", ["RKNN_ERR_NONE", -99])
+def test_a_code_that_does_not_exist_is_refused_when_the_library_is_opened(code: int | str) -> None:
+    with faults.inject(plan({"kind": "code", "call": "rknn_run", "code": code})), pytest.raises(OptionError, match=str(code)):
         open_library("sim:rk3588")
 
 
@@ -169,6 +171,25 @@ def test_one_wrong_bit_of_one_core() -> None:
         assert bits <= 1, "a byte of padding may be hit"
     again = run()
     np.testing.assert_array_equal(again[1][0], first[0])
+
+
+def test_matrix_products_are_jobs_too() -> None:
+    faulty = plan({"kind": "hang", "at": 2}, {"kind": "flip", "at": 3}, {"kind": "lost", "at": 5})
+    with faults.inject(faulty, clock=SimulatedTime()), Matmul(open_library("sim:rk3588")) as calls:
+        assert calls.create(4, 32, 32, int(rknn_matmul_type.RKNN_INT8_MM_INT8_TO_INT32)) == 0
+        calls.allocate()
+        calls.bytes("A")[:], calls.bytes("B")[:] = 3, 2
+        found = []
+        for _ in range(5):
+            calls.bytes("C")[:] = 0
+            found.append((calls.run(), calls.bytes("C").tobytes()))
+    codes = [code for code, _ in found]
+    assert codes == [0, Code.RKNN_ERR_TIMEOUT, 0, 0, Code.RKNN_ERR_DEVICE_UNAVAILABLE]
+    right = found[0][1]
+    assert set(np.frombuffer(right, np.int32).tolist()) == {3 * 2 * 32}
+    assert found[3][1] == right
+    wrong = np.frombuffer(right, np.uint8) ^ np.frombuffer(found[2][1], np.uint8)
+    assert int(np.unpackbits(wrong).sum()) == 1
 
 
 def test_memory_that_is_not_there() -> None:

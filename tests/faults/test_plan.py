@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -102,6 +103,25 @@ def test_the_environment_names_a_plan(tmp_path: Path, monkeypatch: pytest.Monkey
     with faults.inject({"fault": []}) as own:
         assert faults.active() is own
     assert faults.active() is named
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_forked_child_counts_its_own_events() -> None:
+    with faults.inject({"fault": [{"kind": "timeout", "at": 2}]}) as injector:
+        assert not injector.offer("job")
+        assert injector._lock.acquire()  # as if another thread had it at this moment
+        child = os.fork()
+        if not child:
+            status = 1
+            try:
+                own = faults.active()
+                assert own is not None
+                status = 0 if [bool(own.offer("job")) for _ in range(2)] == [False, True] else 2
+            finally:
+                os._exit(status)
+        injector._lock.release()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert injector.offer("job")
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "faults.md"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from dropin.running import board_environment, build, clean_environment, run
+from rknn.matmul_calls import Calls as Matmul
 from rknn.support import get_outputs, opened, picture_model, pixels, set_picture
 from typer.testing import CliRunner
 from vip.support import Calls, small_file
@@ -21,6 +22,7 @@ from anynpu.errors import ParameterError
 from anynpu.recording import Trace, read_trace, replay
 from anynpu.recording.recorder import Recorder
 from anynpu.rknn import SoftwareLibrary
+from anynpu.rknn.constants import rknn_matmul_type
 from anynpu.rknn.tracing import table
 from anynpu.vendors.libraries import instrumented
 from anynpu.vip import SoftwareLibrary as VipSoftware
@@ -74,7 +76,8 @@ def test_three_programs_are_replayed_as_they_were(way: str, program: Path, model
     names = [entry["call"] for entry in trace.calls]
     assert names.count("rknn_run") == 3
     assert ("rknn_set_io_mem" in names) == (way == "zero-copy")
-    done = CliRunner().invoke(app, ["replay", str(path), "--target", "rk3588"])
+    place = ["--device", "sim:rk3588"] if way == "session" else ["--target", "rk3588"]
+    done = CliRunner().invoke(app, ["replay", str(path), *place])
     assert done.exit_code == 0, done.output
     assert done.output == f"{len(names)} calls, all as recorded\n"
 
@@ -133,6 +136,22 @@ def test_hashes_alone_are_smaller_and_cannot_be_replayed(tmp_path: Path) -> None
     assert (tmp_path / "small.jsonl").stat().st_size < (tmp_path / "large.jsonl").stat().st_size / 2
     with pytest.raises(ParameterError, match="not the bytes"):
         replay(small, table(), lambda: SoftwareLibrary("rk3588"))
+
+
+def test_matrix_products(tmp_path: Path) -> None:
+    library = SoftwareLibrary("rk3588")
+    Recorder(library, table(), str(tmp_path / "trace.jsonl"))
+    with Matmul(library) as calls:
+        assert calls.create(4, 32, 32, int(rknn_matmul_type.RKNN_INT8_MM_INT8_TO_INT32)) == 0
+        calls.allocate()
+        for value in (3, 5):
+            calls.bytes("A")[:], calls.bytes("B")[:] = value, 2
+            assert calls.run() == 0
+    library.close()
+    trace = read_trace(tmp_path / "trace.jsonl")
+    runs = [entry for entry in trace.calls if entry["call"] == "rknn_matmul_run"]
+    assert runs[0]["memory_after"] != runs[1]["memory_after"]
+    assert replay(trace, table(), lambda: SoftwareLibrary("rk3588")).difference is None
 
 
 def test_a_library_of_viplite(tmp_path: Path) -> None:

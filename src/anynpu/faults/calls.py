@@ -22,8 +22,8 @@ class FaultyLibrary(Protocol):
     def opening_call(self) -> str:
         """The call that opens a model."""
 
-    def code_by_name(self, name: str) -> int:
-        """A code of the interface by its name; raises KeyError."""
+    def code_number(self, code: int | str) -> int:
+        """A code of the interface by its number or name; raises KeyError where there is none."""
 
     def fault_code(self, kind: str) -> int:
         """What opening a model answers where the device is ``lost``, or where the ``version`` of the driver does not fit."""
@@ -77,10 +77,7 @@ def _opened(library: FaultyLibrary, injector: Injector, name: str, method: Calla
 
 
 def _number(library: FaultyLibrary, fault: Fault) -> int:
-    code = fault.code
-    if isinstance(code, int):
-        return code
     try:
-        return library.code_by_name(code)
+        return library.code_number(fault.code)
     except KeyError:
-        raise OptionError(f"there is no code '{code}'", hint="use the vendor's name, or the number") from None
+        raise OptionError(f"there is no code '{fault.code}'", hint="use the vendor's name, or its number") from None

@@ -25,6 +25,7 @@ VARIABLE = "ANYNPU_FAULTS"
 _lock = threading.Lock()
 _current: Injector | None = None
 _named: dict[str, Injector] = {}
+_hooked = False
 
 
 def active() -> Injector | None:
@@ -37,7 +38,24 @@ def active() -> Injector | None:
     with _lock:
         if path not in _named:
             _named[path] = Injector(read_plan(path))
+            _hook()
         return _named[path]
+
+
+def _hook() -> None:
+    """A forked child counts its own events, and does not wait for locks of threads that it does not have."""
+    global _hooked
+    if not _hooked and hasattr(os, "register_at_fork"):
+        _hooked = True
+        os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    global _lock, _current
+    _lock = threading.Lock()
+    _named.clear()
+    if _current is not None:
+        _current = Injector(_current.plan, _current.clock)
 
 
 @contextmanager
@@ -55,6 +73,7 @@ def inject(plan: Plan | Mapping[str, Any] | str | os.PathLike[str], *, clock: Fa
     injector = Injector(plan, clock)
     with _lock:
         before, _current = _current, injector
+        _hook()
     try:
         yield injector
     finally:

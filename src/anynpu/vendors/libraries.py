@@ -163,9 +163,10 @@ class SoftwareCalls:
         """The call that opens a model."""
         return self.opening
 
-    def code_by_name(self, name: str) -> int:
-        """A code of the interface by its name; raises KeyError."""
-        return int(self.codes[name])
+    def code_number(self, code: int | str) -> int:
+        """A code of the interface by its number or name; raises KeyError where there is none."""
+        known = {int(each): each for each in self.codes}
+        return int(self.codes[code] if isinstance(code, str) else known[code])
 
     def fault_code(self, kind: str) -> int:
         """What opening a model answers at a fault."""
@@ -173,10 +174,7 @@ class SoftwareCalls:
 
     def fail_call(self, call: str, arguments: tuple[Any, ...], code: int, text: str) -> Any:
         """Let *call* fail: note why, and give what it returns."""
-        known = self.codes(code) if code in self.codes._value2member_map_ else None
-        if known is None:
-            raise DeviceUnavailable(f"{code} is no code of this interface", hint="correct the plan of faults")
-        return self.refused(call, arguments, Refusal(known, text))
+        return self.refused(call, arguments, Refusal(self.codes(code), text))
 
     def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:
         """Note why *call* fails, and give what it returns."""

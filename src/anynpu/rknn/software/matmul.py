@@ -172,6 +172,8 @@ class MatmulState:
             if layout is None:
                 raise _invalid("no shape is chosen", "call rknn_matmul_set_dynamic_shape before")
             a, b, c = (_memory_of(matrix, bound) for matrix in layout.matrices)
+            faults = self.device.faults
+            faulty = None if faults is None else faults.begin(lease.cores, self.device.scheduler.busy, lease.control)
             spent = self.predicted_us(layout, max(len(lease.cores), 1))
             real = self.device.clock
             started = time.monotonic()
@@ -184,6 +186,8 @@ class MatmulState:
             layout.write_c(values, c)
             if real is not None:
                 real.finish(lease.cores, spent, started, ends, lease.control)
+            if faulty is not None:
+                faulty.end(time.monotonic() - started, lambda: (c,), lease.control)
             self._spent_us = spent
 
     def close(self) -> None:
