@@ -25,12 +25,13 @@ import numpy as np
 from anynpu.session import InferenceSession
 with InferenceSession(sys.argv[1], device="sim:rk3588") as session:
     source = session.get_inputs()[0]
-    feed = {source.name: np.zeros(source.shape, np.float32)}
-    session.run(None, feed)
+    rng = np.random.default_rng(2)
+    feeds = [{source.name: rng.integers(0, 256, source.shape).astype(np.float32)} for _ in range(int(sys.argv[2]))]
+    session.run(None, feeds[0])
     begin = time.perf_counter()
-    for _ in range(int(sys.argv[2])):
+    for feed in feeds:
         session.run(None, feed)
-    print((time.perf_counter() - begin) / int(sys.argv[2]))
+    print((time.perf_counter() - begin) / len(feeds))
 """
 
 
