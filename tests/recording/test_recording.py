@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +184,14 @@ def test_what_is_no_recording_is_refused(tmp_path: Path) -> None:
         path = tmp_path / f"{name}.jsonl"
         path.write_text(text)
         assert CliRunner().invoke(app, ["replay", str(path)]).exit_code == 1
+
+
+@pytest.mark.parametrize("data", ["?", "AAAA", base64.b64encode(zlib.compress(b"other")).decode()])
+def test_damaged_data_are_refused(data: str, tmp_path: Path) -> None:
+    trace = recorded(SoftwareLibrary("rk3588"), tmp_path / "trace.jsonl")
+    trace._data = dict.fromkeys(trace._data, data)
+    with pytest.raises(ParameterError, match="damaged"):
+        replay(trace, table(), lambda: SoftwareLibrary("rk3588"))
 
 
 def test_a_call_that_takes_functions_is_named(tmp_path: Path) -> None:

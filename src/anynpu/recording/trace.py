@@ -61,7 +61,7 @@ class TraceWriter:
                 self._known.add(key)
                 line: dict[str, Any] = {"blob": key, "size": len(data)}
                 if self._payload:
-                    line["data"] = base64.b85encode(zlib.compress(data, 1)).decode()
+                    line["data"] = base64.b64encode(zlib.compress(data, 1)).decode()
                 lines.append(line)
             self._write([*lines, {**entry, "process": self._process}])
 
@@ -99,8 +99,11 @@ class Trace:
                 f"the recording has the hash of {self.sizes.get(key, 0)} bytes, and not the bytes",
                 hint="record without --record-hashes",
             )
-        data = zlib.decompress(base64.b85decode(self._data[key]))
-        if hash_of(data) != key:
+        try:
+            data = zlib.decompress(base64.b64decode(self._data[key], validate=True))
+        except (ValueError, zlib.error):
+            data = None
+        if data is None or hash_of(data) != key:
             raise ParameterError("the recording is damaged: data do not have their hash", hint="record again")
         return data
 
