@@ -7,6 +7,7 @@ The format is described in replay.c.
 
 from __future__ import annotations
 
+import os
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from npu.engines.cases import BUILDERS, case
 from npu.engines.cases_large import LARGE_BUILDERS, large_case, reference_result
 from npu.engines.ingredients import Case
+from npu.engines.large_sums import ENDINGS, FACTORS, large_sums
 from npu.engines.native_support import single_layer
 
 from anynpu._native import ffi, lib
@@ -26,6 +28,7 @@ from anynpu.npu.engines.native_lowering import Lowering, NativeLayer
 from anynpu.npu.engines.native_operators import lower
 from anynpu.tensor import DType
 
+from .chip_layers import chip_layers
 from .extremes import extreme_cases
 
 __all__ = ["SMALL_SEEDS", "LARGE_SEEDS", "record", "write_cases"]
@@ -33,6 +36,9 @@ __all__ = ["SMALL_SEEDS", "LARGE_SEEDS", "record", "write_cases"]
 MAGIC = b"ANYNPU-REPLAY-1"
 SMALL_SEEDS = 24
 LARGE_SEEDS = 128
+CHIP_SEEDS = int(os.environ.get("ANYNPU_CHIP_CASES", "3"))
+"""Networks of each family of tests/arithmetic, layer by layer; `make soak` asks for more."""
+
 DTYPES = (DType.INT8, DType.INT16)
 
 DESCRIPTORS = {
@@ -73,6 +79,10 @@ def _all_cases() -> Iterator[tuple[str, Case]]:
     for operator in LARGE_BUILDERS:
         for seed in range(LARGE_SEEDS):
             yield f"large {operator} {seed}", large_case(operator, seed)
+    for ending in ENDINGS:
+        for factor in FACTORS:
+            yield f"sums {ending} {factor}", large_sums(factor, ending)
+    yield from chip_layers(CHIP_SEEDS)
     yield from extreme_cases()
 
 

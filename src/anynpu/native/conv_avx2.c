@@ -47,8 +47,9 @@ INLINE __m256i finish_fixed(__m256i accumulator, const struct conv_line *line, s
 {
     const struct conv_channels *channels = &line->channels;
     const __m256 magic = _mm256_set1_ps(FIXED_MAGIC);
-    __m256 t = _mm256_fmadd_ps(_mm256_cvtepi32_ps(accumulator), _mm256_loadu_ps(channels->multiplier + channel), magic);
-    t = _mm256_sub_ps(t, magic);
+    const __m256 most = _mm256_loadu_ps(channels->high + channel), least = _mm256_xor_ps(most, _mm256_set1_ps(-0.0f));
+    __m256 sum = _mm256_min_ps(_mm256_max_ps(_mm256_cvtepi32_ps(accumulator), least), most);
+    __m256 t = _mm256_sub_ps(_mm256_fmadd_ps(sum, _mm256_loadu_ps(channels->multiplier + channel), magic), magic);
     if (residual) {
         __m256i codes = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(residual + channel)));
         __m256 values = _mm256_cvtepi32_ps(_mm256_sub_epi32(codes, load_integers(channels->residual_zero + channel)));
@@ -90,7 +91,7 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, __m256i accumulators[][MAX_BLOC
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
         if (line->form == FIXED_DOUBLE) {
-            fixed_codes(line->epilogue, &line->curves, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
+            fixed_codes(line->epilogue, &line->tables, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
                         line->y + at);
             continue;
         }

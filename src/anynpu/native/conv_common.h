@@ -32,7 +32,7 @@ struct conv_channels {
     const int32_t *zero_point;
     const int32_t *residual_zero;
     const float *multiplier;
-    const float *high; /* clamp before the zero point is added */
+    const float *high; /* clamp before the zero point is added; the chip's rule: of a sum, fixed_exact_sum */
     const float *slope;
     const float *residual_multiplier;
     const float *factor; /* the chip's rule: of the second stage; multiplier is that of the first */
@@ -59,7 +59,7 @@ struct conv_line {
     int has_slope;
     enum fixed_form form;
     const struct anynpu_epilogue *epilogue;
-    struct curve_tables curves;
+    struct fixed_tables tables; /* FIXED_DOUBLE */
     size_t channel; /* of the output, the tile's first */
     const int8_t *residual; /* NULL: none */
     int8_t *y;
@@ -178,7 +178,7 @@ static inline struct conv_plan conv_plan(const struct anynpu_conv *conv, const s
 }
 
 /* Packed: a header, the arrays of conv_channels one after the other, each for all channels of all groups padded to tiles, then
- * the tables of curves. The weights lie apart: layers that have the same ones share them. */
+ * what FIXED_DOUBLE needs. The weights lie apart: layers that have the same ones share them. */
 struct conv_header {
     int32_t form; /* enum fixed_form */
     const void *weights;
@@ -197,8 +197,8 @@ static inline size_t conv_constants_size(const struct anynpu_conv *conv, const s
     return CONV_HEADER_BYTES + CONV_CHANNEL_BYTES * conv_channel_count(conv, plan);
 }
 
-/* Where the tables of curves begin: after the constants. */
-static inline size_t conv_curves_at(const struct anynpu_conv *conv, const struct conv_plan *plan)
+/* Where the numbers and tables of FIXED_DOUBLE begin: after the constants. */
+static inline size_t conv_tables_at(const struct anynpu_conv *conv, const struct conv_plan *plan)
 {
     return conv_round_up(conv_constants_size(conv, plan), CONV_ALIGNMENT);
 }
@@ -212,7 +212,7 @@ static inline size_t conv_packed_weights_size(const struct anynpu_conv *conv, co
 static inline size_t conv_packed_size(const struct anynpu_conv *conv, const struct conv_target *target)
 {
     struct conv_plan plan = conv_plan(conv, target);
-    return conv_curves_at(conv, &plan) + curves_size(&conv->epilogue, conv->cout);
+    return conv_tables_at(conv, &plan) + fixed_tables_size(&conv->epilogue, conv->cout);
 }
 
 static inline struct conv_channels conv_channels_at(const void *packed, size_t count, size_t channel)
@@ -254,6 +254,7 @@ static inline void conv_pack_rule(const struct anynpu_epilogue *epilogue, size_t
     const struct anynpu_fixed_point *fixed = epilogue->fixed;
     if (fixed != NULL) {
         floats[4 * count] = (float)fixed_channel_factor(fixed, oc);
+        floats[5 * count] = (float)fixed_exact_sum(fixed, oc);
         floats[7 * count] = (float)fixed_factor(fixed->residual_multiplier, fixed->residual_shift);
         floats[8 * count] = (float)fixed_output_factor(fixed, oc);
         floats[9 * count] = FIXED_MAGIC + (float)epilogue->zero_point[oc];
@@ -329,7 +330,7 @@ static inline void conv_pack(const struct anynpu_conv *conv, const struct conv_t
     header->form = (int32_t)conv_form(conv);
     header->weights = weights;
     memset((uint8_t *)packed + constants, 0, conv_packed_size(conv, target) - constants);
-    curves_pack(&conv->epilogue, conv->cout, (uint8_t *)packed + conv_curves_at(conv, &plan));
+    fixed_tables_pack(&conv->epilogue, conv->cout, (uint8_t *)packed + conv_tables_at(conv, &plan));
 }
 
 /* Depends on the weights, their zero points and the form of the kernel, and on nothing else of a layer. */
@@ -423,7 +424,7 @@ static inline struct conv_line conv_line(const struct conv_job *job, size_t pixe
         .has_slope = job->conv->epilogue.slope != NULL,
         .form = (enum fixed_form)((const struct conv_header *)job->packed)->form,
         .epilogue = &job->conv->epilogue,
-        .curves = curve_tables_at((const uint8_t *)job->packed + conv_curves_at(job->conv, &job->plan), job->conv->cout),
+        .tables = fixed_tables_at((const uint8_t *)job->packed + conv_tables_at(job->conv, &job->plan), job->conv->cout),
         .residual = job->residual && fixed_has_residual(&job->conv->epilogue) ? job->residual + at : NULL,
         .y = job->y + at,
     };

@@ -66,7 +66,7 @@ static inline enum fixed_form conv_form(const struct anynpu_conv *conv)
 {
     enum fixed_form form = conv->epilogue.fixed != NULL ? FIXED_SINGLE : FIXED_NONE;
     for (size_t oc = 0; conv->epilogue.fixed != NULL && oc < conv->cout && form != FIXED_REFUSED; oc++) {
-        enum fixed_form of_channel = fixed_channel_form(&conv->epilogue, oc, conv_largest_sum(conv, oc));
+        enum fixed_form of_channel = fixed_clamped_form(&conv->epilogue, oc, conv_largest_sum(conv, oc));
         form = of_channel > form ? of_channel : form;
     }
     if (form == FIXED_DOUBLE && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))

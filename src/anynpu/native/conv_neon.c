@@ -41,8 +41,9 @@ INLINE int16x4_t finish_fixed(int32x4_t accumulator, const struct conv_line *lin
 {
     const struct conv_channels *channels = &line->channels;
     const float32x4_t magic = vdupq_n_f32(FIXED_MAGIC);
-    float32x4_t t = vfmaq_f32(magic, vcvtq_f32_s32(accumulator), vld1q_f32(channels->multiplier + channel));
-    t = vsubq_f32(t, magic);
+    const float32x4_t most = vld1q_f32(channels->high + channel);
+    float32x4_t sum = vminq_f32(vmaxq_f32(vcvtq_f32_s32(accumulator), vnegq_f32(most)), most);
+    float32x4_t t = vsubq_f32(vfmaq_f32(magic, sum, vld1q_f32(channels->multiplier + channel)), magic);
     if (residual) {
         int32_t four;
         memcpy(&four, residual + channel, sizeof four);
@@ -90,7 +91,7 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BL
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
         if (line->form == FIXED_DOUBLE) {
-            fixed_codes(line->epilogue, &line->curves, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
+            fixed_codes(line->epilogue, &line->tables, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
                         line->y + at);
             continue;
         }

@@ -59,8 +59,9 @@ INLINE __m512i finish_fixed(__m512i accumulator, const struct conv_line *line, s
 {
     const struct conv_channels *channels = &line->channels;
     const __m512 magic = _mm512_set1_ps(FIXED_MAGIC);
-    __m512 t = _mm512_fmadd_ps(_mm512_cvtepi32_ps(accumulator), _mm512_loadu_ps(channels->multiplier + channel), magic);
-    t = _mm512_sub_ps(t, magic);
+    const __m512 most = _mm512_loadu_ps(channels->high + channel), least = _mm512_sub_ps(_mm512_setzero_ps(), most);
+    __m512 sum = _mm512_min_ps(_mm512_max_ps(_mm512_cvtepi32_ps(accumulator), least), most);
+    __m512 t = _mm512_sub_ps(_mm512_fmadd_ps(sum, _mm512_loadu_ps(channels->multiplier + channel), magic), magic);
     if (residual) {
         __m512i codes = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(residual + channel)));
         __m512 values = _mm512_cvtepi32_ps(_mm512_sub_epi32(codes, _mm512_loadu_si512(channels->residual_zero + channel)));
@@ -119,7 +120,7 @@ ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MA
         ptrdiff_t at = (first + (ptrdiff_t)i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
         if (line->form == FIXED_DOUBLE) {
-            fixed_codes(line->epilogue, &line->curves, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
+            fixed_codes(line->epilogue, &line->tables, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
                         line->y + at);
             continue;
         }

@@ -23,7 +23,7 @@
 #define BLOCK_BYTES 16384 /* of input that is used by all channels before the next pixels: half of a first-level cache */
 
 /* Packed, one after the other: the form of the chip's rule, and its numbers (lanes_epilogue.h) where there is one; bias by channel,
- * factors [vector of channels][rows together][kernel column][lane], the code of the padding by channel, tables of curves. */
+ * factors [vector of channels][rows together][kernel column][lane], the code of the padding by channel, what FIXED_DOUBLE needs. */
 struct depthwise {
     const struct anynpu_conv *conv;
     enum fixed_form form;
@@ -31,7 +31,7 @@ struct depthwise {
     const int32_t *bias;
     const stored_factor *factors;
     const int8_t *padding;
-    struct curve_tables curves;
+    struct fixed_tables tables;
 };
 
 /* A vector of channels of one output row. */
@@ -43,7 +43,7 @@ struct strip {
     enum fixed_form form;
     const float *fixed;     /* of the strip's first channel */
     size_t fixed_stride;
-    const struct curve_tables *curves;
+    const struct fixed_tables *tables;
     const int8_t *residual; /* NULL: none */
     int8_t *y;
     size_t height, kw, stride, dilation; /* height: rows of the ring */
@@ -77,7 +77,7 @@ static struct depthwise depthwise_of(const struct anynpu_conv *conv, const void 
     depthwise.bias = (const int32_t *)(depthwise.fixed + fixed_floats(conv));
     depthwise.factors = (const stored_factor *)(depthwise.bias + channels);
     depthwise.padding = (const int8_t *)(depthwise.factors + channels * ring_height(conv) * conv->kw);
-    depthwise.curves = curve_tables_at(depthwise.padding + channels, conv->cout);
+    depthwise.tables = fixed_tables_at(depthwise.padding + channels, conv->cout);
     return depthwise;
 }
 
@@ -136,7 +136,7 @@ static size_t depthwise_packed_size(const struct anynpu_conv *conv)
 {
     return HEADER_BYTES + fixed_floats(conv) * sizeof(float) +
            padded_channels(conv) * (sizeof(int32_t) + ring_height(conv) * conv->kw * sizeof(stored_factor) + 1) +
-           curves_size(&conv->epilogue, conv->cout);
+           fixed_tables_size(&conv->epilogue, conv->cout);
 }
 
 /* The factor of rows of the kernel that lie together; those beyond the kernel's height are 0. */
@@ -161,7 +161,7 @@ static void depthwise_pack(const struct anynpu_conv *conv, const void *weights, 
     *(int32_t *)packed = (int32_t)form_of(conv);
     if (conv->epilogue.fixed != NULL)
         fixed_fill(&conv->epilogue, 0, conv->cout, fixed, padded_channels(conv));
-    curves_pack(&conv->epilogue, conv->cout, padding + padded_channels(conv));
+    fixed_tables_pack(&conv->epilogue, conv->cout, padding + padded_channels(conv));
     for (size_t c = 0; c < conv->cout; c++) {
         int64_t sum = 0;
         for (size_t tap = 0; tap < conv->kh * conv->kw; tap++)
@@ -267,7 +267,7 @@ static void fill_row(const struct ring *ring, const int8_t *image, size_t row)
 struct sink {
     enum fixed_form form;
     const struct anynpu_epilogue *epilogue;
-    const struct curve_tables *curves;
+    const struct fixed_tables *tables;
     struct finish finish;     /* the float rule */
     struct fixed_lanes fixed; /* FIXED_SINGLE */
     floats multiplier, residual_multiplier;
@@ -282,7 +282,7 @@ INLINE struct sink sink_of(const struct strip *strip)
     const struct anynpu_epilogue *e = strip->epilogue;
     struct sink sink = {.form = strip->form,
                         .epilogue = e,
-                        .curves = strip->curves,
+                        .tables = strip->tables,
                         .residual_multiplier = floats_set(0.0f),
                         .residual_zero = ints_set(0),
                         .residual = strip->residual,
@@ -335,7 +335,7 @@ INLINE void sink_store_double(const struct sink *sink, ints sum, size_t pixel)
     int32_t sums[LANES];
     ints_store(sums, sum);
     const int8_t *residual = sink->residual == NULL ? NULL : sink->residual + at;
-    fixed_codes(sink->epilogue, sink->curves, sink->channel, count, sums, residual, sink->y + at);
+    fixed_codes(sink->epilogue, sink->tables, sink->channel, count, sums, residual, sink->y + at);
 }
 
 /* Neighbouring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
@@ -452,7 +452,7 @@ static void output_row(const struct depthwise *depthwise, const int8_t *const *r
     const struct anynpu_conv *conv = depthwise->conv;
     strip_function *run = strip_for(conv);
     const size_t pixels = pixels_at_once(conv), height = ring_height(conv);
-    struct strip strip = {.epilogue = &conv->epilogue, .form = depthwise->form, .curves = &depthwise->curves, .fixed_stride = padded_channels(conv),
+    struct strip strip = {.epilogue = &conv->epilogue, .form = depthwise->form, .tables = &depthwise->tables, .fixed_stride = padded_channels(conv),
                           .height = height, .kw = conv->kw, .stride = conv->sw, .dilation = conv->dw, .channels = conv->cout};
     for (size_t first = 0; first < conv->ow; first += pixels) {
         const size_t last = conv->ow - first < pixels ? conv->ow : first + pixels;

@@ -6,8 +6,9 @@
  *     t    = sum * (channel / 2^14) + M - M
  *     code = t * (multiplier / 2^shift) + (M + z), whose low bits are the code
  * They are exact as long as the factors are exact in float32 (integers below 2^24 over a power of two), sums are (|sum| <= 2^24), and no
- * result leaves |n| <= 2^22. FIXED_SINGLE means that whatever the input none of that can happen; else the same steps are done in double,
- * with M = 1.5 * 2^52, where any sum of 32 bits will do (FIXED_DOUBLE).
+ * result leaves |n| <= 2^22. FIXED_SINGLE means that whatever the input none of that can happen, if need be because sums are clamped to
+ * where the code has reached its limit already (fixed_clamped_form); else the same steps are done in double, with M = 1.5 * 2^52, where any
+ * sum of 32 bits will do (FIXED_DOUBLE).
  *
  * Bounds of t: the second stage never falls when t rises, so clamping t is the same as clamping the code to the codes of the bounds.
  * A curve: its index is one more such step, in double; the code then is an entry of fixed_curves.h.
@@ -98,6 +99,14 @@ static inline int fixed_has_residual(const struct anynpu_epilogue *e)
     return e->fixed == NULL ? e->residual_multiplier != NULL : e->fixed->residual_multiplier != 0;
 }
 
+/* The largest sum of a channel whose first stage is exact in float32. */
+static inline double fixed_exact_sum(const struct anynpu_fixed_point *fixed, size_t channel)
+{
+    const double factor = fixed_channel_factor(fixed, channel);
+    const double limit = factor > 0.0 ? floor((FIXED_MAX_RESULT - 2) / factor) : FIXED_MAX_SUM;
+    return limit < FIXED_MAX_SUM ? limit : FIXED_MAX_SUM;
+}
+
 /* The limits of a channel's codes: those of its bounds, where it has some. */
 static inline int32_t fixed_low_code(const struct anynpu_epilogue *e, size_t channel)
 {
@@ -115,6 +124,24 @@ static inline int32_t fixed_high_code(const struct anynpu_epilogue *e, size_t ch
     return anynpu_fixed_output(e, channel, fixed->high[channel], fixed->multiplier[channel], fixed->shift[channel]);
 }
 
+/* The form for a channel where sums beyond fixed_exact_sum are taken for it. Codes do not fall when a sum rises: that is no change where
+ * the code of such a sum is the smallest or the largest anyway, whatever the residual. */
+static inline enum fixed_form fixed_clamped_form(const struct anynpu_epilogue *e, size_t channel, double sum)
+{
+    const struct anynpu_fixed_point *fixed = e->fixed;
+    const enum fixed_form form = fixed_channel_form(e, channel, sum);
+    if (form != FIXED_DOUBLE || fixed->slope != NULL || fixed->curves != NULL)
+        return form;
+    const double limit = fixed_exact_sum(fixed, channel), zero = e->zero_point[channel];
+    double scaled = limit * fixed_channel_factor(fixed, channel) - 1.0;
+    if (fixed->residual_multiplier != 0)
+        scaled -= (abs(e->residual_zero[channel]) + 128.0) * fabs(fixed_factor(fixed->residual_multiplier, fixed->residual_shift)) + 1.0;
+    const double reach = scaled * fixed_output_factor(fixed, channel);
+    if (sum <= limit || reach + zero < fixed_high_code(e, channel) + 1 || zero - reach > fixed_low_code(e, channel) - 1)
+        return form;
+    return fixed_channel_form(e, channel, limit);
+}
+
 /* RNE(a * b), for |a * b| <= 2^51 */
 static inline double fixed_round(double a, double b)
 {
@@ -127,60 +154,131 @@ static inline double fixed_saturate(double value)
     return value > (double)INT32_MAX ? (double)INT32_MAX : value;
 }
 
-/* The last steps of fixed_codes with curves; values are scaled sums. */
-static inline void fixed_curve_codes(const struct anynpu_epilogue *e, const struct curve_tables *tables, size_t first, size_t count,
-                                     const double *values, int8_t *y)
+/* The numbers of FIXED_DOUBLE, by channel. */
+enum fixed_number {
+    NUMBER_CHANNEL,  /* factor of the first stage */
+    NUMBER_SECOND,   /* factor of the second stage; of a curve's index */
+    NUMBER_POSITIVE, /* with a slope, of a sum that is not negative: both stages in one */
+    NUMBER_NEGATIVE, /* with a slope, of a scaled sum that is */
+    NUMBER_OFFSET,   /* FIXED_DOUBLE_MAGIC and the zero point; what is added before a curve */
+    NUMBER_LOW,      /* limits of the code; of a curve's index */
+    NUMBER_HIGH,
+    NUMBER_LEAST, /* bounds of a scaled sum before a curve */
+    NUMBER_MOST,
+    FIXED_NUMBERS
+};
+
+/* Where packed memory has them, each number for all channels; then the tables of curves. */
+struct fixed_tables {
+    const double *numbers;
+    size_t stride;
+    struct curve_tables curves;
+};
+
+static inline size_t fixed_numbers_size(size_t channels)
+{
+    return FIXED_NUMBERS * sizeof(double) * curve_channels(channels);
+}
+
+static inline size_t fixed_tables_size(const struct anynpu_epilogue *e, size_t channels)
+{
+    return e->fixed == NULL ? 0 : fixed_numbers_size(channels) + curves_size(e, channels);
+}
+
+static inline struct fixed_tables fixed_tables_at(const void *packed, size_t channels)
+{
+    const void *curves = (const uint8_t *)packed + fixed_numbers_size(channels);
+    return (struct fixed_tables){packed, curve_channels(channels), curve_tables_at(curves, channels)};
+}
+
+static inline void fixed_numbers_pack(const struct anynpu_epilogue *e, size_t channel, double *numbers, size_t stride)
 {
     const struct anynpu_fixed_point *fixed = e->fixed;
+    const double factor = fixed_output_factor(fixed, channel);
+    numbers[NUMBER_CHANNEL * stride] = fixed_channel_factor(fixed, channel);
+    if (fixed->curves != NULL) {
+        const struct anynpu_curve *curve = curve_of_channel(fixed, channel);
+        numbers[NUMBER_SECOND * stride] = fixed_factor(curve->multiplier, curve->shift);
+        numbers[NUMBER_OFFSET * stride] = curve->offset;
+        numbers[NUMBER_LOW * stride] = -ANYNPU_CURVE_HALF;
+        numbers[NUMBER_HIGH * stride] = curve_last(e, channel);
+        numbers[NUMBER_LEAST * stride] = fixed->low == NULL ? INT32_MIN : fixed->low[channel];
+        numbers[NUMBER_MOST * stride] = fixed->high == NULL ? INT32_MAX : fixed->high[channel];
+        return;
+    }
+    numbers[NUMBER_SECOND * stride] = factor;
+    numbers[NUMBER_POSITIVE * stride] = factor * fixed_channel_factor(fixed, channel);
+    if (fixed->slope != NULL)
+        numbers[NUMBER_NEGATIVE * stride] = factor * fixed_factor(fixed->slope[channel], ANYNPU_CHANNEL_BITS);
+    numbers[NUMBER_OFFSET * stride] = FIXED_DOUBLE_MAGIC + e->zero_point[channel];
+    numbers[NUMBER_LOW * stride] = fixed_low_code(e, channel);
+    numbers[NUMBER_HIGH * stride] = fixed_high_code(e, channel);
+}
+
+static inline void fixed_tables_pack(const struct anynpu_epilogue *e, size_t channels, void *packed)
+{
+    if (e->fixed == NULL)
+        return;
+    for (size_t channel = 0; channel < channels; channel++)
+        fixed_numbers_pack(e, channel, (double *)packed + channel, curve_channels(channels));
+    curves_pack(e, channels, (uint8_t *)packed + fixed_numbers_size(channels));
+}
+
+static inline double fixed_clamp(double value, double low, double high)
+{
+    value = value < low ? low : value;
+    return value > high ? high : value;
+}
+
+/* The last steps of fixed_codes with curves; values are scaled sums, numbers those of the first channel. */
+static inline void fixed_curve_codes(const struct fixed_tables *tables, size_t first, size_t count, const double *values, int8_t *y)
+{
+    const double *numbers = tables->numbers + first;
+    const size_t stride = tables->stride;
+    const int32_t *zero = tables->curves.zero + first;
     int32_t places[FIXED_RUN];
     for (size_t i = 0; i < count; i++) {
-        const struct anynpu_curve *curve = curve_of_channel(fixed, first + i);
-        const double low = fixed->low == NULL ? INT32_MIN : fixed->low[first + i];
-        const double high = fixed->high == NULL ? INT32_MAX : fixed->high[first + i];
-        double value = values[i] < low ? low : values[i];
-        value = value > high ? high : value;
-        double index = fixed_round(value + curve->offset, fixed_factor(curve->multiplier, curve->shift));
-        index = index < -ANYNPU_CURVE_HALF ? -ANYNPU_CURVE_HALF : index;
-        index = index > tables->last[first + i] ? tables->last[first + i] : index;
-        places[i] = (int32_t)index + tables->zero[first + i];
+        const double value = fixed_clamp(values[i], numbers[NUMBER_LEAST * stride + i], numbers[NUMBER_MOST * stride + i]);
+        const double index = fixed_round(value + numbers[NUMBER_OFFSET * stride + i], numbers[NUMBER_SECOND * stride + i]);
+        places[i] = (int32_t)fixed_clamp(index, numbers[NUMBER_LOW * stride + i], numbers[NUMBER_HIGH * stride + i]) + zero[i];
     }
     for (size_t i = 0; i < count; i++)
-        y[i] = tables->entries[places[i]];
+        y[i] = tables->curves.entries[places[i]];
 }
 
 /* FIXED_DOUBLE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
-static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_epilogue *e, const struct curve_tables *tables, size_t first,
+static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_epilogue *e, const struct fixed_tables *tables, size_t first,
                                                           size_t count, const int32_t *sums, const int8_t *residual, int8_t *y)
 {
     const struct anynpu_fixed_point *fixed = e->fixed;
+    const double *numbers = tables->numbers + first;
+    const size_t stride = tables->stride;
     double values[FIXED_RUN], factors[FIXED_RUN];
     for (size_t i = 0; i < count; i++) {
-        values[i] = fixed_saturate(fixed_round(sums[i], fixed_channel_factor(fixed, first + i)));
-        factors[i] = fixed_output_factor(fixed, first + i);
+        values[i] = fixed_saturate(fixed_round(sums[i], numbers[NUMBER_CHANNEL * stride + i]));
+        factors[i] = numbers[NUMBER_SECOND * stride + i];
     }
     if (residual != NULL) {
         const double factor = fixed_factor(fixed->residual_multiplier, fixed->residual_shift);
         for (size_t i = 0; i < count; i++)
             values[i] = fixed_saturate(values[i] + fixed_round(residual[i] - e->residual_zero[first + i], factor));
     }
-    if (fixed->slope != NULL) {
-        for (size_t i = 0; i < count; i++) {
-            const int negative = residual != NULL ? values[i] < 0.0 : sums[i] < 0;
-            const double positive_factor = residual != NULL ? factors[i] : factors[i] * fixed_channel_factor(fixed, first + i);
-            const double positive_value = residual != NULL ? values[i] : sums[i];
-            factors[i] = negative ? factors[i] * fixed_factor(fixed->slope[first + i], ANYNPU_CHANNEL_BITS) : positive_factor;
-            values[i] = negative ? values[i] : positive_value;
-        }
-    } else if (fixed->curves != NULL) {
-        fixed_curve_codes(e, tables, first, count, values, y);
+    if (fixed->curves != NULL) {
+        fixed_curve_codes(tables, first, count, values, y);
         return;
     }
+    if (fixed->slope != NULL && residual != NULL) {
+        for (size_t i = 0; i < count; i++)
+            factors[i] = values[i] < 0.0 ? numbers[NUMBER_NEGATIVE * stride + i] : factors[i];
+    } else if (fixed->slope != NULL) {
+        for (size_t i = 0; i < count; i++) {
+            factors[i] = sums[i] < 0 ? numbers[NUMBER_NEGATIVE * stride + i] : numbers[NUMBER_POSITIVE * stride + i];
+            values[i] = sums[i] < 0 ? values[i] : sums[i];
+        }
+    }
     for (size_t i = 0; i < count; i++) {
-        const double low = fixed_low_code(e, first + i), high = fixed_high_code(e, first + i);
-        double code = __builtin_fma(values[i], factors[i], FIXED_DOUBLE_MAGIC + e->zero_point[first + i]) - FIXED_DOUBLE_MAGIC;
-        code = code < low ? low : code;
-        code = code > high ? high : code;
-        y[i] = (int8_t)(int32_t)code;
+        const double code = __builtin_fma(values[i], factors[i], numbers[NUMBER_OFFSET * stride + i]) - FIXED_DOUBLE_MAGIC;
+        y[i] = (int8_t)(int32_t)fixed_clamp(code, numbers[NUMBER_LOW * stride + i], numbers[NUMBER_HIGH * stride + i]);
     }
 }
 
