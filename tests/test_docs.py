@@ -38,6 +38,7 @@ LEFT_OUT = {
 """Commands of pages that cannot be run where the pages are."""
 
 FILES_OF_THE_READER = (
+    "--draw",
     "stereo.onnx",
     "vendor.nb",
     "lenet.nb",
@@ -50,7 +51,7 @@ FILES_OF_THE_READER = (
     "rknn --model",
     "x=1,3,640,640",
 )
-"""Files and devices that only the reader has."""
+"""Files and devices that only the reader has; and models whose results can be drawn, which the samples are not."""
 
 
 def python_blocks(page: str) -> list[str]:
