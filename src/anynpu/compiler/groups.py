@@ -186,29 +186,45 @@ def _noise(low: Floats, high: Floats, importance: Floats, most: int, block: int 
     """
     order = np.argsort(high - low, kind="stable")
     count = len(order)
-    cost = np.full((count + 1, count + 1), np.inf)
-    for start in range(count):
-        members = order[start:]
-        extent = np.maximum.accumulate(high[members]) - np.minimum.accumulate(low[members])
-        cost[start, start + 1 :] = extent**2 * np.cumsum(importance[members])
-    if block > 1 and count > block:
-        inside = np.arange(1, count)
-        cost[inside[(count - inside) % block != 0], :] = np.inf
+    cost, bounds = _costs(low[order], high[order], importance[order], most, block)
     best = cost[0].copy()
     cuts: list[npt.NDArray[np.int64]] = []
     for _ in range(most - 1):
         total = best[:, None] + cost
         cut = np.argmin(total, axis=0)
-        split = total[cut, np.arange(count + 1)]
+        split = total[cut, np.arange(len(bounds))]
         cuts.append(np.where(split < best, cut, -1))
         best = np.minimum(best, split)
     group_of = np.zeros(count, np.int64)
-    end, group = count, 0
+    end, group = len(bounds) - 1, 0
     for cut in reversed(cuts):
         if cut[end] < 0:
             continue
-        group_of[order[cut[end] : end]] = group
+        group_of[order[bounds[cut[end]] : bounds[end]]] = group
         group += 1
         end = int(cut[end])
-    group_of[order[:end]] = group
-    return float(best[count]), group_of
+    group_of[order[: bounds[end]]] = group
+    return float(best[-1]), group_of
+
+
+def _costs(low: Floats, high: Floats, importance: Floats, most: int, block: int) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """The noise of one group from each place where a cut may be to each later one, and those places.
+
+    One group has one cost; of two, the first begins at 0 and the last ends at the end. Only for more are all pairs needed.
+    """
+    count = len(low)
+    inside = np.arange(1, count) if most > 1 else np.zeros(0, np.int64)
+    if block > 1 and count > block:
+        inside = inside[(count - inside) % block == 0]
+    bounds = np.concatenate([[0], inside, [count]]).astype(np.int64)
+    cost = np.full((len(bounds), len(bounds)), np.inf)
+    starts = bounds[:-1] if most > 2 else bounds[:1]
+    for index, start in enumerate(starts):
+        extent = np.maximum.accumulate(high[start:]) - np.minimum.accumulate(low[start:])
+        noise = extent**2 * np.cumsum(importance[start:])
+        cost[index, index + 1 :] = noise[bounds[index + 1 :] - start - 1]
+    if most == 2 and len(inside):
+        extent = np.maximum.accumulate(high[::-1])[::-1] - np.minimum.accumulate(low[::-1])[::-1]
+        noise = extent**2 * np.cumsum(importance[::-1])[::-1]
+        cost[1:-1, -1] = noise[inside]
+    return cost, bounds
