@@ -138,6 +138,7 @@ TOOLS = {
         "Debian's gcc-aarch64-linux-gnu, libc6-dev-arm64-cross and qemu-user",
         required=False,
     ),
+    "addr2line": Tool(_program("addr2line"), "binutils"),
     "bash": Tool(_program("bash"), "bash"),
     "browser": Tool(_browser, "chromium or google-chrome", required=False),
     "cmake": Tool(_program("cmake"), "cmake (or: pip install cmake)"),

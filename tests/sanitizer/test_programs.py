@@ -9,6 +9,7 @@ import pytest
 
 import anynpu
 from anynpu.sanitizer import KINDS
+from anynpu.sanitizer.pages import accesses_are_known
 
 from .rknn_programs import NO_INPUT_FLUSH as INPUT
 from .rknn_programs import NON_CACHEABLE, RKNN, TO_DEVICE, memory_array, picture
@@ -25,8 +26,17 @@ def sanitizer_is_sound(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     assert not [record for record in caplog.records if record.name == "anynpu.sanitizer"]
 
 
+TOLD_BY_PAGES = {"runs_on_memory_that_nobody_wrote", "runs_on_a_buffer_that_nobody_wrote"}
+
+
+def need_pages(name: str) -> None:
+    if name in TOLD_BY_PAGES and not accesses_are_known():
+        pytest.skip("this system does not tell which pages were touched")
+
+
 @pytest.mark.parametrize("name", RKNN)
 def test_rknn_programs(name: str) -> None:
+    need_pages(name)
     finding, chip, program = RKNN[name]
     for wrong in (True, False):
         board = RknnBoard(chip)
@@ -40,6 +50,7 @@ def test_rknn_programs(name: str) -> None:
 
 @pytest.mark.parametrize("name", VIP)
 def test_vip_programs(name: str) -> None:
+    need_pages(name)
     finding, chip, program = VIP[name]
     for wrong in (True, False):
         board = VipBoard(chip)

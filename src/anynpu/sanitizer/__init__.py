@@ -8,6 +8,18 @@ calls of an interface mean is known to the observers of each vendor, beside thei
 from .kinds import KINDS, Kind
 from .report import Finding, Reporter, Suppressions
 from .values import Described, judge
-from .watch import Observer, enlist, sanitize
+from .watch import Observer, delist, enlist, sanitize
 
-__all__ = ["KINDS", "Described", "Finding", "Kind", "Observer", "Reporter", "Suppressions", "enlist", "judge", "sanitize"]
+__all__ = [
+    "KINDS",
+    "Described",
+    "Finding",
+    "Kind",
+    "Observer",
+    "Reporter",
+    "Suppressions",
+    "delist",
+    "enlist",
+    "judge",
+    "sanitize",
+]

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["clear_access", "red_zone_intact", "red_zone_of", "touched"]
+__all__ = ["accesses_are_known", "clear_access", "red_zone_intact", "red_zone_of", "touched"]
 
 PAGE = 4096
 _DONTNEED = 4
@@ -42,6 +42,11 @@ def touched(address: int, size: int) -> bool | None:
     """Whether any of these pages was accessed since :func:`clear_access`; None if the system does not say."""
     table = _table(address, size)
     return None if table is None else any(entry & _PRESENT for entry in table[7::8])
+
+
+def accesses_are_known() -> bool:
+    """Whether this system tells which pages were touched."""
+    return _madvise() is not None and _table(id(_table), 1) is not None
 
 
 def _table(address: int, size: int) -> bytes | None:

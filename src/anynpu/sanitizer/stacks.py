@@ -18,7 +18,17 @@ from typing import Any
 __all__ = ["Frame", "Stack", "take"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_OWNED = tuple(_PACKAGE + room + os.sep for room in ("session", "serve", "onnxruntime"))
+_OWNED = tuple(
+    os.path.join(_PACKAGE, *part.split("/"))
+    for part in (
+        *("session/", "serve/", "onnxruntime/", "tasks/"),
+        *("rknn/context.py", "rknn/matmul.py", "rknn/model.py", "rknn/tensormemory.py"),
+        *("vip/network.py", "vip/buffer.py", "vip/awnn.py", "vip/group.py"),
+    )
+)
+"""Objects of Python that close what they opened when nobody has them any more."""
+_EXPLICIT = os.path.join(_PACKAGE, "rknnlite", "")
+"""The vendor's class, which has to be released."""
 _BOARD = "libanynpu_board.so"
 """The library that lies beside the drop-in libraries."""
 _MAX_FRAMES = 24
@@ -47,7 +57,7 @@ class Stack:
 
     :ivar python: frames of Python, outside of anynpu
     :ivar addresses: return addresses of C, where there are no frames of Python
-    :ivar owned: taken below a session or server of ours, which closes what it opens
+    :ivar owned: taken below an object of Python that closes what it opens: a session, a context
     """
 
     python: tuple[Frame, ...] = ()
@@ -73,8 +83,8 @@ def take() -> Stack:
         name = frame.f_code.co_filename
         if not name.startswith(_PACKAGE):
             found.append(Frame(frame.f_code.co_name, name, frame.f_lineno))
-        elif not found and name.startswith(_OWNED):
-            owned = True
+        elif not found:
+            owned = (owned or name.startswith(_OWNED)) and not name.startswith(_EXPLICIT)
         frame = frame.f_back
     return Stack(tuple(found), owned=owned) if found else Stack((), _addresses(), owned)
 

@@ -27,7 +27,7 @@ from ..errors import OptionError, SanitizerError
 from .report import Reporter, Suppressions
 from .stacks import Stack
 
-__all__ = ["EXIT_CODE", "Observer", "at_exit", "enlist", "sanitize"]
+__all__ = ["EXIT_CODE", "Observer", "at_exit", "delist", "enlist", "sanitize"]
 
 log = logging.getLogger("anynpu.sanitizer")
 
@@ -160,11 +160,30 @@ def enlist(library: Any, module: str) -> None:
 
     :param module: its ``observe(library, reporter)`` makes the observer; loaded when somebody watches
     """
+    _renew_in_children()
     with _lock:
         _libraries[library] = module
         _start_by_environment()
-        if _sanitizer is not None and not _sanitizer.finished:
+        if _sanitizer is not None and not _sanitizer.finished and _sanitizer.process == os.getpid():
             _sanitizer.watch(library, module)
+
+
+def delist(library: Any) -> None:
+    """A library is closed for good: who watches later has nothing to watch."""
+    with _lock:
+        _libraries.pop(library, None)
+
+
+@functools.cache
+def _renew_in_children() -> None:
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_renew)
+
+
+def _renew() -> None:
+    """Another thread of the parent may have had the lock."""
+    global _lock
+    _lock = threading.RLock()
 
 
 @contextlib.contextmanager

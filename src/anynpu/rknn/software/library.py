@@ -154,6 +154,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
     def close(self) -> None:
         """End everything that was made through this library; handles become invalid."""
         self._closed = True
+        sanitizer.delist(self)
         for entry in self.handles.clear():
             if isinstance(entry, (ModelContext, MatmulState)):
                 entry.close()
