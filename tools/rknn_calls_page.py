@@ -35,7 +35,11 @@ CALL_NOTES: dict[str, tuple[str, str, str]] = {
     "rknn_set_internal_mem": ("test_calls_contexts", DOCUMENTS, "intermediate tensors are really there"),
     "rknn_set_io_mem": ("test_zero_copy", DOCUMENTS, "types and layouts as the documents list them for each runtime"),
     "rknn_set_input_shapes": ("test_calls_contexts", DOCUMENTS, ""),
-    "rknn_mem_sync": ("test_calls_memory", DOCUMENTS, "nothing to do: host and device see the same memory"),
+    "rknn_mem_sync": (
+        "test_calls_memory",
+        DOCUMENTS,
+        "nothing to do: host and device see the same memory, but under the [sanitizer](sanitizer.md)",
+    ),
     "rknn_matmul_create": ("test_matmul_calls", DOCUMENTS, ""),
     "rknn_matmul_set_io_mem": ("test_matmul_calls", DOCUMENTS, ""),
     "rknn_matmul_set_core_mask": ("test_matmul_calls", DOCUMENTS, ""),
@@ -47,7 +51,12 @@ CALL_NOTES: dict[str, tuple[str, str, str]] = {
 }
 
 LATER_CALLS: dict[str, tuple[str, str, str, str]] = {
-    "rknn_create_mem2": ("rknn_create_mem", "test_calls_memory", DOCUMENTS, "SRAM is accounted for, cache flags change nothing"),
+    "rknn_create_mem2": (
+        "rknn_create_mem",
+        "test_calls_memory",
+        DOCUMENTS,
+        "SRAM is accounted for; cache flags count under the [sanitizer](sanitizer.md)",
+    ),
     "rknn_set_input_shape": ("rknn_set_input_shapes", "test_availability", CHOICE, "deprecated; for models with one input"),
     "rknn_matmul_create_dynamic_shape": ("rknn_matmul_create", "test_matmul_calls", DOCUMENTS, ""),
     "rknn_matmul_create_dyn_shape": ("rknn_matmul_create", "test_matmul_calls", DOCUMENTS, "the older name"),

@@ -98,7 +98,7 @@ class Memory:
         if self.device is None:
             return 0
         self.note_access()
-        count = int(np.count_nonzero(self.host != self.device))
+        count = 0 if np.array_equal(self.host, self.device) else int(np.count_nonzero(self.host != self.device))
         self._forget_own_access()
         return count
 

@@ -369,12 +369,9 @@ class RknnObserver(Observer):
             memory = None if port.binding is None else self._memories.of(port.binding.memory.struct)
             if memory is None:
                 continue
-            said = made.bound.get(port.name)
-            judged = None
-            if said is not None and made.may_judge(port.index):
-                judged = said
-            if self._memories.before_run(memory, port.name, keep=keep, bound=said) and judged is not None:
-                source, pass_through = judged
+            said = made.bound.get(port.name) if made.may_judge(port.index) else None
+            if self._memories.before_run(memory, port.name, keep=keep, bound=said) and said is not None:
+                source, pass_through = said
                 if source.memory_shape == _plain(source).memory_shape:
                     self._judge("rknn_run", made, port, source, memory.address, pass_through)
         for target in entry.ports.outputs:
