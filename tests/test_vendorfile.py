@@ -63,8 +63,20 @@ class TestRknn:
         assert info.name == "rknn model"
         assert [(tensor.name, tensor.shape, tensor.dtype) for tensor in info.inputs] == [("images", (1, 3, 640, 640), "int8")]
         assert [tensor.name for tensor in info.outputs] == ["boxes", "scores"]
-        assert info.layers == ("nnbg (NNBG)",)
-        assert info.notes == ("scales and zero points are not in the readable part of the file",)
+        assert info.layers == ()  # one operator stands for the whole network
+        assert info.notes == (
+            "scales and zero points are not in the readable part of the file",
+            "the layers are not in the readable part of the file",
+        )
+
+    def test_a_model_that_was_not_quantised_is_float16(self) -> None:
+        """As rknn-toolkit2 2.5.0 writes it: types are there and empty."""
+        description = rknn_description()
+        for tensor in description["norm_tensor"]:
+            tensor["dtype"] = {"qnt_method": "", "qnt_type": "", "vx_type": ""}
+        info = vendorfile.read_rknn(rknn_file(description))
+        assert {(tensor.dtype, tensor.quantization) for tensor in (*info.inputs, *info.outputs)} == {("float16", "none")}
+        assert info.notes == ("the layers are not in the readable part of the file",)
 
     def test_the_oldest_header_is_shorter(self) -> None:
         description = rknn_description(version="1.3.2", ovxlib_version="1.1.12", target_platform=["RK1808"])

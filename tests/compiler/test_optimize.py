@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu import _optional
 from anynpu.compiler import optimize
+from anynpu.compiler.workbench import Score
 
 from .running import run_fp32
 
@@ -138,3 +139,13 @@ def test_outputs_that_are_joined_can_be_taken_apart() -> None:
     assert [value.name for value in optimize(network, dataset=CALIBRATION).model.graph.output] == ["y"]
     apart = optimize(network, dataset=CALIBRATION, split_outputs=True).model
     assert [value.name for value in apart.graph.output] == ["small", "large"]
+
+
+def test_a_split_that_does_not_help_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judges say that every rewritten model is worse than the original, which is judged first."""
+    scores = iter([Score(0.99, 0.99, 0.98, (0.98,), True), *[Score(0.9, 0.9, 0.8, (0.8,), True)] * 2])
+    monkeypatch.setitem(optimize.__globals__, "plain_score", lambda *_, **__: next(scores))
+    refused = optimize(diseased_network(), dataset=diseased_samples(4))
+    assert refused.groups == {}
+    assert refused.note.startswith("not kept")
+    assert optimize(diseased_network(), dataset=diseased_samples(4), judged=False).groups

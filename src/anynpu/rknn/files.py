@@ -29,6 +29,9 @@ _MAX_TRAILER = 8 << 20
 _SEARCH_WINDOW = 1 << 20
 _SEARCH_BUDGET = 8 << 20
 _MAX_CANDIDATES = 4096
+_WHOLE = "RKNN_OP_NNBG"
+"""The operator that stands for the whole network, whose layers are not in the readable part."""
+
 _TYPES = {"fp16": "float16", "fp32": "float32", "half": "float16", "float": "float32"}
 
 
@@ -57,8 +60,11 @@ def read(data: memoryview) -> VendorModelInfo:
     inputs, outputs = (_ports(blocks, main, direction, known) for direction in ("input", "output"))
     if blocks and not (inputs or outputs):
         notes.append("inputs and outputs are not named in a way that is known")
-    if any(not tensor.scale for tensor in (*inputs, *outputs)):
+    if any(not tensor.scale and tensor.quantization != "none" for tensor in (*inputs, *outputs)):
         notes.append("scales and zero points are not in the readable part of the file")
+    layers = _nodes(main)
+    if main and not layers:
+        notes.append("the layers are not in the readable part of the file")
     targets = _targets(blocks)
     return VendorModelInfo(
         _KIND,
@@ -69,7 +75,7 @@ def read(data: memoryview) -> VendorModelInfo:
         name=_first_text(blocks, "name"),
         inputs=inputs,
         outputs=outputs,
-        layers=_nodes(main),
+        layers=layers,
         notes=tuple(notes),
     )
 
@@ -163,6 +169,8 @@ def _nodes(main: dict[str, Any]) -> tuple[str, ...]:
     found = []
     for node in nodes[:_MAX_LAYERS] if isinstance(nodes, list) else []:
         if isinstance(node, dict):
+            if _text(node.get("op")) == _WHOLE:
+                continue
             name, kind = _text(node.get("name")), _text(node.get("op")).removeprefix("RKNN_OP_").removeprefix("VSI_NN_OP_")
             found.append(f"{name} ({kind})" if name and kind else name or kind)
     return tuple(filter(None, found))
@@ -182,12 +190,16 @@ def _tensor(entry: Any) -> VendorTensor | None:
     details = declared if isinstance(declared, dict) else {}
     dtype = _text(declared) or _text(details.get("vx_type")) or _text(details.get("qnt_type"))
     dtype = dtype.rpartition("VSI_NN_TYPE_")[2].lower()
+    quantization = "affine" if _text(details.get("qnt_method")) else ""
+    if details and all(details.get(key) == "" for key in ("qnt_method", "qnt_type", "vx_type")):
+        dtype, quantization = "float16", "none"  # so rknn-toolkit2 2.5.0 wrote it for models that were not quantised
     scale, zero = (_number(entry.get(key, details.get(key))) for key in ("scale", "zero_point"))
     return VendorTensor(
         name,
         tuple(shape),
         dtype=_TYPES.get(dtype, dtype),
         layout=(_text(entry.get("layout")) or _text(entry.get("fmt"))).lower(),
+        quantization=quantization,
         scale=scale,
         zero_point=None if zero is None else int(zero),
     )
@@ -224,6 +236,7 @@ def _merged(first: VendorTensor | None, second: VendorTensor) -> VendorTensor:
         first,
         dtype=first.dtype or second.dtype,
         layout=first.layout or second.layout,
+        quantization=first.quantization or second.quantization,
         scale=second.scale if first.scale is None else first.scale,
         zero_point=second.zero_point if first.zero_point is None else first.zero_point,
     )
