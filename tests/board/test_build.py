@@ -289,3 +289,43 @@ def test_compile_takes_the_vendors_configuration_as_ranges(tmp_path: Path, netwo
     assert done.exit_code == 0, done.output
     again, twin = (modelfile.read(path).programs[0] for path in (tmp_path / "again.rknn", built.twin))
     assert [spec.quantization for spec in again.output_specs] == [spec.quantization for spec in twin.output_specs]
+
+
+SHARED = """custom_quantize_layers: {}
+quantize_parameters:
+    a:
+        dtype: int8
+        min: &id001
+        -   -2.0
+        max:
+        -   2.0
+        scale:
+        -   0.01568627450980392
+        zero_point:
+        -   0
+        ori_min: *id001
+        ori_max: &id002
+        -   2.5
+    b:
+        dtype: int8
+        min: *id001
+        max:
+        -   1.0
+        scale:
+        -   0.011764705882352941
+        zero_point:
+        -   42
+        ori_max: *id002
+"""
+
+
+def test_numbers_that_the_file_names_twice_are_edited_in_one_place(tmp_path: Path) -> None:
+    (tmp_path / "before.quantization.cfg").write_text(SHARED)
+    before = read_cfg(tmp_path / "before.quantization.cfg").entries
+    assert [(entry.low, entry.high) for entry in before.values()] == [(-2.0, 2.0), (-2.0, 1.0)]
+    text, changed = edited(SHARED, {"a": (-1.0, 3.0)})
+    assert changed == ["a"]
+    (tmp_path / "after.quantization.cfg").write_text(text)
+    after = read_cfg(tmp_path / "after.quantization.cfg").entries
+    assert [(entry.low, entry.high) for entry in after.values()] == [(-1.0, 3.0), (-2.0, 1.0)]
+    assert "        ori_min:\n        -   -2.0\n" in text  # what the toolkit saw stays

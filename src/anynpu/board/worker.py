@@ -30,13 +30,38 @@ def entry_name(line: str) -> str | None:
     return text
 
 
+def without_aliases(text: str) -> str:
+    """The same text with every ``*id001`` replaced by the list that ``&id001`` stands before: an edit must not change two places."""
+    lists: dict[str, list[str]] = {}
+    lines: list[str] = []
+    waiting = ""
+    for line in text.split("\n"):
+        if waiting and re.match(r"^\s*-\s", line):
+            lists[waiting].append(line)
+            lines.append(line)
+            continue
+        waiting = ""
+        anchor = re.match(r"^(\s*[^\s].*:) &(\w+)\s*$", line)
+        alias = re.match(r"^(\s*[^\s].*:) \*(\w+)\s*$", line)
+        if anchor is not None:
+            waiting = anchor.group(2)
+            lists[waiting] = []
+            lines.append(anchor.group(1))
+        elif alias is not None and alias.group(2) in lists:
+            lines += [alias.group(1), *lists[alias.group(2)]]
+        else:
+            lines.append(line)
+    return "\n".join(lines)
+
+
 def edited(text: str, ranges: dict[str, Any]) -> tuple[str, list[str]]:
     """A .quantization.cfg with other ranges, and the names of the entries that were changed.
 
     Only the numbers after ``min:`` and ``max:`` of int8 entries change. An input or output has a second entry whose name ends in ``_int8``:
     that is the one that counts.
     """
-    lines = text.split("\n")
+    shared = re.search(r"^ {8}(min|max): [&*]", text, re.M) is not None
+    lines = (without_aliases(text) if shared else text).split("\n")
     inside = False
     name = key = ""
     int8 = False

@@ -118,6 +118,7 @@ def _parse_yaml(text: str) -> dict[str, Any]:
     root: dict[str, Any] = {}
     stack: list[tuple[int, dict[str, Any]]] = [(-1, root)]
     pending: tuple[dict[str, Any], str] | None = None
+    anchors: dict[str, tuple[dict[str, Any], str]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
@@ -135,6 +136,13 @@ def _parse_yaml(text: str) -> dict[str, Any]:
             stack.pop()
         holder = stack[-1][1]
         value = (match[5] or "").partition(" #")[0].strip()
+        if value.startswith("&"):  # a list that another place names again
+            anchors[value[1:]] = (holder, key)
+            value = ""
+        if value.startswith("*") and value[1:] in anchors:
+            there, name = anchors[value[1:]]
+            holder[key], pending = there[name], None
+            continue
         if value:
             holder[key] = _scalar(value)
             pending = None
