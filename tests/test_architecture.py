@@ -71,7 +71,7 @@ ARROWS: dict[str, set[str]] = {
     "reports": BASE | {"program"},
     "timing": BASE | {"program", "chips", "vendors"},
     "frontends": BASE,
-    "compiler": DATA | {"timing", "reports", "frontends"},
+    "compiler": DATA | {"timing", "reports", "frontends", "tasks"},
     "npu": DATA | {"timing"},
     "sanitizer": BASE,
     "session": DEVICE | {"protocol"},

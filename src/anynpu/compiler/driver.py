@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -119,6 +120,8 @@ def compile(
     _warn_of_later_sizes(programs)
     if not kind.floats:
         job.remarks |= _float_ends(programs[0], kind)
+    if prepared[0].normalisation.trained:
+        job.remarks["channel_order"] = json.dumps(dict(prepared[0].normalisation.trained))
     made = CompiledModel(
         chip=chip.name,
         dtype=kind.name,

@@ -16,10 +16,14 @@ __all__ = ["Normalisation", "preprocessing", "shape_sets"]
 
 @dataclass(frozen=True)
 class Normalisation:
-    """Preprocessing by input name, and the inputs whose channels are fed in reverse order."""
+    """Preprocessing by input name, and the inputs whose channels are fed in reverse order.
+
+    :ivar trained: the order of channels that each input was said to be trained with
+    """
 
     preprocess: Mapping[str, Preprocess] = field(default_factory=dict)
     reversed_inputs: tuple[str, ...] = ()
+    trained: Mapping[str, str] = field(default_factory=dict)
 
 
 def shape_sets(shapes: Shapes | Sequence[Shapes] | None) -> list[Shapes]:
@@ -59,7 +63,8 @@ def preprocessing(inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]], 
                 f"std of input '{name}' has a zero, and values are divided by it", tensor=name, hint="pass the real std, or 1"
             )
         result[name] = Preprocess(values["mean"], values["std"], pictures.get(name, ""))
-    return Normalisation(result, tuple(name for name in inputs if trained.get(name, "rgb") != pictures.get(name, "rgb")))
+    turned = tuple(name for name in inputs if trained.get(name, "rgb") != pictures.get(name, "rgb"))
+    return Normalisation(result, turned, trained)
 
 
 def _by_input(what: str, value: PerInput, inputs: Sequence[str]) -> dict[str, Sequence[float] | float]:

@@ -17,6 +17,7 @@ from ...reports import report
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
+from ..helpers.preprocess import complaint_of
 from ..helpers.story import story, story_json
 from ..helpers.summary import shape_text, summary_line
 from ..helpers.verbosity import is_quiet
@@ -46,16 +47,21 @@ def command(
           --dataset street/ --std 255,255,255 --preprocess rgb
     """
     with progress_bar(f"compiling {model.stem} for {target} ({dtype_words(given['dtype'], target)})") as progress:
-        compiled = anynpu.compile(model, target, CompileOptions(**read_inputs(model, given)), progress=progress)
+        options = CompileOptions(**read_inputs(model, given))
+        compiled = anynpu.compile(model, target, options, progress=progress)
     path = compiled.save(output, remove_weight=remove_weight)
     if as_json:
         reports = [report(compiled, index).to_json() for index in range(len(compiled.programs))]
         facts = {"path": str(path), "bytes": path.stat().st_size, "chip": compiled.chip, "dtype": compiled.dtype}
-        print_json({**facts, **story_json(compiled), "programs": reports})
+        judged = {"preprocessing": complaint_of(model, options)}
+        print_json({**facts, **story_json(compiled), **judged, "programs": reports})
         return
     console = results()
     if not is_quiet():
         _print_summary(console, compiled)
+        doubt = complaint_of(model, options)
+        if doubt:
+            console.print(f"  warning: {doubt}")
     console.print(f"wrote {path} ({size_text(path.stat().st_size)})")
     if isinstance(compiled, ModelWithTail):
         end = tail_path(path)

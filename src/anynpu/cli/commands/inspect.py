@@ -25,7 +25,8 @@ from ...tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
 from ...vendors import registry
 from ..helpers.console import plain_table, print_json, results, size_text
 from ..helpers.onnxfile import OnnxInfo, describe
-from ..helpers.options import JsonOption, LayersOption, optional_chip
+from ..helpers.options import JsonOption, LayersOption, ShapeOption, one_shape_set, optional_chip
+from ..helpers.preprocess import reaction_line, trained_orders
 from ..helpers.summary import cpu_table, layer_table, shape_text, summary_line
 
 __all__ = ["command"]
@@ -47,6 +48,16 @@ def command(
         str | None,
         typer.Option("--target", "-t", metavar="CHIP", help="Fail if the file is not for this chip.", callback=optional_chip),
     ] = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Option(
+            "--dataset",
+            metavar="PATH",
+            help="Pictures: try the usual mean, std and channel orders on an ONNX model.",
+            exists=True,
+        ),
+    ] = None,
+    shape: ShapeOption = None,
 ) -> None:
     """Show what is in a model file.
 
@@ -56,6 +67,7 @@ def command(
     Example:
       anynpu inspect yolo.rknn --layers
       anynpu inspect yolo.onnx --json
+      anynpu inspect yolo.onnx --dataset street/
       anynpu inspect lenet.nb --target t527
     """
     kind = identify(file)
@@ -64,7 +76,13 @@ def command(
         print_json(_model_json(model)) if as_json else _print_model(results(), file, model, layers)
     elif kind is FileKind.ONNX or (kind is FileKind.UNKNOWN and file.suffix.lower() in (".onnx", ".tflite")):
         onnx = describe(file)
-        print_json(onnx.to_json()) if as_json else _print_onnx(results(), file, onnx)
+        line, facts = ("", {}) if dataset is None else reaction_line(file, dataset, one_shape_set(shape, "inspect"))
+        if as_json:
+            print_json({**onnx.to_json(), **({"preprocessing": facts} if facts else {})})
+        else:
+            _print_onnx(results(), file, onnx)
+            if line:
+                results().print(f"preprocessing  {line}")
     elif kind is FileKind.UNKNOWN:
         raise ModelFormatError(
             f"{file} is not a model that is known here", hint="inspect opens .rknn, .nb, .onnx and .tflite files"
@@ -111,6 +129,7 @@ def _model_json(model: Model) -> dict[str, Any]:
         "custom_operators": model.custom_operators,
         "inputs": [_spec_json(_as_seen(model, spec)) for spec in model.inputs],
         "outputs": [_spec_json(_as_seen(model, spec)) for spec in model.outputs],
+        "channel_order": trained_orders(model),
         "preprocess": {name: asdict(preprocess) for name, preprocess in model.preprocess.items()},
         "provenance": dict(model.provenance),
         "programs": [
@@ -175,6 +194,9 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
     for name, preprocess in model.preprocess.items():
         node = f"node for {preprocess.picture.upper()} pictures, " if preprocess.picture else ""
         console.print(f"  preprocess   {name}: {node}mean {_numbers(preprocess.mean)}, std {_numbers(preprocess.std)}")
+    for name, order in trained_orders(model).items():
+        takes = (model.preprocess[name].picture if name in model.preprocess else "") or "rgb"
+        console.print(f"  channels     {name}: trained on {order.upper()}, takes {takes.upper()}")
     for index, program in enumerate(model.programs):
         console.print()
         if len(model.programs) > 1:

@@ -121,6 +121,9 @@ class PictureModel:
         planes = fitted.transpose(2, 0, 1)
         if self.spec.shape[1] == 1:
             planes = (planes.astype(np.uint32) * np.array([77, 150, 29], np.uint32)[:, None, None]).sum(0, keepdims=True) >> 8
+        preprocess = self.model.preprocess.get(self.spec.name)
+        if preprocess is not None and preprocess.picture == "bgr":
+            planes = planes[::-1]
         return self._run({self.spec.name: np.ascontiguousarray(planes[None], np.uint8)})
 
     def result(self, picture: Array, thresholds: Thresholds | None = None) -> Result:

@@ -15,6 +15,7 @@ from ...program import Model, Preprocess
 from ...session import InferenceSession
 from ...types import Array
 from ...vendors.devices import choose_device
+from .preprocess import reversed_orders
 
 __all__ = ["SideOptions", "open_rules", "open_sides"]
 
@@ -110,14 +111,16 @@ def _open_file(side: _Side, compiled: Model | None, options: SideOptions) -> Sub
     if side.model is not None:
         return CompiledSubject(side.model, side.title, shape_set=options.shape_set)
     shapes, preprocess = options.shapes, _given_preprocess(options)
+    order: str | Mapping[str, str] | None = options.channel_order
     if compiled is not None:
+        order = order or reversed_orders(compiled) or None
         if not 0 <= options.shape_set < len(compiled.programs):
             raise ShapeError(f"there is no shape set {options.shape_set}", hint=f"the model has {len(compiled.programs)}")
         shapes = shapes or {spec.name: spec.shape for spec in compiled.programs[options.shape_set].input_specs}
         if preprocess and compiled.preprocess:
             raise ParameterError("the compiled model has its own mean and std", hint="leave --mean and --std out")
         preprocess = preprocess or compiled.preprocess
-    return OnnxSubject(side.path, side.title, shapes=shapes, preprocess=preprocess, channel_order=options.channel_order)
+    return OnnxSubject(side.path, side.title, shapes=shapes, preprocess=preprocess, channel_order=order)
 
 
 def _given_preprocess(options: SideOptions) -> Mapping[str, Preprocess]:
