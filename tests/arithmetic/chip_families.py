@@ -281,11 +281,11 @@ def split_concats(net: Net) -> str:
     total, reach = "", 0.0
     for number, (name, part) in enumerate(zip(parts, columns, strict=True)):
         scale, zero = net.spread(name, part[0].size, part)
-        own = f"{output}_conv{number}"
+        own = f"{name}_conv"  # as the toolkit calls them
         net.tensors[own] = chip.conv(net.tensors[name], part, None if number else bias, scale, zero, pads=[1] * 4)
         reach += 100 * scale
         if number:
-            result = output if number == len(parts) - 1 else f"{output}_add{number}"
+            result = output if number == len(parts) - 1 else f"{total}_add"
             net.tensors[result] = chip.binary("Add", net.tensors[total], net.tensors[own], *net.scale(-reach, reach))
         total = result if number else own
     return output
