@@ -102,7 +102,9 @@ def test_each_fault_is_found_where_it_is(
     findings = json.loads(report.read_text())["findings"]
     found = [(case_of(one, cases), one["id"]) for one in findings]
     assert sorted(found) == sorted(cases.items()), done.stderr
-    assert all(frame["file"].endswith(f"faults_{vendor}.c") and frame["line"] for one in findings for frame in one["stack"])
+    for frame in (one["stack"][0] for one in findings):
+        assert frame["file"].endswith(f"faults_{vendor}.c")
+        assert frame["line"]
     assert f"anynpu sanitizer: {len(cases)} findings" in done.stderr
     mended = execute(*options, "mended", *cases, ANYNPU_REALTIME=SLOWLY)
     assert mended.stderr == ""

@@ -150,8 +150,8 @@ def _symbolised(addresses: tuple[int, ...]) -> tuple[Frame, ...]:
         found = _sources(path, address - 1 - (0 if _is_fixed(path) else base)) if path else []
         if not found and binary:
             found = [Frame(symbol or f"+{address - base:#x}", path, 0)]
-        if any(frame.function.startswith("__libc_start") for frame in found):
-            break
+        if any(frame.function.startswith(("__libc_start", "start_thread")) for frame in found):
+            break  # from here on it is the C library
         frames += found
         if any(frame.function == "main" for frame in found):
             break
