@@ -26,7 +26,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py src/anynpu/rknn/abi.h \
 	src/anynpu/dropin/generate/*.py src/anynpu/dropin/native/* src/anynpu/dropin/package/* src/anynpu/dropin/libraries.cmake)
 
-.PHONY: demo test test-all test-lowest lint bench docs soak clean ultralytics venv
+.PHONY: demo test test-all test-lowest lint bench docs soak clean ultralytics venv zoo
 
 demo: $(DEMO)
 	$(BIN)/anynpu demo
@@ -75,6 +75,12 @@ ultralytics: $(FULL)
 		pillow pyyaml requests matplotlib psutil polars scipy
 	$(VENV)/ultralytics/bin/python $(PIP) --no-deps ultralytics ultralytics-thop
 	$(ONE_THREAD) $(BIN)/pytest -q tests/examples/test_vendor_classes.py
+
+# 75 networks of timm and transformers with random weights, from module to result; takes hours, and is never in continuous integration
+zoo: $(STAMP)
+	test -x $(VENV)/zoo/bin/python || $(BIN)/python -m venv $(VENV)/zoo
+	$(VENV)/zoo/bin/python $(PIP) ".[sim]" torch onnxscript transformers timm
+	$(VENV)/zoo/bin/python tools/zoo.py --json $(VENV)/zoo/table.json
 
 venv: $(FULL)
 
