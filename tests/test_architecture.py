@@ -59,6 +59,7 @@ ARROWS: dict[str, set[str]] = {
     "recording": BASE,
     "tensor": set(),
     "_optional": {"errors"},
+    "tails": BASE,
     "program": BASE,
     "arithmetic": BASE | {"program"},
     "vendors": BASE | {"arithmetic", "faults", "recording"},
@@ -71,10 +72,10 @@ ARROWS: dict[str, set[str]] = {
     "reports": BASE | {"program"},
     "timing": BASE | {"program", "chips", "vendors"},
     "frontends": BASE,
-    "compiler": DATA | {"timing", "reports", "frontends", "tasks"},
+    "compiler": DATA | {"timing", "reports", "frontends", "tasks", "tails"},
     "npu": DATA | {"timing"},
     "sanitizer": BASE,
-    "session": DEVICE | {"protocol"},
+    "session": DEVICE | {"protocol", "tails"},
     "rknn": VENDOR,
     "vip": VENDOR,
     "onnxruntime": DEVICE | {"session", "compiler"},
@@ -90,7 +91,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
-    | {"onnxruntime", "board", "tasks", "frontends"},
+    | {"onnxruntime", "board", "tasks", "frontends", "tails"},
     # old names of modules
     "devices": {"vendors"},
     "validate": {"modelfile"},

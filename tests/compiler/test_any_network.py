@@ -186,6 +186,17 @@ def test_a_failure_of_onnxruntime_while_calibrating_has_a_way_out(monkeypatch: p
     assert "fp16" in caught.value.hint
 
 
+def test_a_failure_in_the_middle_of_a_run_is_typed() -> None:
+    """Also where a recipe is judged on data that calibration has not seen."""
+
+    class Broken:
+        def run(self, *arguments: Any) -> None:
+            raise RuntimeError("Non-zero status code returned while running Max node")
+
+    with pytest.raises(CalibrationError, match="the float model failed in onnxruntime: Non-zero status code"):
+        calibrate._FloatSession(Broken()).run(["y"], {})
+
+
 @BOTH
 @pytest.mark.parametrize(("kind", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
 def test_recurrent_layers_of_which_only_the_last_state_is_read(kind: str, gates: int, dtype: str) -> None:
@@ -316,6 +327,19 @@ def test_a_loop_with_a_fixed_number_of_rounds_is_written_out(dtype: str) -> None
 def test_a_loop_that_is_too_long_is_refused() -> None:
     with pytest.raises(UnsupportedOperatorError, match=f"longer than {MAX_ROUNDS} rounds"):
         anynpu.compile(loop(MAX_ROUNDS + 1), "rk3588", dtype="fp16")
+
+
+def test_a_loop_that_does_not_fit_its_body_is_refused() -> None:
+    proto = loop(3)
+    body = next(entry for node in proto.graph.node if node.op_type == "Loop" for entry in node.attribute).g
+    del body.input[1:]
+    with pytest.raises(CompileError):
+        anynpu.compile(proto, "rk3588", dtype="fp16")
+
+
+def test_constants_that_are_no_numbers() -> None:
+    with pytest.raises(CompileError, match="is not made of numbers"):
+        anynpu.compile(reshaped(), "rk3588", dtype="fp16", constants={"shape": ["three", "four"]})
 
 
 def test_a_scan_is_written_out() -> None:

@@ -68,6 +68,15 @@ def control_flow() -> onnx.ModelProto:
     return proto
 
 
+def shape_from_data() -> onnx.ModelProto:
+    """NonZero in the middle of a network; at the end it would be taken off."""
+    net = Net()
+    places = net.op("NonZero", net.conv(net.input("x", (1, 3, 8, 8)), 4))
+    rows = net.op("Cast", net.op("Transpose", places, perm=[1, 0]), to=TensorProto.FLOAT)
+    net.output(net.op("Gemm", rows, net.weights(4, 4)))
+    return net.proto()
+
+
 WRONG_MODELS: dict[str, tuple[Callable[[], Any], type[AnynpuError], tuple[str, ...]]] = {
     "no such file": (lambda: "missing/model.onnx", CompileError, ("missing/model.onnx",)),
     "a folder": (lambda: Path(__file__).parent, CompileError, ("folder",)),
@@ -88,7 +97,7 @@ WRONG_MODELS: dict[str, tuple[Callable[[], Any], type[AnynpuError], tuple[str, .
         ("custom operator", "'Relu'", "shape", "custom_ops", "value_info"),
     ),
     "shape from data": (
-        lambda: with_node("NonZero"),
+        shape_from_data,
         UnsupportedOperatorError,
         ("NonZero", "node_NonZero_1", "depends on the data"),
     ),
@@ -254,7 +263,7 @@ def test_weights_that_are_missing(tmp_path: Path) -> None:
 
 def test_errors_name_node_operator_and_tensor() -> None:
     with pytest.raises(UnsupportedOperatorError) as caught:
-        anynpu.compile(with_node("NonZero"), dtype="fp16")
+        anynpu.compile(shape_from_data(), dtype="fp16")
     assert (caught.value.node, caught.value.operator) == ("node_NonZero_1", "NonZero")
 
 

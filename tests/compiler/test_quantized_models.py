@@ -126,3 +126,24 @@ def test_int8_of_a_quantised_model_needs_data_like_any_other() -> None:
     net.output(net.op("DequantizeLinear", net.op("QuantizeLinear", net.input("x", (1, 4)), *ends), *ends))
     with pytest.raises(CompileError, match="needs calibration data"):
         anynpu.compile(net.proto(), "rk3588")
+
+
+@pytest.mark.parametrize("inputs", [1, 2, 4])
+def test_operators_without_their_inputs_are_refused(inputs: int) -> None:
+    net = Quantized()
+    net.opsets["com.microsoft"] = 1
+    ends = net.scale(2 / 255), net.zero(128)
+    x = net.op("QuantizeLinear", net.input("x", (1, 4)), *ends)
+    net.output(net.op("QLinearAdd", *[x, *ends, x][:inputs], domain="com.microsoft"))
+    with pytest.raises(CompileError):
+        anynpu.compile(net.proto(), "rk3588", dtype="fp16")
+
+
+def test_scales_that_fit_nothing_are_refused() -> None:
+    net = Quantized()
+    ends = net.scale(2 / 255), net.zero(128)
+    x = net.op("QuantizeLinear", net.input("x", (1, 3, 6, 6)), *ends)
+    weights = net.codes(4, 3, 3, 3), net.constant(np.ones(7, np.float32)), net.zero(0, np.int8)
+    net.output(net.op("QLinearConv", x, *ends, *weights, *ends))
+    with pytest.raises(CompileError, match="makes no sense"):
+        anynpu.compile(net.proto(), "rk3588", dtype="fp16")

@@ -11,8 +11,9 @@ import pytest
 
 import anynpu
 from anynpu.compiler import Tail
-from anynpu.compiler.tail import ModelWithTail, tail_path
-from anynpu.errors import CompileError, FeedNameError, UnsupportedOperatorError
+from anynpu.compiler.tail import ModelWithTail
+from anynpu.errors import CompileError, FeedNameError, SessionError, UnsupportedOperatorError
+from anynpu.tails import tail_path
 
 from .onnx_builders import Array, Net, feeds
 from .running import run_fp32
@@ -106,3 +107,52 @@ def test_places_in_a_constant_are_a_constant() -> None:
     net.output(net.op("Gather", x, places, axis=1))
     model = anynpu.compile(net.proto(), "rk3588", dtype="fp16")
     assert model.outputs[0].shape == (2, 3)
+
+
+def test_sessions_give_what_the_onnx_model_gave(tmp_path: Path) -> None:
+    proto = detector()
+    (sample,) = feeds(proto, 1)
+    path = anynpu.compile(proto, "rk3588", dtype="fp16").save(tmp_path / "yolo.rknn")
+    (wanted,) = run_fp32(proto, [sample])
+    names = [value.name for value in proto.graph.output]
+    with anynpu.InferenceSession(path, device="sim:rk3588") as session:
+        assert session.output_names == names
+        assert session.get_outputs()[0].shape == [-1, 3]
+        given = session.run(None, sample)
+        (chosen,) = session.run([names[1]], sample)
+        answered = session.submit(None, sample).result()
+        with pytest.raises(SessionError, match="cannot run on bound memory"):
+            session.backend.open_lane(0).run_bound((), (), None)
+        with anynpu.InferenceSession(path, device="sim:rk3588", use_weight_from=session) as other:
+            np.testing.assert_array_equal(other.run(None, sample)[0], wanted[0])
+    for one, two, other_one in zip(wanted, given, answered, strict=True):
+        assert one.dtype == two.dtype
+        np.testing.assert_allclose(two, one, atol=2e-3)
+        np.testing.assert_array_equal(other_one, two)
+    np.testing.assert_array_equal(chosen, given[1])
+
+
+def test_a_tail_of_another_model_is_refused(tmp_path: Path) -> None:
+    path = anynpu.compile(detector(), "rk3588", dtype="fp16").save(tmp_path / "yolo.rknn")
+    net = Net()
+    net.output(net.op("Relu", net.input("x", (1, 4))))
+    anynpu.compile(net.proto(), "rk3588", dtype="fp16").save(path)
+    with pytest.raises(SessionError, match=r"yolo.tail.onnx is the tail of another model"):
+        anynpu.InferenceSession(path, device="sim:rk3588")
+
+
+@pytest.mark.parametrize("batch", [1, "batch"])
+def test_onnx_files_as_onnxruntime_takes_them(batch: int | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiled at first use, with fixed and with open shapes."""
+    monkeypatch.setenv("ANYNPU_CACHE", str(tmp_path / "cache"))
+    proto = detector()
+    (sample,) = feeds(proto, 1)
+    (wanted,) = run_fp32(proto, [sample])
+    if isinstance(batch, str):
+        proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = batch
+    onnx.save(proto, tmp_path / "yolo.onnx")
+    options = anynpu.onnxruntime.SessionOptions()
+    options.add_session_config_entry("anynpu.dtype", "fp16")
+    with anynpu.onnxruntime.InferenceSession(str(tmp_path / "yolo.onnx"), options) as session:
+        for one, two in zip(wanted, session.run(None, sample), strict=True):
+            np.testing.assert_allclose(two, one, atol=2e-3)

@@ -1,5 +1,6 @@
 """ONNX in, layer program out: import, simplify, fuse, quantise, place on NPU or CPU, plan memory."""
 
+from ..tails import Tail
 from .compile_options import CompileOptions
 from .custom import CustomOperator
 from .driver import ModelCheck, check, compile
@@ -9,7 +10,6 @@ from .optimize import Optimized, optimize
 from .outline import ModelOutline
 from .recipe import ACCURACIES, STEPS
 from .study import lint
-from .tail import Tail
 
 __all__ = [
     "ACCURACIES",

@@ -26,6 +26,7 @@ __all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "ca
 Floats = npt.NDArray[np.float32]
 
 _log = logging.getLogger("anynpu.compiler")
+_FAILED = "the float model failed in onnxruntime: "
 
 _LARGE_BYTES = 1 << 16
 """Weights from this size on are handed to onnxruntime as they lie in memory, not copied through the bytes of a model."""
@@ -81,11 +82,12 @@ def calibrate(
     for sample in samples:
         try:
             results = model.run(sample)
-        except CalibrationError:
-            raise
-        except Exception as error:  # onnxruntime's exception classes are private
+        except CalibrationError as error:
+            if not error.message.startswith(_FAILED):
+                raise
+            text = error.message.removeprefix(_FAILED)
             raise CalibrationError(
-                f"the model failed on calibration sample {seen + 1}: {first_line(error)}", hint="check that sample"
+                f"the model failed on calibration sample {seen + 1}: {text}", hint="check that sample"
             ) from error
         for name in wanted:
             value = results[name]
@@ -209,7 +211,23 @@ def float_session(
         values = [runtime.OrtValue.ortvalue_from_numpy(value) for value in large.values()]
         options.add_external_initializers(list(large), values)
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
-    return _session(runtime, model.SerializeToString(), options)
+    return _FloatSession(_session(runtime, model.SerializeToString(), options))
+
+
+class _FloatSession:
+    """A session of onnxruntime whose failures are typed."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def run(self, outputs: Sequence[str], feeds: Mapping[str, npt.NDArray[Any]]) -> list[Any]:
+        """The *outputs* for one sample."""
+        try:
+            return list(self._session.run(list(outputs), dict(feeds)))
+        except Exception as error:  # onnxruntime's exception classes are private
+            raise CalibrationError(
+                f"{_FAILED}{first_line(error)}", hint="check the calibration data, or compile with dtype='fp16', which needs none"
+            ) from error
 
 
 def _session(runtime: Any, data: bytes, options: Any) -> Any:

@@ -150,7 +150,17 @@ class _Writer:
 
     def write_out(self, node: Any) -> bool:
         """Replace one node if its course is known."""
-        made = {"If": self._if, "Loop": self._loop, "Scan": self._scan}.get(node.op_type, _unknown)(node)
+        try:
+            made = {"If": self._if, "Loop": self._loop, "Scan": self._scan}.get(node.op_type, _unknown)(node)
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, CompileError):
+                raise
+            raise CompileError(
+                f"the subgraph does not fit the node: {first_line(error)}",
+                node=_label(node),
+                operator=node.op_type,
+                hint="export the model again",
+            ) from error
         if made is None:
             return False
         place = next(index for index, entry in enumerate(self._graph.node) if entry is node or entry == node)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..errors import CompileError
 from ..types import Array
 from .graph import Graph, Node
 
@@ -46,7 +47,10 @@ def dequantize(graph: Graph) -> bool:
     marks = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear", "DynamicQuantize", "ConvInteger", "MatMulInteger")
     if not any(node.op.startswith(marks) for node in graph.nodes):
         return False
-    _Dequantizing(graph).run()
+    try:
+        _Dequantizing(graph).run()
+    except (IndexError, TypeError, ValueError) as error:  # scales that fit nothing, operators without their inputs
+        raise CompileError(f"the quantised model makes no sense: {error}", hint="quantise the model again") from error
     graph.remove_unused()
     return True
 
@@ -143,7 +147,8 @@ class _Dequantizing:
         """Note what codes mean; they cannot mean negative numbers where the zero point is the smallest code."""
         scales, zeros = self._constant(scale), self._constant(zero)
         maker = self._makers.get(real)
-        if zeros is not None and scales is not None and zeros.size == 1 == scales.size and maker is not None:
+        whole = zeros is not None and zeros.dtype.kind in "iu"
+        if whole and zeros is not None and scales is not None and zeros.size == 1 == scales.size and maker is not None:
             limits = np.iinfo(zeros.dtype)
             if int(zeros.reshape(-1)[0]) == limits.min and maker.op in _SIGNED:
                 high = np.float32((limits.max - limits.min) * float(scales.reshape(-1)[0]))

@@ -87,6 +87,7 @@ def compile(
     kind = _format(options, chip)
     tell(progress, "importing", 0, 1)
     whole = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], example_inputs=example_inputs)
+    give_constants(whole, options.constants or {})
     own = _own_scales(whole, options, kind)
     if own.ranges:
         whole, options = own.model, replace(options, ranges=WholeRanges({**own.ranges, **(options.ranges or {})}))
@@ -403,9 +404,7 @@ class Prepared:
 
 
 def prepare(proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomTable) -> Prepared:
-    copy = _copy(proto)
-    give_constants(copy, options.constants or {})
-    graph = import_onnx(copy, shapes, options.batch, custom)
+    graph = import_onnx(_copy(proto), shapes, options.batch, custom)
     normalisation = preprocessing(graph.inputs, graph.shapes, options)
     if options.quantizer == VENDOR:
         simplify_as_toolkit(graph)

@@ -59,10 +59,9 @@ def give_constants(proto: Any, constants: Mapping[str, Any]) -> None:
         if name not in inputs:
             raise TensorNameError(f"the model has no input '{name}'", hint=f"its inputs are: {', '.join(inputs)}")
         kind = inputs[name].type.tensor_type
-        dtype = onnx().helper.tensor_dtype_to_np_dtype(kind.elem_type)
         try:
-            value = np.asarray(given).astype(dtype)
-        except (TypeError, ValueError) as error:
+            value = np.asarray(given).astype(onnx().helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        except (KeyError, TypeError, ValueError) as error:
             raise CompileError(
                 f"the constant for input '{name}' is not made of numbers: {error}", tensor=name, hint="give a list of numbers"
             ) from error

@@ -1,28 +1,23 @@
 """The end of a model that no NPU can run: operators whose result has a shape that depends on the data, and all that follows them.
 
 Detectors are often exported with NonMaxSuppression. Such a tail is taken off: the compiled model ends in the tensors that the tail reads
-(boxes and scores), and the tail is an ONNX model of its own, which the host computes with onnxruntime: :class:`Tail`.
+(boxes and scores), and the tail is an ONNX model of its own, which the host computes: :class:`anynpu.tails.Tail`.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
-from .._optional import onnx, onnxruntime
-from ..errors import CompileError, FeedNameError
+from .._optional import onnx
 from ..modelfile import CompiledModel
-from ..types import Array
+from ..tails import ORDER, tail_path
 from .custom import DOMAIN as CUSTOM_DOMAIN
-from .onnx_model import first_line
 
-__all__ = ["CUT", "KEEP", "SHAPE_FROM_DATA", "ModelWithTail", "Tail", "split_tail", "tail_path"]
+__all__ = ["CUT", "KEEP", "SHAPE_FROM_DATA", "ModelWithTail", "split_tail"]
 
 KEEP, CUT = "keep", "cut"
 
@@ -33,20 +28,11 @@ _NETWORK = ("Conv", "ConvTranspose", "Gemm", "LSTM", "GRU", "RNN", "Attention", 
 """What a tail does not have: with it, the data-dependent operator stands in the middle of the network."""
 
 
-def tail_path(path: str | os.PathLike[str]) -> Path:
-    """Where the tail of a model file lies.
-
-    >>> tail_path("yolo.rknn").name
-    'yolo.tail.onnx'
-    """
-    return Path(path).with_suffix(".tail.onnx")
-
-
 @dataclass(frozen=True, eq=False)
 class ModelWithTail(CompiledModel):
     """A compiled model whose last operators run on the host.
 
-    :ivar tail: these operators as an ONNX model; :class:`Tail` runs them
+    :ivar tail: these operators as an ONNX model; :class:`anynpu.tails.Tail` runs them
 
     >>> model = anynpu.compile("yolo-nms.onnx", target="rk3588", dtype="fp16")    # doctest: +SKIP
     >>> model.save("yolo.rknn")                                                  # doctest: +SKIP
@@ -59,70 +45,6 @@ class ModelWithTail(CompiledModel):
         written = super().save(path, remove_weight=remove_weight)
         tail_path(written).write_bytes(self.tail)
         return written
-
-
-class Tail:
-    """The last operators of a model, computed on the host by onnxruntime.
-
-    :param model: the path of a ``.tail.onnx`` or of the compiled model beside it; its bytes; or a compiled model that has a tail
-    :ivar inputs: what it reads, by name: outputs of the compiled model
-    :ivar outputs: what it makes: the outputs that the ONNX model had
-
-    >>> tail = Tail("yolo.rknn")                                                 # doctest: +SKIP
-    >>> (selected,) = tail.run(dict(zip(names, session.run(None, feed))))        # doctest: +SKIP
-    """
-
-    def __init__(self, model: str | os.PathLike[str] | bytes | ModelWithTail) -> None:
-        runtime = onnxruntime()
-        if isinstance(model, ModelWithTail):
-            data = model.tail
-        elif isinstance(model, bytes):
-            data = model
-        else:
-            path = Path(model)
-            path = path if path.name.endswith(".tail.onnx") else tail_path(path)
-            if not path.is_file():
-                raise CompileError(f"there is no file {path}", hint="compile writes it beside a model that has a tail")
-            data = path.read_bytes()
-        options = runtime.SessionOptions()
-        options.log_severity_level = 4
-        options.intra_op_num_threads = 1
-        try:
-            self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exception classes are private
-            raise CompileError(f"this is no tail of a model: {first_line(error)}", hint="compile the model again") from error
-        self.inputs = tuple(entry.name for entry in self._session.get_inputs())
-        self.outputs = tuple(entry.name for entry in self._session.get_outputs())
-        self._types: dict[str, np.dtype[Any]] = {
-            entry.name: _TYPES.get(entry.type, np.dtype(np.float32)) for entry in self._session.get_inputs()
-        }
-
-    def run(self, values: Mapping[str, npt.ArrayLike], outputs: Sequence[str] | None = None) -> list[Array]:
-        """The outputs of the whole model, from outputs of the compiled one by name (others may be among them).
-
-        :param outputs: those wanted, in this order; all of the tail's if not given. One that the compiled model makes itself is passed on
-        """
-        missing = [name for name in self.inputs if name not in values]
-        if missing:
-            raise FeedNameError(f"the tail reads '{missing[0]}', which is not given", hint=f"it reads: {', '.join(self.inputs)}")
-        feed = {name: np.asarray(values[name], self._types[name]) for name in self.inputs}
-        made = dict(zip(self.outputs, self._session.run(None, feed), strict=True))
-        given = {name: np.asarray(value) for name, value in values.items() if name not in made} if outputs else {}
-        try:
-            return [{**given, **made}[name] for name in (outputs or self.outputs)]
-        except KeyError as error:
-            raise FeedNameError(f"there is no output {error}", hint=f"the tail makes: {', '.join(self.outputs)}") from None
-
-
-_TYPES: Mapping[str, np.dtype[Any]] = {
-    "tensor(float)": np.dtype(np.float32),
-    "tensor(double)": np.dtype(np.float64),
-    "tensor(float16)": np.dtype(np.float16),
-    "tensor(int64)": np.dtype(np.int64),
-    "tensor(int32)": np.dtype(np.int32),
-    "tensor(bool)": np.dtype(np.bool_),
-    "tensor(uint8)": np.dtype(np.uint8),
-}
 
 
 def split_tail(proto: Any) -> tuple[Any, bytes, str]:
@@ -144,20 +66,21 @@ def split_tail(proto: Any) -> tuple[Any, bytes, str]:
     constants = {tensor.name for tensor in graph.initializer}
     border = [name for name in read if name not in fixed and name not in constants]
     inputs = {value.name for value in graph.input}
-    if all(name in inputs for name in border):
-        return proto, b"", ""  # nothing of it would be left for an NPU
+    if any(name in inputs for name in border):
+        return proto, b"", ""  # a session would have to hand it past the device; as a constant it can be part of the tail
     types = _types(proto, border)
     outputs = [value for value in graph.output if value.name in made_here]
     whole = [*fixed_nodes, *nodes]
     tail = _model(proto, whole, [types[name] for name in border], outputs, f"{graph.name}.tail")
+    tail.metadata_props.add(key=ORDER, value="\n".join(value.name for value in graph.output))
     kept = [value for value in graph.output if value.name not in made_here]
     rest = [node for node in graph.node if node not in nodes]
     known = {value.name for value in kept}
-    ends = [*kept, *(types[name] for name in border if name not in known and name not in inputs)]
+    ends = [*kept, *(types[name] for name in border if name not in known)]
     head = _model(proto, rest, list(graph.input), ends, graph.name, whole=True)
     text = (
         f"{_listed(node.op_type for node in start)} at the end runs on the host: the model ends in "
-        f"{_listed(value.name for value in ends)}, and anynpu.compiler.Tail computes {_listed(value.name for value in outputs)}"
+        f"{_listed(value.name for value in ends)}, and sessions compute {_listed(value.name for value in outputs)} from that"
     )
     return head, tail.SerializeToString(), text
 
@@ -197,7 +120,10 @@ def _following(graph: Any, start: Sequence[Any]) -> list[Any]:
 def _types(proto: Any, names: Iterable[str]) -> dict[str, Any]:
     """What is known of the types of tensors."""
     package = onnx()
-    inferred = package.shape_inference.infer_shapes(proto)
+    try:
+        inferred = package.shape_inference.infer_shapes(proto)
+    except Exception:  # raised from C++ with several types; the importer says what is wrong with the model
+        inferred = proto
     known = {value.name: value for value in (*inferred.graph.value_info, *inferred.graph.input, *inferred.graph.output)}
     real = package.TensorProto.FLOAT
     return {

@@ -21,6 +21,7 @@ import numpy as np
 from .. import chips
 from ..errors import FeedShapeError, SessionError
 from ..session import Backend, Bound, Feed, Lane, Marks, Memory, SessionOptions
+from ..session.tail import with_tail
 from ..tensor import DType, TensorSpec
 from ..types import Array
 from ..vendors import registry
@@ -89,7 +90,7 @@ class OpenShapes:
         """The compiled model of set *number*, opened, and a lane on it."""
         with self._lock:
             path = self._files[number]
-        backend: Backend = self._vendor.open_backend(path, self._options, f"sim:{self.chip}", None)
+        backend: Backend = with_tail(self._vendor.open_backend(path, self._options, f"sim:{self.chip}", None), path)
         try:
             return backend, backend.open_lane(mask)
         except BaseException:

@@ -11,6 +11,7 @@ from ..modelfile.recognise import open_source, vendor_of
 from ..vendors import Vendor, registry
 from ..vendors.devices import SOFTWARE, choose_device
 from .options import SessionOptions
+from .tail import with_tail, without_tail
 
 if TYPE_CHECKING:
     from .backend import Backend, DeviceFactory
@@ -37,8 +38,8 @@ def open_backend(
         return isolation.open_backend(model, options, device, weights_from)
     if device is not None and not isinstance(device, str):
         return device.open_backend(model, options, weights_from)
-    opened: Backend = _vendor(model, options, device).open_backend(model, options, device, weights_from)
-    return opened
+    opened: Backend = _vendor(model, options, device).open_backend(model, options, device, without_tail(weights_from))
+    return with_tail(opened, model)
 
 
 def is_remote(model: object) -> bool:

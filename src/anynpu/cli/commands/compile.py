@@ -11,9 +11,10 @@ from rich.console import Console
 import anynpu
 
 from ...compiler import CompileOptions
-from ...compiler.tail import ModelWithTail, tail_path
+from ...compiler.tail import ModelWithTail
 from ...program import Model
 from ...reports import report
+from ...tails import tail_path
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
@@ -65,7 +66,7 @@ def command(
     console.print(f"wrote {path} ({size_text(path.stat().st_size)})")
     if isinstance(compiled, ModelWithTail):
         end = tail_path(path)
-        console.print(f"wrote {end} ({size_text(end.stat().st_size)}), the end that the host computes: anynpu.compiler.Tail")
+        console.print(f"wrote {end} ({size_text(end.stat().st_size)}), the end that the host computes; keep it beside the model")
 
 
 def _print_summary(console: Console, compiled: Model) -> None:
