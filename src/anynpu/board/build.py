@@ -100,7 +100,8 @@ def _check(target: str, options: CompileOptions) -> None:
     vendor = registry.of_chip(chips.get(target))
     if vendor.name != _VENDOR:
         raise CompileError(
-            f"{target} is no chip of Rockchip's toolkit", hint=f"'anynpu export --acuity' writes what {vendor.title}'s tools need"
+            f"{target} is no chip of Rockchip's toolkit",
+            hint=f"'anynpu compile' makes a file for the software NPU; for a board, use {vendor.title}'s own tools",
         )
     for key, words in _CANNOT.items():
         if getattr(options, key):
