@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 import inspect
+import json
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from .errors import AnynpuError, OptionError
 
-__all__ = ["TABLE", "Option", "OptionTable", "documented", "keyword_form", "option", "same_as"]
+__all__ = ["TABLE", "Option", "OptionTable", "documented", "keyword_form", "option", "read_table", "same_as"]
 
 TableT = TypeVar("TableT", bound="OptionTable")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -153,3 +156,32 @@ def keyword_form(table: type[OptionTable], types: Mapping[str, Any] | None = Non
         return function
 
     return decorate
+
+
+def read_table(path: str | Path, what: str, *, hint: str) -> dict[str, Any]:
+    """What a user wrote into a file: TOML, or JSON where the name ends in ``.json``.
+
+    :param what: the file is, in messages
+    :param hint: how such a file looks
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise OptionError(f"the {what} {path} cannot be read: {error}", hint="give the path of a TOML or JSON file") from error
+    try:
+        entries = json.loads(text) if str(path).endswith(".json") else _toml(text, what)
+    except (ValueError, RecursionError) as error:  # both decoders' errors are
+        raise OptionError(f"the {what} {path} cannot be read: {error}", hint=hint) from error
+    if not isinstance(entries, dict):
+        raise OptionError(f"the {what} {path} is no table", hint=hint)
+    return entries
+
+
+def _toml(text: str, what: str) -> Any:
+    try:
+        parser = importlib.import_module("tomllib")
+    except ModuleNotFoundError:
+        raise OptionError(
+            f"a {what} in TOML needs Python 3.11", hint="write it as JSON, in a file with the suffix .json"
+        ) from None
+    return parser.loads(text)

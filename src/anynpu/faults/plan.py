@@ -12,14 +12,13 @@ What an event is depends on the kind: a call, a job, or a model that is opened. 
 
 from __future__ import annotations
 
-import importlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from ..errors import OptionError
+from ..options import read_table
 
 __all__ = ["KINDS", "Fault", "Plan", "read_plan"]
 
@@ -167,26 +166,4 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def read_plan(path: str | Path) -> Plan:
     """A plan from a file: TOML, or JSON where the name ends in ``.json``."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise OptionError(
-            f"the plan of faults {path} cannot be read: {error}", hint="give the path of a TOML or JSON file"
-        ) from error
-    try:
-        entries = json.loads(text) if str(path).endswith(".json") else _toml(text)
-    except ValueError as error:  # both decoders' errors are
-        raise OptionError(f"the plan of faults {path} cannot be read: {error}", hint="see docs/faults.md") from error
-    if not isinstance(entries, dict):
-        raise OptionError(f"the plan of faults {path} is no table", hint="see docs/faults.md")
-    return Plan.of(entries)
-
-
-def _toml(text: str) -> Any:
-    try:
-        parser = importlib.import_module("tomllib")
-    except ModuleNotFoundError:
-        raise OptionError(
-            "plans in TOML need Python 3.11", hint="write the plan as JSON, in a file with the suffix .json"
-        ) from None
-    return parser.loads(text)
+    return Plan.of(read_table(path, "plan of faults", hint="see docs/faults.md"))

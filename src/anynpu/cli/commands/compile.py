@@ -19,6 +19,7 @@ from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
 from ..helpers.preprocess import complaint_of
+from ..helpers.recipe_file import RecipeOption, SaveRecipeOption, write_recipe
 from ..helpers.story import story, story_json
 from ..helpers.summary import shape_text, summary_line
 from ..helpers.verbosity import is_quiet
@@ -28,12 +29,15 @@ __all__ = ["command"]
 
 @with_flags(CompileOptions, callbacks={"dtype": dtype_name})
 def command(
+    context: typer.Context,
     model: OnnxArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The model file to write.", dir_okay=False)],
     target: TargetOption,
     given: dict[str, Any],
     remove_weight: Annotated[bool, typer.Option("--remove-weight", help="Leave the weights out of the file.")] = False,
     as_json: JsonOption = False,
+    recipe: RecipeOption = None,
+    save_recipe: SaveRecipeOption = None,
 ) -> None:
     """Compile an ONNX model for one chip.
 
@@ -46,11 +50,14 @@ def command(
           --dataset street/ --std 255,255,255 --accuracy best --metric detections
       anynpu compile yolo.onnx -o yolo.nb --target t527 --dtype uint8 \\
           --dataset street/ --std 255,255,255 --preprocess rgb
+      anynpu compile yolo.onnx -o yolo.rknn -c yolo.toml
     """
     with progress_bar(f"compiling {model.stem} for {target} ({dtype_words(given['dtype'], target)})") as progress:
         options = CompileOptions(**read_inputs(model, given))
         compiled = anynpu.compile(model, target, options, progress=progress)
     path = compiled.save(output, remove_weight=remove_weight)
+    if save_recipe is not None:
+        write_recipe(context, save_recipe)
     if as_json:
         reports = [report(compiled, index).to_json() for index in range(len(compiled.programs))]
         facts = {"path": str(path), "bytes": path.stat().st_size, "chip": compiled.chip, "dtype": compiled.dtype}
@@ -64,6 +71,8 @@ def command(
         if doubt:
             console.print(f"  warning: {doubt}")
     console.print(f"wrote {path} ({size_text(path.stat().st_size)})")
+    if save_recipe is not None:
+        console.print(f"wrote {save_recipe}, to be repeated with -c {save_recipe}")
     if isinstance(compiled, ModelWithTail):
         end = tail_path(path)
         console.print(f"wrote {end} ({size_text(end.stat().st_size)}), the end that the host computes; keep it beside the model")

@@ -63,7 +63,9 @@ def check_outputs(parameters: Iterable[inspect.Parameter], given: Mapping[str, A
 
 
 def _name(facts: Any, name: str) -> str:
-    return next((text for text in getattr(facts, "param_decls", None) or () if text.startswith("--")), f"--{name}")
+    # In an annotation the first name of an option stands where its default would.
+    names = (getattr(facts, "default", None), *(getattr(facts, "param_decls", None) or ()))
+    return next((text for text in names if isinstance(text, str) and text.startswith("--")), f"--{name}")
 
 
 def _check_output(path: Path, hint: str, *, is_file: bool) -> None:
