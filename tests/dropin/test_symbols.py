@@ -143,6 +143,6 @@ def test_pkg_config_finds_the_package(tmp_path: Path) -> None:
 
 
 def test_every_program_of_the_tests_is_used() -> None:
-    used = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parent.glob("*.py"))
+    used = "".join(path.read_text(encoding="utf-8") for path in Path(__file__).parents[1].rglob("*.py"))
     for program in PROGRAMS.iterdir():
         assert f'"{program.name}"' in used or program.suffix == ".h", program.name

@@ -78,8 +78,8 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
     order = [first, *(entry for entry in scored if entry is not first)]
     notes = [f"tried: {trial.recipe}, not fitted, {bench.metric_name} {score}" for trial, score in scored]
     best = first
-    for trial, score in order:
-        if best[1].worst >= _GOOD_ENOUGH and best[0].refined:
+    for number, (trial, score) in enumerate(order):
+        if number and best[1].worst >= _GOOD_ENOUGH:
             break  # fitting takes long, and there is little left to gain
         fitted = bench.fitted(trial)
         if not fitted.refined:
