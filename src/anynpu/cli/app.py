@@ -30,6 +30,7 @@ COMMANDS = {
     "check": "Show what runs on the NPU of a chip.",
     "lint": "Find int8 accuracy risks.",
     "optimize": "Rewrite a model for any int8 quantiser.",
+    "export": "Write a quantised ONNX model with the scales of the recipe, for other tools.",
     "inspect": "Show what is in a model file.",
     "run": "Run a compiled model on the software NPU and show what it sees.",
     "compare": "Compare two forms of one network, layer by layer.",

@@ -1,0 +1,69 @@
+"""``anynpu export``: a model with the scales of our recipe, in ONNX's own form for quantised models, or the scales alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ...compiler.compile_options import CompileOptions
+from ...compiler.export import scales_of, to_qdq
+from ...compiler.handover import handover
+from ..helpers.console import print_json, progress_bar, results, size_text
+from ..helpers.flags import with_flags
+from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
+
+__all__ = ["command"]
+
+_OPTIONS = ("dataset", "mean", "std", "channel_order", "shapes", "batch", "accuracy", "calibration_limit")
+
+
+@with_flags(CompileOptions, only=_OPTIONS, required=("dataset",))
+def command(
+    model: OnnxArgument,
+    target: TargetOption,
+    given: dict[str, Any],
+    qdq: Annotated[
+        Path | None,
+        typer.Option("--qdq", metavar="OUT.onnx", help="Write the quantised model, which onnxruntime runs.", dir_okay=False),
+    ] = None,
+    scales: Annotated[
+        Path | None,
+        typer.Option(
+            "--scales", metavar="OUT.json", help="Write scale and zero point by tensor, as --ranges reads them.", dir_okay=False
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a quantised ONNX model with the scales of the recipe, for other tools.
+
+    The scales are chosen as for the vendor's toolkit: one range per tensor, weights by output channel.
+
+    \b
+    Example:
+      anynpu export yolo.onnx --qdq yolo.qdq.onnx --target rk3588 --dataset street/ --std 255,255,255
+      anynpu export yolo.onnx --scales yolo.json --target rk3588 --dataset street/ --std 255,255,255
+    """
+    if qdq is None and scales is None:
+        raise typer.BadParameter("say what to write: --qdq OUT.onnx, --scales OUT.json or both", param_hint="'--qdq'")
+    options = read_inputs(model, given, "export")
+    refit = options.pop("accuracy") != "fast"
+    with progress_bar(f"choosing scales of {model.stem} for {target}") as progress:
+        chosen = handover(model, target, refit=refit, progress=progress, **options)
+    written = []
+    if qdq is not None:
+        qdq.write_bytes(to_qdq(chosen).SerializeToString())
+        written.append(qdq)
+    if scales is not None:
+        scales.write_text(json.dumps(scales_of(chosen), indent=1) + "\n", encoding="utf-8")
+        written.append(scales)
+    if as_json:
+        print_json({"written": [str(path) for path in written], "tensors": len(chosen.ranges), "notes": list(chosen.notes)})
+        return
+    console = results()
+    for note in chosen.notes:
+        console.print(f"  {note}")
+    for path in written:
+        console.print(f"wrote {path} ({size_text(path.stat().st_size)})")
