@@ -343,7 +343,7 @@ def test_a_second_front_attaches_and_leaves_everything_as_it_is(cluster: Cluster
     killer = threading.Timer(GUARD, process.kill)
     killer.start()
     try:
-        found = next(match for line in process.stderr if (match := re.search(r"serving on http://(\S+) ", line)))
+        found = next(match for line in process.stderr if (match := re.search(r"serving on http://(\S+)", line)))
         with triton_http.InferenceServerClient(found[1], network_timeout=GUARD) as client:
             assert client.infer("net", tensors(triton_http)).as_numpy("y") == pytest.approx(1.0, abs=0.05)
         process.send_signal(signal.SIGTERM)
