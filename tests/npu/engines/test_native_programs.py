@@ -144,6 +144,7 @@ def detection(real_models: RealModels) -> Model:
     return compiled(real_models.detection, (3, 160, 192))
 
 
+@pytest.mark.full
 def test_all_of_detection_is_native(detection: Model) -> None:
     program = detection.programs[0]
     executable = NativeEngine().prepare(program)
