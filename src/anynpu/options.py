@@ -170,7 +170,7 @@ def read_table(path: str | Path, what: str, *, hint: str) -> dict[str, Any]:
         raise OptionError(f"the {what} {path} cannot be read: {error}", hint="give the path of a TOML or JSON file") from error
     try:
         entries = json.loads(text) if str(path).endswith(".json") else _toml(text, what)
-    except (ValueError, RecursionError) as error:  # both decoders' errors are
+    except (ValueError, RecursionError) as error:  # both decoders raise the first, and the second for what is nested too deep
         raise OptionError(f"the {what} {path} cannot be read: {error}", hint=hint) from error
     if not isinstance(entries, dict):
         raise OptionError(f"the {what} {path} is no table", hint=hint)

@@ -59,41 +59,40 @@ def _read(context: typer.Context, path: Path | None) -> Path | None:
     return path
 
 
-def _joined(value: Any) -> str:
-    """A value as the command line takes it: several numbers have commas between them."""
-    return ",".join(str(part) for part in value) if isinstance(value, list) else str(value)
-
-
 def _value(entry: Any, name: str, value: Any, path: Path) -> Any:
+    """A value as the command line takes it: numbers have commas between them, and several texts are a flag that is repeated."""
     if isinstance(value, Mapping):
         raise typer.BadParameter(f"'{name}' of {path} is a table; {_HINT}")
+    repeated = entry.multiple and isinstance(value, list) and any(isinstance(part, str) for part in value)
+    if isinstance(value, list) and not repeated:
+        value = ",".join(str(part) for part in value)
     if entry.multiple:
-        numbers = isinstance(value, list) and not any(isinstance(part, str) for part in value)
-        return [str(part) for part in value] if isinstance(value, list) and not numbers else [_joined(value)]
-    if isinstance(value, list):
-        return _joined(value)
+        return [str(part) for part in (value if repeated else [value])]
     if entry.name in _PATHS:
         return os.path.join(path.parent, str(value))
     return value if isinstance(value, bool) else str(value)
 
 
 def write_recipe(context: typer.Context, path: Path) -> None:
-    """Write the flags that this call was given, by the command line or by another recipe, to a file."""
-    lines = []
+    """Write the flags that this call was given, by the command line or by another recipe, to a file in the form of its suffix."""
+    given: dict[str, Any] = {}
     for name, entry in _flags(context).items():
         source = context.get_parameter_source(entry.name)
         if source is not None and source.name in _GIVEN:
-            lines.append(f"{name} = {_written(context.params[entry.name], path)}\n")
-    path.write_text("".join(lines), encoding="utf-8")
+            given[name] = _plain(context.params[entry.name], path)
+    if path.suffix == ".json":
+        text = json.dumps(given, indent=1, ensure_ascii=False) + "\n"
+    else:  # texts, numbers, truths and lists of texts are written in TOML as in JSON
+        text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in given.items())
+    path.write_text(text, encoding="utf-8")
 
 
-def _written(value: Any, path: Path) -> str:
-    """A value as TOML writes it, which for these kinds is as JSON does."""
+def _plain(value: Any, path: Path) -> Any:
     if isinstance(value, Path):
-        return json.dumps(os.path.relpath(value, path.parent), ensure_ascii=False)
+        return os.path.relpath(value, path.parent)
     if isinstance(value, (list, tuple)):
-        return json.dumps([str(part) for part in value], ensure_ascii=False)
-    return json.dumps(getattr(value, "value", value), ensure_ascii=False)
+        return [str(part) for part in value]
+    return getattr(value, "value", value)
 
 
 RecipeOption = Annotated[
