@@ -10,6 +10,7 @@ memory are those of the program about it.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -126,6 +127,17 @@ class Memory:
             seen = not np.array_equal(self.host, self.device)
         self._told_stale = seen
         return seen
+
+    def faults(self, invalidation: str) -> Iterator[tuple[str, str]]:
+        """Kind and text of each fault that shows in its bytes: read before it was current, or written behind its end. Told once.
+
+        :param invalidation: what the program should have asked for before it read
+        """
+        if self.read_stale():
+            yield "output-not-invalidated", f"{self.name} was accessed after a run wrote it, without {invalidation}"
+        behind = self.overrun()
+        if behind is not None:
+            yield "write-outside-buffer", f"up to {behind} bytes behind {self.name} were written"
 
     def _forget_own_access(self) -> None:
         if self._tracked and (not self.written or self.unread):

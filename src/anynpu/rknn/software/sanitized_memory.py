@@ -131,13 +131,8 @@ class Memories:
 
     def check(self, call: str, held: _Held) -> None:
         """Whether it was written behind its end, or read before it was current."""
-        if held.read_stale():
-            text = f"{held.name} was accessed after a run wrote it, without RKNN_MEMORY_SYNC_FROM_DEVICE"
-            self._add("output-not-invalidated", call, text, subject=held.address, origin=held.origin)
-        behind = held.overrun()
-        if behind is not None:
-            text = f"up to {behind} bytes behind {held.name} were written"
-            self._add("write-outside-buffer", call, text, subject=held.address, origin=held.origin)
+        for kind, text in held.faults("RKNN_MEMORY_SYNC_FROM_DEVICE"):
+            self._add(kind, call, text, subject=held.address, origin=held.origin)
 
     def before_run(self, held: _Held, name: str, *, keep: bool, bound: tuple[TensorSpec, bool] | None) -> bool:
         """An input is about to be read.

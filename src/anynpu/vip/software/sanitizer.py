@@ -288,13 +288,8 @@ class VipObserver(Observer):
         self._numbers.pop(state, None)
 
     def _check(self, call: str, known: _Buffer) -> None:
-        if known.read_stale():
-            text = f"{known.name} was accessed after a run wrote it, without VIP_BUFFER_OPER_TYPE_INVALIDATE"
-            self.tell("output-not-invalidated", call, text, subject=known.address, origin=known.origin)
-        behind = known.overrun()
-        if behind is not None:
-            text = f"up to {behind} bytes behind {known.name} were written"
-            self.tell("write-outside-buffer", call, text, subject=known.address, origin=known.origin)
+        for kind, text in known.faults("VIP_BUFFER_OPER_TYPE_INVALIDATE"):
+            self.tell(kind, call, text, subject=known.address, origin=known.origin)
 
     # networks and groups
 
