@@ -318,6 +318,22 @@ def test_suppression_is_that_of_plain_loops_on_crowded_boxes() -> None:
     assert len(kept) == LIMITS.count
 
 
+@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_suppression_goes_on_over_many_boxes(count: int) -> None:
+    rng = np.random.default_rng(35)
+    corner = rng.uniform(0, 200, (700, 2))
+    boxes = np.concatenate([corner, corner + rng.uniform(5, 60, (700, 2))], axis=1).astype(np.float32)
+    scores, classes = rng.uniform(0, 1, 700).astype(np.float32), rng.integers(0, 2, 700)
+    limits = Thresholds(overlap=0.3, count=count)
+    found = [
+        slow.SlowBox(tuple(box.tolist()), float(score), int(number))
+        for box, score, number in zip(boxes, scores, classes, strict=True)
+    ]
+    kept = suppress(boxes, scores, classes, limits)
+    assert [float(scores[index]) for index in kept] == [entry.score for entry in slow.nms(found, limits)]
+    assert len(kept) == count or 128 < len(kept) < 700, "more than one block of boxes stays, and some go"
+
+
 def test_nothing_found_is_an_empty_result() -> None:
     assert len(decode_columns(np.zeros((84, len(GRID)), np.float32), SIZE)) == 0
     assert len(decode_rows(np.zeros((len(GRID), 85), np.float32), SIZE)) == 0

@@ -46,18 +46,19 @@ def decode_distances(
     :param prototypes: [K, h, w] of a network with masks
     """
     thresholds = thresholds or Thresholds()
-    activated = all(is_activated(tensors[1]) for tensors in grids)
+    scores_of = [tensors[1].reshape(len(tensors[1]), -1) for tensors in grids]
+    best_of = [scored.max(axis=0) for scored in scores_of]
+    # the best scores tell of logits at no cost; only where they are probabilities is the rest looked at
+    activated = all(map(is_activated, best_of)) and all(map(is_activated, scores_of))
     limit = thresholds.score if activated else _logit(thresholds.score)
     parts: list[tuple[Array, ...]] = []
     start = 0
-    for tensors in grids:
+    for tensors, scored, best in zip(grids, scores_of, best_of, strict=True):
         channels, rows, columns = tensors[0].shape
         if channels % 4:
             raise ShapeError(
                 f"{channels} channels are not distances to four sides", hint="give the box tensor of each grid first"
             )
-        scored = tensors[1].reshape(len(tensors[1]), -1)
-        best = scored.max(axis=0)
         found = np.flatnonzero(best >= limit)
         if len(found):
             bins = channels // 4

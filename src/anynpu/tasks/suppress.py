@@ -14,6 +14,9 @@ __all__ = ["cells", "corners_of", "overlap", "rotated_overlap", "sigmoid", "soft
 MAX_CANDIDATES = 3000
 """Boxes that suppression looks at, by score: more come from a threshold near 0 only."""
 
+_BLOCK = 128
+"""Boxes that are compared in pairs at a time."""
+
 
 def sigmoid(values: Array) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
@@ -53,12 +56,16 @@ def overlap(box: Array, boxes: Array) -> Array:
     >>> overlap(np.array([0.0, 0, 2, 2]), np.array([[0.0, 0, 2, 2], [1, 0, 3, 2]])).tolist()
     [1.0, 0.3333333333333333]
     """
-    low, high = np.maximum(box[:2], boxes[:, :2]), np.minimum(box[2:], boxes[:, 2:])
-    sides = np.maximum(high - low, 0.0)
-    shared = sides[:, 0] * sides[:, 1]
-    areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
-    union = (box[2] - box[0]) * (box[3] - box[1]) + areas - shared
-    result: Array = shared / np.maximum(union, np.finfo(boxes.dtype).tiny)
+    return _overlaps(box[:, None], boxes.T)
+
+
+def _overlaps(some: Array, others: Array) -> Array:
+    """Intersection over union of boxes [4, ...] with the boxes in the same places of *others*."""
+    shared = np.maximum(np.minimum(some[2], others[2]) - np.maximum(some[0], others[0]), 0.0)
+    shared = shared * np.maximum(np.minimum(some[3], others[3]) - np.maximum(some[1], others[1]), 0.0)
+    areas = ((boxes[2] - boxes[0]) * (boxes[3] - boxes[1]) for boxes in (some, others))
+    union = sum(areas) - shared
+    result: Array = shared / np.maximum(union, np.finfo(others.dtype).tiny)
     return result
 
 
@@ -66,19 +73,41 @@ def suppress(boxes: Array, scores: Array, classes: Array, thresholds: Thresholds
     """Indices of the boxes that stay, by falling score: each suppresses those of its class that overlap it more than the threshold."""
     thresholds = thresholds or Thresholds()
     order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
-    if not len(order):
-        return order
-    # Boxes of different classes are moved apart, so that one pass serves all classes. In float64: the distance must not cost precision.
-    moved = boxes[order].astype(np.float64)
-    moved += (classes[order] * (float(np.abs(moved).max()) * 2.0 + 1.0))[:, None]
+    columns, numbers = boxes[order].T.astype(np.float64), classes[order]
+
+    def suppressed(some: Array, others: Array) -> Array:
+        """Which of the *others* each of *some* would suppress: [M, N]."""
+        pairs: Array = numbers[some, None] == numbers[others]
+        if 8 * np.count_nonzero(pairs) > pairs.size:  # few classes: all pairs are quicker than a choice
+            return pairs & (_overlaps(columns[:, some, None], columns[:, None, others]) > thresholds.overlap)
+        row, column = np.nonzero(pairs)
+        pairs[row, column] = _overlaps(columns[:, some[row]], columns[:, others[column]]) > thresholds.overlap
+        return pairs
+
     kept: list[int] = []
     left = np.arange(len(order))
     while len(left) and len(kept) < thresholds.count:
-        first = left[0]
-        kept.append(int(first))
-        rest = left[1:]
-        left = rest[overlap(moved[first], moved[rest]) <= thresholds.overlap]
+        # All pairs of a block at once, then the block's survivors against the rest: a call of numpy costs more than a hundred pairs.
+        block, left = left[:_BLOCK], left[_BLOCK:]
+        stay = block[_survivors(suppressed(block, block))[: thresholds.count - len(kept)]]
+        kept.extend(stay.tolist())
+        if len(left):
+            left = left[~suppressed(stay, left).any(axis=0)]
     return order[kept]
+
+
+def _survivors(suppresses: Array) -> list[int]:
+    """Rows that no surviving row before them suppresses. *suppresses* [N, N] tells which column each row suppresses."""
+    # a row as one integer: the bits of its columns, the first one lowest
+    packed = np.packbits(suppresses, axis=1, bitorder="little")
+    width, rows = packed.shape[1], packed.tobytes()
+    gone = 0
+    kept = []
+    for index in range(len(packed)):
+        if not gone >> index & 1:
+            kept.append(index)
+            gone |= int.from_bytes(rows[index * width : (index + 1) * width], "little")
+    return kept
 
 
 def corners_of(rotated: Array) -> Array:
