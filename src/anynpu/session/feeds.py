@@ -25,6 +25,7 @@ import numpy as np
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
 from ..tensor import DType, TensorSpec
 from ..types import Array
+from .input_check import InputCheck
 
 __all__ = ["Feed", "FeedReader", "channels_last", "split_batch"]
 
@@ -134,6 +135,8 @@ class FeedReader:
         self._by_shape = {shapes: index for index, shapes in reversed(list(enumerate(self._expected)))}
         self._last = tuple(entry.last for entry in self._inputs)
         self._any = any(entry.either for entry in self._inputs)
+        self._check = InputCheck(inputs)
+        self._reads = 0  # two threads may count one request once: it only tells when to look at values
 
     def read(self, input_feed: object, copy: bool) -> Feed:
         """The arrays of a feed: a dict by name, a list in the order of the model, or one array for a model with one input.
@@ -173,6 +176,9 @@ class FeedReader:
         found = self._by_shape.get(tuple(shapes))
         if found is None:
             found = self._find(shapes)
+        self._reads = number = self._reads + 1
+        if number >= self._check.next:
+            self._check.look(number, arrays)
         feed = _new_feed(Feed)  # as the constructor does it, without the call
         feed.arrays = arrays
         feed.nhwc = nhwc or self._last
