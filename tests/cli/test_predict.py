@@ -209,6 +209,8 @@ def test_a_language_model(invoke: Invoke) -> None:
     assert entry["fit_error"] < 0.05
     known = json.loads(invoke("predict", "--llm", "1.5B", "--weights", "1500", "-t", "rk3588", "--json").out)["predictions"][0]
     assert known["confidence"] == "calibrated"
+    shown = invoke("predict", "--llm", "1.5B", "--weights", "1500.0 MB", "-t", "rk3588").out
+    assert "1500.0 MB" in shown, "a size is shown as it was given"
     text = invoke("predict", "--llm", "1.5B").out
     assert "tokens/s" in text.splitlines()[0]
 

@@ -89,7 +89,6 @@ class ServeOptions(OptionTable):
         metavar="MB",
         flag_default=64.0,
         read=lambda size: round(size * MIB),
-        facts={"min": 0.001},
     )
     max_json_bytes: int = option(8 * MIB, "size of its JSON, which takes many times as much memory when it is read", minimum=1)
     max_inflight_bytes: int = option(512 * MIB, "size of all requests that are being read or worked on", minimum=1)

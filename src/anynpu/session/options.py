@@ -155,8 +155,9 @@ class SessionOptions(OptionTable):
         parse=values.positive,
         minimum=1,
         flag="--isolate-memory",
-        kind=int,
-        metavar="MIB",
+        kind=float,
+        metavar="MB",
+        read=round,
     )
     isolate_cpu_s: int = option(
         60, "processor time of one run there, and of opening the model, in seconds", parse=values.positive

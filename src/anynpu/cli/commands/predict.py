@@ -33,6 +33,7 @@ from ..helpers.options import (
     parse_shapes,
 )
 from ..helpers.plots import prediction_chart
+from ..helpers.sizes import megabytes
 from ..helpers.timed import (
     llm_json,
     llm_table,
@@ -128,7 +129,8 @@ def command(
         str | None, typer.Option("--llm", metavar="SIZE", help="A language model of this size instead: 1.5B, 500M, 3B-A570M.")
     ] = None,
     weights: Annotated[
-        float | None, typer.Option("--weights", min=1.0, metavar="MB", help="What the language model's weights take, if known.")
+        float | None,
+        typer.Option("--weights", parser=megabytes, metavar="MB", help="What the language model's weights take, if known."),
     ] = None,
     prompt: Annotated[int, typer.Option("--prompt", min=1, metavar="TOKENS", help="Tokens before the first one.")] = 128,
     board: BoardOption = None,
@@ -219,7 +221,8 @@ def _print_llm(
 ) -> None:
     kind = dtype.llm_name if dtype is not None else "w8a8"
     asked = _named_chips(target)
-    rows = [predict_llm(chip, size, kind, memory_mb=weights, prompt=prompt) for chip in asked]
+    memory = None if weights is None else weights * 2**20 / 1e6  # vendors' tables count in 10^6
+    rows = [predict_llm(chip, size, kind, memory_mb=memory, prompt=prompt) for chip in asked]
     if len(asked) > 1:  # a chip with its memory in the package does not hold every model
         rows = [row for row in rows if row.chip.dram_bytes is None or row.memory_mb * 1e6 < row.chip.dram_bytes * _USABLE_MEMORY]
     if as_json:
@@ -274,11 +277,11 @@ def _row(subject: TimedModel, chip: Chip, dtype: str, profile: TimingProfile | N
 
 def _as_llm(program: Program, chip: Chip, dtype: str) -> LlmPrediction | None:
     """What a decoder gives as a language model, from its own weights."""
-    megabytes = decoder_bytes(program, chip)
-    if megabytes is None or megabytes < 1.0:
+    memory = decoder_bytes(program, chip)
+    if memory is None or memory < 1.0:
         return None
     kind = "w8a8" if dtype == "w8a8" else "fp16"
-    return predict_llm(chip, megabytes / (1000.0 if kind == "w8a8" else 2000.0), kind, memory_mb=megabytes)
+    return predict_llm(chip, memory / (1000.0 if kind == "w8a8" else 2000.0), kind, memory_mb=memory)
 
 
 def _row_json(row: _Row) -> dict[str, Any]:

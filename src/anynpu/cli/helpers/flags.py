@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from ...options import TABLE, Option, OptionTable
+from .sizes import megabytes
 
 __all__ = ["with_flags"]
 
@@ -73,6 +74,9 @@ def _annotation(name: str, entry: Option, check: Callable[[Any], Any] | None) ->
         facts["metavar"] = entry.metavar
     if entry.minimum is not None:
         facts["min"] = entry.minimum
+    if entry.metavar == "MB":
+        facts.pop("min", None)  # the table checks it, in its own unit
+        facts["parser"] = megabytes
     return Annotated[kind, typer.Option(entry.flag, **{**facts, **entry.facts})]
 
 
