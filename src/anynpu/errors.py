@@ -23,7 +23,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |-- DeviceError                 the device refuses or fails
     |   |-- UnknownChipError        (ValueError)
     |   |-- UnsupportedCall         this chip does not have the call                 (NotImplementedError)
-    |   |-- DeviceMemoryError       a buffer is missing, too small or not available  (MemoryError)
+    |   |-- DeviceMemoryError       a buffer is missing, too small or not available  (MemoryError, RuntimeError)
     |   |-- DeviceTimeout           (TimeoutError)
     |   |-- CustomOperatorError     a function of the user failed in the middle      (RuntimeError)
     |   |-- DeviceHungError         a job never came back; its context was given up  (TimeoutError, RuntimeError)
@@ -231,7 +231,7 @@ class UnsupportedCall(DeviceError, NotImplementedError):
     """This chip does not have the call or the query."""
 
 
-class DeviceMemoryError(DeviceError, MemoryError):
+class DeviceMemoryError(DeviceError, MemoryError, RuntimeError):
     """A device buffer is missing, too small or not available."""
 
 

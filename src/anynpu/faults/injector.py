@@ -112,13 +112,14 @@ class Injector:
                     self._counts[rule.fault.kind] += 1
         return happened
 
-    def memory_limit(self, asked: int | None) -> int | None:
-        """Bytes of memory of a device that is opened now.
+    def memory_limit(self, asked: int | None) -> Callable[[], int | None]:
+        """Bytes of memory of a device that is opened now, to be asked each time: when faults are over it has what it would have had.
 
         :param asked: the limit that it would have otherwise
         """
         limits = [int(each.fault.megabytes * 1_000_000) for each in self.offer("device")]
-        return min([*limits, *(() if asked is None else (asked,))], default=None)
+        faulty = min([*limits, *(() if asked is None else (asked,))], default=None)
+        return lambda: asked if self._stopped else faulty
 
     def byte_of(self, fault: Fault, size: int) -> int:
         """Which of *size* bytes a fault concerns, at random."""

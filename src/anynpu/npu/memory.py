@@ -326,7 +326,7 @@ class Buffer(Closeable):
 class MemoryPool:
     """Allocates buffers and keeps account of them.
 
-    :param limit: the most bytes that may be in use at a time, as the memory of a board; None for no limit
+    :param limit: the most bytes that may be in use at a time, as the memory of a board; None for no limit; a function where it changes
 
     >>> pool = MemoryPool(limit=4096)
     >>> buffer = pool.allocate(4000, Purpose.IO)
@@ -334,7 +334,7 @@ class MemoryPool:
     4000
     """
 
-    def __init__(self, limit: int | None = None) -> None:
+    def __init__(self, limit: Callable[[], int | None] | int | None = None) -> None:
         self._limit = limit
         self._lock = threading.Lock()
         self._used = dict.fromkeys(Purpose, 0)
@@ -342,14 +342,20 @@ class MemoryPool:
         self._released: deque[tuple[Purpose, int]] = deque()
         self._buffers: weakref.WeakSet[Buffer] = weakref.WeakSet()
 
+    @property
+    def limit(self) -> int | None:
+        """The most bytes that may be in use now; None for no limit."""
+        return self._limit() if callable(self._limit) else self._limit
+
     def allocate(self, size: int, purpose: Purpose = Purpose.USER) -> Buffer:
         """New memory for *purpose*; it leaves the account when the buffer is closed or forgotten."""
+        limit = self.limit
         with self._lock:
             self._settle()
             total = sum(self._used.values())
-            if self._limit is not None and total + size > self._limit:
+            if limit is not None and total + size > limit:
                 raise DeviceMemoryError(
-                    f"{size} bytes of {purpose.value} memory do not fit: {total} of {self._limit} bytes are in use",
+                    f"{size} bytes of {purpose.value} memory do not fit: {total} of {limit} bytes are in use",
                     hint="close contexts or models that are no longer used, supply the memory yourself, or raise memory_limit",
                 )
             self._used[purpose] += size
@@ -369,10 +375,11 @@ class MemoryPool:
 
     def usage(self) -> MemoryUsage:
         """Bytes in use now."""
+        limit = self.limit
         with self._lock:
             self._settle()
             used = {purpose.value: count for purpose, count in self._used.items()}
-            return MemoryUsage(**used, peak=self._peak, limit=self._limit)
+            return MemoryUsage(**used, peak=self._peak, limit=limit)
 
     def close(self) -> None:
         """Close every buffer that is still open."""

@@ -25,7 +25,10 @@ from ..errors import (
     UnknownModelError,
 )
 
-__all__ = ["ClientGone", "Failure", "failure_of", "message_of"]
+__all__ = ["ClientGone", "Failure", "failure_of", "message_of", "retry_after_of"]
+
+_RETRY_SECONDS = 1.0
+"""After which to come again where the device has failed and may have recovered by then."""
 
 
 class ClientGone(Exception):
@@ -73,6 +76,17 @@ def failure_of(error: BaseException) -> Failure:
         if isinstance(error, kind):
             return failure
     return Failure(500, "INTERNAL", "failed")
+
+
+def retry_after_of(error: BaseException) -> float | None:
+    """After how many seconds a client should come again; None where that would not help, or nobody knows.
+
+    >>> retry_after_of(DeviceMemoryError("full")), retry_after_of(OverloadedError("full", retry_after=0.2)), retry_after_of(KeyError())
+    (1.0, 0.2, None)
+    """
+    if isinstance(error, OverloadedError):
+        return error.retry_after
+    return _RETRY_SECONDS if isinstance(error, (DeviceMemoryError, DeviceUnavailable, DeviceHungError)) else None
 
 
 def message_of(error: BaseException) -> str:

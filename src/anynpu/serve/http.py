@@ -21,7 +21,7 @@ from ..pages.status import page
 from .configuration import configuration
 from .connection import Request
 from .faces import Model
-from .failures import ClientGone, failure_of, message_of
+from .failures import ClientGone, failure_of, message_of, retry_after_of
 from .model import InferRequest
 from .openapi import describe
 from .options import is_loopback
@@ -119,10 +119,11 @@ class Exchange:
         if failure.status == 500:
             log.error("a request failed: %s", error, exc_info=error)
         headers = []
-        if isinstance(error, OverloadedError):
+        seconds = retry_after_of(error)
+        if seconds is not None:
             headers = [
-                (b"retry-after", str(math.ceil(error.retry_after)).encode()),
-                (b"retry-after-ms", str(math.ceil(error.retry_after * 1000)).encode()),
+                (b"retry-after", str(math.ceil(seconds)).encode()),
+                (b"retry-after-ms", str(math.ceil(seconds * 1000)).encode()),
             ]
         if failure.status == 401:
             headers = [(b"www-authenticate", b"Bearer")]

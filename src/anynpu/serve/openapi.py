@@ -195,19 +195,18 @@ _SCHEMAS: dict[str, Schema] = {
     "Description": {"type": "object", "required": ["openapi", "info", "paths"]},
 }
 
+_RETRY = {"Retry-After": "Seconds until it is worth trying again", "Retry-After-Ms": "The same in milliseconds"}
+
 _ERRORS: dict[int, tuple[str, dict[str, str]]] = {
     400: ("The request is not what it should be", {}),
     401: ("No API key, or a wrong one", {"WWW-Authenticate": "The kind of key that is asked for"}),
     403: ("The server does not let clients do this, or not from this page or under this name", {}),
     404: ("There is no such model or version", {}),
     413: ("The request is larger than the server takes", {}),
-    429: (
-        "The server is busy; nothing was begun",
-        {"Retry-After": "Seconds until it is worth trying again", "Retry-After-Ms": "The same in milliseconds"},
-    ),
+    429: ("The server is busy; nothing was begun", _RETRY),
     499: ("The inference was cancelled on the device", {}),
     500: ("The device or the server failed", {}),
-    503: ("The model or the server is not available now", {}),
+    503: ("The model, the server, the device or its memory is not available now", _RETRY),
     504: ("The inference did not finish within its time", {}),
 }
 

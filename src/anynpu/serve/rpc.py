@@ -34,7 +34,7 @@ from ..types import Array
 from .body import MAX_HEAD
 from .configuration import configuration_message
 from .faces import Model
-from .failures import failure_of, message_of
+from .failures import failure_of, message_of, retry_after_of
 from .intake import Dropped, Intake
 from .limits import Holding
 from .listener import connection_bound
@@ -279,8 +279,9 @@ class Calls:
     def _status(self, error: BaseException) -> Status:
         """What the client of a call is told: code, message and metadata."""
         trailing: tuple[tuple[str, str], ...] = ()
-        if isinstance(error, OverloadedError):
-            trailing = (("retry-after-ms", str(math.ceil(error.retry_after * 1000))),)
+        seconds = retry_after_of(error)
+        if seconds is not None:
+            trailing = (("retry-after-ms", str(math.ceil(seconds * 1000))),)
         return getattr(self._codes, failure_of(error).code), message_of(error), trailing
 
     async def _ServerLive(self, request: Any, context: Any) -> Any:  # noqa: N802  the protocol's name
