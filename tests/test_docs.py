@@ -190,3 +190,23 @@ def test_messages_in_troubleshooting_are_those_of_the_code() -> None:
     for heading in headings:
         for part in heading.split("..."):
             assert part.strip(" '") in source, heading
+
+
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run_from_top_to_bottom(path: Path, workplace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == [], "notebooks are kept without results"
+            exec(compile("".join(cell["source"]), path.name, "exec"), names)
+    assert len(capsys.readouterr().out.splitlines()) >= 5
+
+
+def test_there_are_notebooks_and_the_page_names_them() -> None:
+    page = (ROOT / "docs" / "examples.md").read_text(encoding="utf-8")
+    assert len(NOTEBOOKS) >= 3
+    assert all(f"examples/notebooks/{path.name}" in page for path in NOTEBOOKS)
