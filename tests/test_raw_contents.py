@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anynpu.protocol.messages import RAW_INPUTS, RAW_OUTPUTS, STREAMED_ANSWER, messages
 from anynpu.protocol.raw_contents import MAX_FIELDS, field_of, join_contents, split_contents
+
+STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+"""The same examples in each run, however long one of them takes."""
 
 
 def a_request(contents: list[bytes]) -> bytes:
@@ -20,6 +23,7 @@ def a_request(contents: list[bytes]) -> bytes:
     return data
 
 
+@STEADY
 @given(st.lists(st.binary(max_size=300), max_size=5))
 def test_split_and_protobuf_agree(contents: list[bytes]) -> None:
     data = a_request(contents)
@@ -37,7 +41,7 @@ def test_contents_may_lie_between_other_fields() -> None:
     assert (rest, [bytes(one) for one in found]) == (head + tail, [b"first", b"", b"last"])
 
 
-@settings(max_examples=400)
+@settings(STEADY, max_examples=400)
 @given(st.data())
 def test_broken_messages_come_back_whole_or_as_protobuf_reads_them(data: st.DataObject) -> None:
     message = bytearray(a_request([b"abc" * 50, b"d"]))

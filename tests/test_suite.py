@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 
@@ -128,6 +129,39 @@ def test_a_slower_machine_has_more_time(monkeypatch: pytest.MonkeyPatch) -> None
     assert [entry.name for entry in plugin.too_slow()] == ["slow"]
     monkeypatch.setattr(watch, "machine_factor", lambda: 3.0)
     assert plugin.too_slow() == []
+    monkeypatch.setattr(watch, "machine_factor", lambda: 1.0)
+    plugin.entries = [watch.Entry("while others ran", 12.0, True, factor=3.0)]
+    assert plugin.too_slow() == []
+
+
+def test_the_machine_is_measured_beside_a_test_above_the_limit(pytester: pytest.Pytester) -> None:
+    """What is slow because of its neighbours is measured beside them, not at the end."""
+    pytester.makeconftest(
+        CONFTEST.format(limit=0.01) + "factors = iter([1000.0])\nwatch.machine_factor = lambda: next(factors, 1.0)\n"
+    )
+    pytester.makepyfile(BURN + TWO.format(mark=""))
+    pytester._monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    pytester._monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    assert pytester.runpytest_subprocess("-p", "no:cacheprovider").ret == 0
+
+
+def test_random_examples_are_the_same_in_each_run_and_have_no_deadline() -> None:
+    """Every use of hypothesis says so: by chance, or on a busy machine, no run differs from another."""
+    users = [
+        path
+        for path in TESTS.rglob("*.py")
+        if re.search(r"^(from|import) hypothesis", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert users
+    for path in users:
+        text = path.read_text(encoding="utf-8")
+        for needed in ("derandomize=True", "deadline=None", "HealthCheck"):
+            assert needed in text, (path, needed)
+        for place in re.finditer(r"^( *)@given", text, re.MULTILINE):
+            assert re.search(r"@(STEADY|BOUNDED|settings\(STEADY, .*\))\n\s*$", text[: place.start()]), (
+                path,
+                "@given without settings",
+            )
 
 
 # ---- tools ----

@@ -1,7 +1,8 @@
 """A pytest plugin that keeps the quick tests quick: it prints the slowest ones, and fails a run with one above the limit.
 
 What counts is CPU time, of the test's process and of the children it waited for. Wall time would tell how busy the machine is; CPU time
-hardly changes while other programs run. A slower machine needs more of it, so the limit grows with the time that a fixed loop takes.
+hardly changes while other programs run. A slower machine needs more of it, so the limit grows with the time that a fixed loop takes:
+after a test above the limit, beside what runs there then, and at the end.
 
 A fixture that several tests share is an entry of its own: the test that happens to come first does not pay for it. Tests marked
 ``full`` have no limit.
@@ -50,6 +51,8 @@ class Entry:
     name: str
     seconds: float
     limited: bool
+    factor: float = 1.0
+    """How much slower than usual the machine was just then."""
 
 
 @dataclass
@@ -106,8 +109,10 @@ class Watch:
         if call.when == "teardown" and self._meter is not None:
             limited = item.get_closest_marker("full") is None
             entries = [(item.nodeid, self._meter.own()), *self._meter.shared]
+            above = limited and self.limit is not None and max(seconds for _, seconds in entries) > self.limit
+            factor = machine_factor() if above else 1.0
             # a report's attributes travel from the worker to the process that the user started, as JSON
-            report.watched = [[name, seconds, limited] for name, seconds in entries]
+            report.watched = [[name, seconds, limited, factor] for name, seconds in entries]
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -120,8 +125,9 @@ class Watch:
         above = [entry for entry in self.entries if entry.limited and entry.seconds > self.limit]
         if not above:
             return []
-        limit = self.limit * machine_factor()
-        return sorted((entry for entry in above if entry.seconds > limit), key=lambda entry: -entry.seconds)
+        limit, now = self.limit, machine_factor()
+        found = (entry for entry in above if entry.seconds > limit * max(now, entry.factor))
+        return sorted(found, key=lambda entry: -entry.seconds)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

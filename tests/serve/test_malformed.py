@@ -88,22 +88,34 @@ def test_any_body_gets_an_answer_or_a_client_error(serve: Serve, seed: int) -> N
     check_unharmed(server)
 
 
-async def converse(server: Server, data: bytes) -> list[int]:
-    """The statuses of all answers to *data* on one connection, which ends when the client has no more to send."""
+def statuses_in(answer: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
+
+
+async def converse(server: Server, data: bytes, count: int | None = None) -> list[int]:
+    """The statuses of all answers to *data* on one connection, which ends when the client has no more to send.
+
+    :param count: answers for which the client waits before it hangs up; None: until nothing has come for a while
+    """
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     answer = b""
     try:
         writer.write(data)
-        while chunk := await asyncio.wait_for(reader.read(2**16), 0.5):
+        while chunk := await asyncio.wait_for(reader.read(2**16), 0.5 if count is None else PATIENCE):
             answer += chunk
+            if count is not None and len(statuses_in(answer)) >= count:
+                writer.write_eof()
+                answer += await asyncio.wait_for(reader.read(), PATIENCE)
+                break
     except (TimeoutError, asyncio.TimeoutError):
+        assert count is None, f"{count} answers do not come; so far came {answer[:500]!r}"
         writer.write_eof()
-        answer += await asyncio.wait_for(reader.read(), 20)
+        answer += await asyncio.wait_for(reader.read(), PATIENCE)
     except (ConnectionResetError, BrokenPipeError):
         pass  # the server had closed while more was on its way
     finally:
         writer.close()
-    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d{3})", answer)]
+    return statuses_in(answer)
 
 
 def test_any_bytes_on_a_connection_of_http(serve: Serve) -> None:
@@ -131,14 +143,14 @@ def test_requests_behind_each_other_on_one_connection(serve: Serve) -> None:
         return f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
     right, wrong = request(infer_body()), request(b"{")
-    assert asyncio.run(converse(server, right * 3 + wrong + right)) == [200, 200, 200, 400, 200]
+    assert asyncio.run(converse(server, right * 3 + wrong + right, 5)) == [200, 200, 200, 400, 200]
     chunked = b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode()
     for byte in infer_body():
         chunked += b"1\r\n%c\r\n" % byte
-    assert asyncio.run(converse(server, (chunked + b"0\r\n\r\n") * 2)) == [200, 200]
+    assert asyncio.run(converse(server, (chunked + b"0\r\n\r\n") * 2, 2)) == [200, 200]
     # what cannot be parsed is answered in its turn, and ends the connection
-    assert asyncio.run(converse(server, right * 2 + b"garbage\r\n\r\n")) == [200, 200, 400]
-    assert asyncio.run(converse(server, b"garbage\r\n\r\n")) == [400]
+    assert asyncio.run(converse(server, right * 2 + b"garbage\r\n\r\n", 3)) == [200, 200, 400]
+    assert asyncio.run(converse(server, b"garbage\r\n\r\n", 1)) == [400]
     check_unharmed(server)
 
 

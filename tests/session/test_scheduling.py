@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from concurrent.futures import CancelledError
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from anynpu.errors import DeviceTimeout, JobCancelled, SubmitTimeout
+from anynpu.session import pacing
 
 from .fake import FakeDevice, FakeLane, feed
 from .test_callbacks import Collector, by_value
@@ -298,20 +301,42 @@ def test_functions_attached_to_a_future_may_use_the_session() -> None:
         assert seen == [finished]
 
 
-def test_pacing_spreads_submissions_and_costs_no_cpu() -> None:
+def test_pacing_spreads_submissions() -> None:
     device = FakeDevice(1, run_time=0.02)
     with device.open(enable_pacing=True, max_queue_size=50) as session:
         session.run(None, feed())
         collector = Collector(10)
-        begin, cpu = time.perf_counter(), time.thread_time()
+        begin = time.perf_counter()
         moments = []
         for value in range(10):
             session.run_async(None, feed(value), collector)
             moments.append(time.perf_counter() - begin)
-        assert time.thread_time() - cpu < 0.05, "a busy wait would take as long as the wall"
         assert moments[-1] >= 8 * 0.02
         assert len(collector.wait()) == 10, "nothing is dropped"
         assert session.statistics.failed == 0
+
+
+def test_who_comes_too_early_sleeps_once_and_costs_no_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that only sleeping moves: a busy wait would never end, and one that polls would sleep more often."""
+    now, sleeps = 5_000_000_000, []
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += round(seconds * 1e9)
+        sleeps.append(seconds)
+        assert len(sleeps) < 20
+
+    def clock() -> int:
+        assert next(looks) < 100, "it looks at the clock again and again"
+        return now
+
+    looks = itertools.count()
+    monkeypatch.setattr(pacing, "time", SimpleNamespace(perf_counter_ns=clock, sleep=sleep))
+    pacer = pacing.Pacer(2)
+    pacer.learn(40_000_000)
+    for _ in range(10):
+        pacer.pace()
+    assert sleeps == pytest.approx([0.02] * 9)
 
 
 def test_pacing_counts_the_cores() -> None:
