@@ -23,7 +23,7 @@ from anynpu.errors import (
 from anynpu.protocol.messages import ModelDetails
 from anynpu.serve import ServeOptions, Server
 from anynpu.session import InferenceSession, make_provider_options
-from anynpu.session.remote import parse_address
+from anynpu.session.remote import RemoteBackend, parse_address
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
 
 from .conftest import EchoDevice, Serve, samples
@@ -164,12 +164,9 @@ def test_a_server_that_sheds_for_too_long_is_given_up(serve: Serve) -> None:
     server = serve(device, max_queue=1, max_wait_ms=1e6)
     assert device.gate is not None
     address = f"grpc://{server.grpc_address}/net"
-    impatient = make_provider_options(submit_timeout_ms=40)
-    with (
-        InferenceSession(address) as first,
-        InferenceSession(address) as second,
-        InferenceSession(address, provider_options=impatient) as last,
-    ):
+    with InferenceSession(address) as first, InferenceSession(address) as second, InferenceSession(address) as last:
+        assert isinstance(last.backend, RemoteBackend)
+        last.backend.connection.patience = 0.04  # from now on: to open it may take its time
         jobs = [first.submit(None, feed()), second.submit(None, feed())]
         wait_until(lambda: one_model(server)["waiting"] == 1, "the queue is full")
         with pytest.raises(OverloadedError):

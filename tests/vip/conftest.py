@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from anynpu.npu.engines.base import Engine
 from anynpu.vip import SoftwareLibrary
 
 from .support import Calls
@@ -16,8 +17,15 @@ def open_calls() -> Iterator[Callable[..., Calls]]:
     """Makes libraries, and closes them in the end."""
     made: list[SoftwareLibrary] = []
 
-    def make(chip: str | None = "t527", *, realtime: float | None = None, init: bool = True, memory: int = 0) -> Calls:
-        made.append(SoftwareLibrary(chip, realtime=realtime))
+    def make(
+        chip: str | None = "t527",
+        *,
+        realtime: float | None = None,
+        engine: Engine | None = None,
+        init: bool = True,
+        memory: int = 0,
+    ) -> Calls:
+        made.append(SoftwareLibrary(chip, realtime=realtime, engine=engine))
         return Calls(made[-1], init=init, memory=memory)
 
     yield make

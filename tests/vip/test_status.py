@@ -25,11 +25,16 @@ SLOW = 1e-5
 Opener = Callable[..., Calls]
 
 
-def triggered(calls: Calls, *, priority: int = 0, timeout_ms: int = 0) -> Any:
-    """A network whose job is on its way."""
+def prepared(calls: Calls, *, timeout_ms: int = 0) -> Any:
+    """A network that can run."""
     network, *_ = calls.ready()
-    calls.ok(calls.library.vip_set_network(network, 67, ffi.new("uint8_t *", priority)))
     calls.ok(calls.library.vip_set_network(network, 68, ffi.new("uint32_t *", timeout_ms)))
+    return network
+
+
+def triggered(calls: Calls, *, timeout_ms: int = 0) -> Any:
+    """A network whose job is on its way."""
+    network = prepared(calls, timeout_ms=timeout_ms)
     calls.ok(calls.library.vip_trigger_network(network))
     return network
 
@@ -119,9 +124,9 @@ def power(property: int) -> Callable[[Opener], int]:
 
 def recovery(opener: Opener) -> int:
     calls = opener(realtime=SLOW)
-    hung = triggered(calls, timeout_ms=200)
-    until_busy(calls)
-    other = triggered(calls)
+    hung, other = prepared(calls, timeout_ms=400), prepared(calls)
+    calls.ok(calls.library.vip_trigger_network(hung))
+    calls.ok(calls.library.vip_trigger_network(other))
     assert calls.library.vip_wait_network(hung) == -1
     return int(calls.library.vip_wait_network(other))
 
@@ -181,10 +186,10 @@ def test_after_a_reset_the_npu_runs_again(open_calls: Opener) -> None:
 
 
 def test_a_job_that_only_waits_too_long_resets_nothing(open_calls: Opener) -> None:
-    calls = open_calls(realtime=2e-5)
-    first = triggered(calls)
-    until_busy(calls)
-    late, patient = triggered(calls, timeout_ms=30), triggered(calls)
+    calls = open_calls(realtime=SLOW)
+    first, late, patient = prepared(calls), prepared(calls, timeout_ms=30), prepared(calls)
+    for network in (first, late, patient):
+        calls.ok(calls.library.vip_trigger_network(network))
     assert calls.library.vip_wait_network(late) == -1
     calls.ok(calls.library.vip_wait_network(first))
     calls.ok(calls.library.vip_cancel_network(patient))

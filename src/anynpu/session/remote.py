@@ -195,7 +195,13 @@ class RemoteBackend:
 
     def _details(self) -> ModelDetails:
         request = messages().ModelMetadataRequest(name=self.model, version=self.version)
-        data = RemoteLane(self).call("ModelMetadata", request.SerializeToString(), self.connection.patience)
+        patience = self.connection.patience
+        try:
+            data = RemoteLane(self).call("ModelMetadata", request.SerializeToString(), patience)
+        except DeviceTimeout:
+            raise DeviceUnavailable(
+                f"the server {self.connection.server} does not answer within {patience:g} s", hint="is it running?"
+            ) from None
         answer = _read(messages().ModelMetadataResponse, data)
         text = answer.properties.get(DETAILS)
         if text is not None:
