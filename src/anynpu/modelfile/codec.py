@@ -8,6 +8,7 @@ Arrays do not go into the JSON: a :class:`Store` takes them and gives a referenc
 from __future__ import annotations
 
 import collections.abc
+import dataclasses
 import enum
 import functools
 import math
@@ -19,7 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ..tensor import TensorSpec
 from ..types import Array
 
 __all__ = ["Loader", "Mismatch", "Store", "from_json", "map_arrays", "to_json"]
@@ -74,8 +74,6 @@ def from_json(data: Any, kind: type[T], loader: Loader) -> T:
 
 def map_arrays(value: T, function: Callable[[Array], Array]) -> T:
     """*value* with every array in it replaced, in the order in which :func:`to_json` meets them. What has no array stays as it is."""
-    if value is None or isinstance(value, (str, int, float, TensorSpec)):
-        return value  # most of a program: loading spends its time here
     replaced: Any = value
     if isinstance(value, np.ndarray):
         replaced = function(value)
@@ -88,11 +86,36 @@ def map_arrays(value: T, function: Callable[[Array], Array]) -> T:
         if any(entries[key] is not item for key, item in value.items()):
             replaced = entries
     elif is_dataclass(value) and not isinstance(value, type):
-        old = {field.name: getattr(value, field.name) for field in fields(value)}
-        new = {name: map_arrays(item, function) for name, item in old.items()}
-        if any(new[name] is not old[name] for name in old):
-            replaced = type(value)(**new)
+        changed = {}
+        for name in _array_fields(type(value)):
+            old = getattr(value, name)
+            new = map_arrays(old, function)
+            if new is not old:
+                changed[name] = new
+        if changed:
+            replaced = dataclasses.replace(value, **changed)
     return typing.cast(T, replaced)
+
+
+@functools.cache
+def _array_fields(kind: Any) -> tuple[str, ...]:
+    """The fields of a dataclass in which an array can be: few of many, and loading looks at no others."""
+    hints = typing.get_type_hints(kind)
+    return tuple(field.name for field in fields(kind) if _may_hold_array(hints[field.name], frozenset()))
+
+
+def _may_hold_array(kind: Any, seen: frozenset[Any]) -> bool:
+    """Whether a value that is declared as *kind* can be or have an array. What is not known can."""
+    if kind in seen or kind is Ellipsis or _origin(kind) is typing.Literal:
+        return False
+    if isinstance(kind, type) and is_dataclass(kind):
+        return any(_may_hold_array(hint, seen | {kind}) for hint in typing.get_type_hints(kind).values())
+    if isinstance(kind, type) and issubclass(kind, (str, int, float, enum.Enum, type(None))):
+        return False
+    if _origin(kind) is np.ndarray:
+        return True
+    inner = typing.get_args(kind)
+    return not inner or any(_may_hold_array(each, seen) for each in inner)
 
 
 @dataclass(frozen=True)

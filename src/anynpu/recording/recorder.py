@@ -86,7 +86,10 @@ def outcome(scope: Scope, name: str, shape: CallShape | None, arguments: tuple[A
     if shape is None:
         return {"result": scope.number(result) if result is not None else None}
     if shape.makes:
-        return {"result": scope.name_new(shape.makes, result)}
+        made = scope.name_new(shape.makes, result)
+        if shape.owner is not None:
+            scope.own(made, scope.name(arguments[shape.owner]))
+        return {"result": made}
     code = scope.number(result) if result is not None else 0
     found: dict[str, Any] = {"result": code}
     if code < 0:
@@ -94,6 +97,8 @@ def outcome(scope: Scope, name: str, shape: CallShape | None, arguments: tuple[A
     left = [role.after(scope, value, arguments) for role, value in zip(shape.roles, arguments, strict=True)]
     if any(each is not None for each in left):
         found["left"] = left
+    if shape.ends is not None:
+        scope.end_all() if shape.ends < 0 else scope.end(scope.name(arguments[shape.ends]))
     if shape.bind is not None:
         owner, memory, place = (arguments[index] for index in shape.bind)
         scope.bound.setdefault(scope.name(owner), {})[scope.table.place(name, place)] = scope.name(memory)

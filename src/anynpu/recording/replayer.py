@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import ParameterError
+from ..printable import printable
 from .recorder import outcome
-from .roles import CallTable, Scope
+from .roles import CallShape, CallTable, Scope, require
 from .trace import Trace, hash_of
 
 __all__ = ["Difference", "Replay", "replay"]
@@ -33,7 +34,8 @@ class Difference:
 
     def __str__(self) -> str:
         text = f"call {self.number}, {self.call} (thread {self.thread}): {self.what}: recorded {self.recorded}, here {self.found}"
-        return f"{text}\n  {self.why}" if self.why else text
+        text = printable(text)
+        return f"{text}\n  {printable(self.why)}" if self.why else text
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,11 @@ def _replay(
         if process not in scopes:
             scopes[process] = Scope(table, open_library(), data)
         scope = scopes[process]
-        entries = list(entry["arguments"])
+        entries = list(entry["arguments"]) if isinstance(entry["arguments"], list) else []
         if model is not None:
             entries, replaced = _with_model(entries, own)
             changed = changed or replaced
-        arguments = tuple(role.build(scope, each, entries) for role, each in zip(shape.roles, entries, strict=True))
-        if shape.runs is not None and shape.moments != "after":
-            scope.restore(entry.get("memory", {}))
+        arguments = _arguments(scope, number, entry, shape, entries)
         result = getattr(scope.library, name)(*arguments)
         found = outcome(scope, name, shape, arguments, result)
         difference = _difference(number, entry, found, trace, scope)
@@ -99,6 +99,23 @@ def _replay(
             return Replay(number, difference, changed)
         scope.blobs = []
     return Replay(len(trace.calls), None, changed)
+
+
+def _arguments(scope: Scope, number: int, entry: dict[str, Any], shape: CallShape, entries: list[Any]) -> tuple[Any, ...]:
+    """The arguments of a call, and the memory that it uses as it was."""
+    try:
+        require(len(entries) == len(shape.roles), f"{len(entries)} arguments")
+        # a role may change what a later one finds
+        arguments = tuple(role.build(scope, entries[index], entries) for index, role in enumerate(shape.roles))
+        if shape.runs is not None and shape.moments != "after":
+            scope.restore(entry.get("memory", {}))
+    except ParameterError as error:
+        raise ParameterError(f"call {number}, {entry['call']}: {error.message}", hint=error.hint) from None
+    except (TypeError, ValueError, LookupError, OverflowError, AttributeError, MemoryError) as error:
+        raise ParameterError(
+            f"call {number}, {entry['call']}: the recording is damaged: {printable(str(error)[:200])}", hint="record again"
+        ) from None
+    return arguments
 
 
 def _with_model(entries: list[Any], key: str) -> tuple[list[Any], bool]:

@@ -5,6 +5,9 @@ a recording says of an argument, :meth:`Role.build` makes the argument again fro
 there. A replay compares what :meth:`Role.after` says of its own call with what the recording says.
 
 Objects of the interface (contexts, memory) are known by names that count them: ``context1``, ``memory2``.
+
+A recording may be a stranger's file. So what :meth:`Role.build` makes is as large as the call takes it to be, or it raises
+:class:`ParameterError`: a library that gets a pointer and a size believes both.
 """
 
 from __future__ import annotations
@@ -13,11 +16,40 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from .trace import hash_of
+from ..errors import ParameterError
+from .trace import MAX_DATA, hash_of
 
-__all__ = ["CallShape", "CallTable", "Data", "Handle", "Handles", "NewHandle", "Number", "Role", "Scope", "Struct", "Unused"]
+__all__ = [
+    "CallShape",
+    "CallTable",
+    "Data",
+    "Handle",
+    "Handles",
+    "NewHandle",
+    "Number",
+    "Role",
+    "Scope",
+    "Struct",
+    "Unused",
+    "byte_count",
+    "require",
+]
 
 NULL = "NULL"
+
+
+def require(condition: bool, what: str) -> None:
+    """Raise unless an argument of a recording is one that a program can have passed."""
+    if not condition:
+        raise ParameterError(f"the recording is damaged: {what}", hint="record again")
+
+
+def byte_count(value: Any) -> int:
+    """A number of bytes that a replay takes memory for, or raise."""
+    require(
+        isinstance(value, int) and 0 <= value <= MAX_DATA, f"a size of {value!r:.40}, where 0 to {MAX_DATA} bytes are possible"
+    )
+    return int(value)
 
 
 class Scope:
@@ -37,6 +69,8 @@ class Scope:
         self.kept: dict[Any, Any] = {}
         self.bound: dict[str, dict[str, str]] = {}
         self._names: dict[int, str] = {}
+        self._ended: set[str] = set()
+        self._owners: dict[str, str] = {}
         self._values: dict[str, Any] = {}
         self._counts: dict[str, int] = {}
         self._data = data
@@ -53,7 +87,7 @@ class Scope:
 
     def number(self, value: Any) -> int:
         """A handle as a number, whatever its type."""
-        return value if isinstance(value, int) else int(self.ffi.cast("uintptr_t", value))
+        return int(value) if isinstance(value, int) else int(self.ffi.cast("uintptr_t", value))
 
     def name_new(self, kind: str, value: Any) -> str:
         """The name of an object that was made now."""
@@ -65,6 +99,25 @@ class Scope:
         self._names[number] = name
         self._values[name] = value
         return name
+
+    def own(self, name: str, owner: str) -> None:
+        """*name* ends with *owner*."""
+        self._owners[name] = owner
+
+    def end(self, name: str) -> None:
+        """An object has ended: its memory is not looked at any more, nor that of what it owned."""
+        self._ended.add(name)
+        self._ended.update(owned for owned, owner in self._owners.items() if owner == name)
+
+    def end_all(self) -> None:
+        """Everything has ended."""
+        self._ended.update(self._values)
+
+    def _view(self, name: str) -> Any:
+        """The bytes of memory by its name; None where that is no memory, or none any more."""
+        if name not in self._values or name in self._ended or name.rstrip("0123456789") != self.table.memory:
+            return None
+        return self.table.view(self.library, self._values[name])
 
     def name(self, value: Any) -> str:
         """The name of an object."""
@@ -79,7 +132,7 @@ class Scope:
         """The hashes of all memory that is bound to an object."""
         found = {}
         for name in sorted(set(self.bound.get(owner, {}).values())):
-            view = self.table.view(self.library, self._values[name]) if name in self._values else None
+            view = self._view(name)
             if view is not None:
                 found[name] = self.blob(bytes(view))
         return found
@@ -87,8 +140,7 @@ class Scope:
     def restore(self, contents: Mapping[str, str]) -> None:
         """Write into memory what a recording says was in it."""
         for name, key in contents.items():
-            value = self._values.get(name)
-            view = None if value is None else self.table.view(self.library, value)
+            view = self._view(name)
             if view is not None:
                 data = self.data(key)
                 view[: len(data)] = data[: len(view)]
@@ -126,6 +178,7 @@ class Number(Role):
         return scope.number(value)
 
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        require(isinstance(recorded, int) and -(2**63) <= recorded < 2**64, f"{recorded!r:.40} is no number of 64 bits")
         return recorded
 
 
@@ -200,7 +253,9 @@ class Struct(Role):
         if recorded == NULL:
             return scope.ffi.NULL
         data = scope.data(recorded)
-        made = scope.ffi.new(f"{self.ctype}[]", max(len(data) // scope.ffi.sizeof(self.ctype), 1))
+        count = 1 if self.count is None else byte_count(entries[self.count])
+        require(len(data) == count * scope.ffi.sizeof(self.ctype), f"{count} {self.ctype} are not {len(data)} bytes")
+        made = scope.ffi.new(f"{self.ctype}[]", max(count, 1))
         scope.ffi.memmove(made, data, len(data))
         scope.kept[self.ctype] = made
         return scope.ffi.cast(f"{self.ctype} *", made)
@@ -231,9 +286,11 @@ class Data(Role):
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
             return scope.ffi.NULL
+        size = byte_count(entries[self.size])
         if self.out:
-            return scope.ffi.new("char[]", max(int(recorded), 1))
+            return scope.ffi.new("char[]", max(size, 1))
         data = scope.data(recorded)
+        require(len(data) == size, f"{len(data)} bytes, and the call says {size}")
         return scope.ffi.new("char[]", data)
 
     def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
@@ -253,6 +310,8 @@ class CallShape:
     :ivar runs: for a call that uses the memory that is bound: the argument of the object
     :ivar moments: when that memory is looked at
     :ivar pending: whether the run goes on after a call with these arguments, so that its memory is not looked at afterwards
+    :ivar owner: for a call that makes memory: the argument of the object that it ends with
+    :ivar ends: the argument of the object that a call ends; -1 for all objects
     """
 
     roles: tuple[Role, ...]
@@ -261,6 +320,8 @@ class CallShape:
     runs: int | None = None
     moments: Literal["both", "before", "after"] = "both"
     pending: Callable[[tuple[Any, ...]], bool] | None = None
+    owner: int | None = None
+    ends: int | None = None
 
 
 @dataclass(frozen=True)
@@ -268,6 +329,7 @@ class CallTable:
     """The calls of a vendor.
 
     :ivar vendor: its name
+    :ivar memory: the kind of objects that are memory
     :ivar view: the bytes of memory: (library, object); None where it has none
     :ivar place: names the place to which memory is bound: (call, argument)
     :ivar opaque: calls that take functions or what else cannot be made again
@@ -276,6 +338,7 @@ class CallTable:
     vendor: str
     ffi: Any
     calls: Mapping[str, CallShape]
+    memory: str
     view: Callable[[Any, Any], Any]
     place: Callable[[str, Any], str]
     opaque: frozenset[str] = field(default_factory=frozenset)

@@ -22,10 +22,16 @@ from typing import Any
 
 from ..errors import InputError, ParameterError
 
-__all__ = ["FORMAT", "Trace", "TraceWriter", "hash_of", "read_trace"]
+__all__ = ["FORMAT", "MAX_DATA", "Trace", "TraceWriter", "hash_of", "read_trace"]
 
 FORMAT = 1
 """The version of the file."""
+
+MAX_DATA = 1 << 32
+"""Bytes of one piece of data: what the largest model has."""
+
+MAX_PROCESSES = 256
+"""Processes of one recording: a replay has a library for each."""
 
 _KEPT = 32
 """Hexadecimal digits of a hash that are kept: 128 bits."""
@@ -85,11 +91,13 @@ class Trace:
     :ivar head: of the first process
     :ivar calls: of all processes, in the order in which they returned
     :ivar sizes: of data, by hash
+    :ivar processes: their numbers
     """
 
     head: dict[str, Any] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
+    processes: set[int] = field(default_factory=set)
     _data: dict[str, str] = field(default_factory=dict)
 
     def data(self, key: str) -> bytes:
@@ -100,10 +108,12 @@ class Trace:
                 hint="record without --record-hashes",
             )
         try:
-            data = zlib.decompress(base64.b64decode(self._data[key], validate=True))
-        except (ValueError, zlib.error):
-            data = None
-        if data is None or hash_of(data) != key:
+            size, unpacker = self.sizes[key], zlib.decompressobj()
+            # never more than the recording says: a few kilobytes could stand for gigabytes
+            data = unpacker.decompress(base64.b64decode(self._data[key], validate=True), size + 1)
+        except (ValueError, MemoryError, zlib.error):
+            data, size = b"", -1
+        if len(data) != size or hash_of(data) != key:
             raise ParameterError("the recording is damaged: data do not have their hash", hint="record again")
         return data
 
@@ -120,7 +130,7 @@ def read_trace(path: str | Path) -> Trace:
             for number, line in enumerate(file, 1):
                 try:
                     _add(trace, json.loads(line))
-                except (ValueError, TypeError, KeyError) as error:
+                except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                     raise ParameterError(f"{path}, line {number}: not of a recording", hint="record again") from error
     except (OSError, UnicodeDecodeError) as error:
         raise ParameterError(f"{path} cannot be read: {error}", hint="name a file of anynpu exec --record") from error
@@ -132,12 +142,19 @@ def read_trace(path: str | Path) -> Trace:
 def _add(trace: Trace, entry: dict[str, Any]) -> None:
     if "trace" in entry:
         if entry["trace"] != FORMAT:
-            raise InputError(f"the recording is of version {entry['trace']}", hint=f"this anynpu reads version {FORMAT}")
+            raise InputError(f"the recording is of version {entry['trace']!r:.40}", hint=f"this anynpu reads version {FORMAT}")
         trace.head = trace.head or entry
     elif "blob" in entry:
-        trace.sizes[entry["blob"]] = int(entry["size"])
+        size = int(entry["size"])
+        if not 0 <= size <= MAX_DATA:
+            raise ValueError("data of an impossible size")
+        trace.sizes[entry["blob"]] = size
         if "data" in entry:
             trace._data[entry["blob"]] = str(entry["data"])
     else:
-        entry["call"]  # each other line is a call
+        if not isinstance(entry["call"], str) or not all(isinstance(entry.get(key, 0), int) for key in ("process", "thread")):
+            raise ValueError("not a call")  # each other line is one
+        trace.processes.add(entry.get("process", 0))
+        if len(trace.processes) > MAX_PROCESSES:
+            raise ValueError("too many processes")
         trace.calls.append(entry)

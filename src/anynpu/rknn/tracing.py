@@ -18,6 +18,8 @@ from ..recording.roles import (
     Role,
     Scope,
     Struct,
+    byte_count,
+    require,
 )
 from .constants import rknn_query_cmd
 
@@ -59,6 +61,7 @@ class _Model(Role):
         if recorded == NULL:
             return ffi.NULL
         if "blob" not in recorded:
+            require(entries[2] == 0, "the path of a model with a size")
             return ffi.new("char[]", os.fsencode(recorded["path"]))
         data = scope.data(recorded["blob"])
         entries[2] = len(data)  # the size, which is made after this
@@ -93,6 +96,7 @@ class _Answer(Role):
         if recorded == NULL:
             return ffi.NULL
         size, first = recorded
+        require(byte_count(size) == entries[3], "an answer of another size than the call says")
         made = ffi.new("char[]", max(size, 8))
         ffi.memmove(made, int(first).to_bytes(_ATTRIBUTE_FIRST, "little")[:size], min(size, _ATTRIBUTE_FIRST))
         scope.kept["answer"] = made
@@ -120,11 +124,14 @@ class _Inputs(Role):
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
             return ffi.NULL
+        require(isinstance(recorded, list) and len(recorded) == entries[1], "inputs of another number than the call says")
         made, kept = ffi.new("rknn_input[]", max(len(recorded), 1)), []
         for one, row in zip(made, recorded, strict=False):
             one.index, one.size, one.pass_through, one.type, one.fmt = row[:5]
             if row[5] != NULL:
-                kept.append(ffi.new("char[]", scope.data(row[5])))
+                data = scope.data(row[5])
+                require(len(data) == one.size, f"an input of {len(data)} bytes, and the call says {one.size}")
+                kept.append(ffi.new("char[]", data))
                 one.buf = kept[-1]
         scope.kept["inputs"] = made, kept
         return made
@@ -144,8 +151,10 @@ class _Outputs(Role):
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
             return ffi.NULL
+        require(isinstance(recorded, list) and len(recorded) == entries[1], "outputs of another number than the call says")
         made, kept = ffi.new("rknn_output[]", max(len(recorded), 1)), []
         for one, row in zip(made, recorded, strict=False):
+            byte_count(row[3])
             one.want_float, one.is_prealloc, one.index, one.size = row
             if one.is_prealloc:
                 kept.append(ffi.new("char[]", max(row[3], 1)))
@@ -163,6 +172,7 @@ class _Released(Role):
 
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         made, _ = scope.kept.get(("outputs", entries[0]), (ffi.NULL, None))
+        require(made == ffi.NULL or byte_count(entries[1]) <= len(made), "more outputs are released than there are")
         return made
 
 
@@ -183,13 +193,15 @@ class _RunExtend(Role):
 
 @dataclass
 class _OwnMemory(Role):
-    """Memory of the program, by address: as many bytes of the replay's own."""
+    """Memory of the program, by address: as many bytes of the replay's own. Not on a board, which would use the physical address."""
 
     size: int
     offset: int | None = None
 
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
-        made = ffi.new("char[]", max(entries[self.size] + (0 if self.offset is None else entries[self.offset]), 1))
+        require(not scope.library.genuine, "the memory of another program cannot be used on a board")
+        size = byte_count(entries[self.size]) + (0 if self.offset is None else byte_count(entries[self.offset]))
+        made = ffi.new("char[]", max(size, 1))
         scope.kept.setdefault("memory", []).append(made)
         return ffi.cast("void *", made)
 
@@ -205,7 +217,7 @@ _MATMUL_INFO, _MATMUL_ATTR = Struct("rknn_matmul_info"), Struct("rknn_matmul_ten
 _CALLS = {
     "rknn_init": CallShape((NewHandle("context", "rknn_context"), _Model(), _NUMBER, _NUMBER, _InitExtend())),
     "rknn_dup_context": CallShape((Handles("rknn_context"), NewHandle("context", "rknn_context"))),
-    "rknn_destroy": CallShape((_CONTEXT,)),
+    "rknn_destroy": CallShape((_CONTEXT,), ends=0),
     "rknn_query": CallShape((_CONTEXT, _NUMBER, _Answer(), _NUMBER)),
     "rknn_inputs_set": CallShape((_CONTEXT, _NUMBER, _Inputs())),
     "rknn_set_batch_core_num": CallShape((_CONTEXT, _NUMBER)),
@@ -214,11 +226,11 @@ _CALLS = {
     "rknn_wait": CallShape((_CONTEXT, _RunExtend()), runs=0, moments="after"),
     "rknn_outputs_get": CallShape((_CONTEXT, _NUMBER, _Outputs(), Role())),
     "rknn_outputs_release": CallShape((_CONTEXT, _NUMBER, _Released())),
-    "rknn_create_mem": CallShape((_CONTEXT, _NUMBER), makes="memory"),
-    "rknn_create_mem2": CallShape((_CONTEXT, _NUMBER, _NUMBER), makes="memory"),
-    "rknn_create_mem_from_fd": CallShape((_CONTEXT, _NUMBER, _OwnMemory(3, 4), _NUMBER, _NUMBER), makes="memory"),
-    "rknn_create_mem_from_phys": CallShape((_CONTEXT, _NUMBER, _OwnMemory(3), _NUMBER), makes="memory"),
-    "rknn_destroy_mem": CallShape((_CONTEXT, _MEMORY)),
+    "rknn_create_mem": CallShape((_CONTEXT, _NUMBER), makes="memory", owner=0),
+    "rknn_create_mem2": CallShape((_CONTEXT, _NUMBER, _NUMBER), makes="memory", owner=0),
+    "rknn_create_mem_from_fd": CallShape((_CONTEXT, _NUMBER, _OwnMemory(3, 4), _NUMBER, _NUMBER), makes="memory", owner=0),
+    "rknn_create_mem_from_phys": CallShape((_CONTEXT, _NUMBER, _OwnMemory(3), _NUMBER), makes="memory", owner=0),
+    "rknn_destroy_mem": CallShape((_CONTEXT, _MEMORY), ends=1),
     "rknn_set_weight_mem": CallShape((_CONTEXT, _MEMORY)),
     "rknn_set_internal_mem": CallShape((_CONTEXT, _MEMORY)),
     "rknn_set_io_mem": CallShape((_CONTEXT, _MEMORY, _ATTR), bind=(0, 1, 2)),
@@ -231,7 +243,7 @@ _CALLS = {
     "rknn_matmul_set_io_mem": CallShape((_CONTEXT, _MEMORY, _MATMUL_ATTR), bind=(0, 1, 2)),
     "rknn_matmul_set_core_mask": CallShape((_CONTEXT, _NUMBER)),
     "rknn_matmul_run": CallShape((_CONTEXT,), runs=0),
-    "rknn_matmul_destroy": CallShape((_CONTEXT,)),
+    "rknn_matmul_destroy": CallShape((_CONTEXT,), ends=0),
 }
 
 _OPAQUE = frozenset(
@@ -264,4 +276,4 @@ def _place(call: str, attr: Any) -> str:
 
 def table() -> CallTable:
     """What a recording knows about the calls."""
-    return CallTable("rknn", ffi, _CALLS, _view, _place, _OPAQUE)
+    return CallTable("rknn", ffi, _CALLS, "memory", _view, _place, _OPAQUE)

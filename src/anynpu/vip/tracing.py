@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._vip import ffi
-from ..recording.roles import CallShape, CallTable, Handle, NewHandle, Number, Role, Scope, Struct
+from ..recording.roles import CallShape, CallTable, Handle, NewHandle, Number, Role, Scope, Struct, byte_count, require
 from .constants import vip_buffer_property_e, vip_create_network_type_e, vip_network_property_e
 
 __all__ = ["table"]
@@ -37,6 +37,7 @@ class _Model(Role):
         if recorded == NULL:
             return ffi.NULL
         if "blob" not in recorded:
+            require(entries[2] == _FROM_FILE, "the path of a model that is no file")
             return ffi.new("char[]", os.fsencode(recorded["path"]))
         data = scope.data(recorded["blob"])
         entries[1], entries[2] = len(data), _FROM_MEMORY  # made after this
@@ -66,7 +67,9 @@ class _Property(Role):
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
             return ffi.NULL
-        made = ffi.new("char[]", _NAME) if self.out else ffi.new("char[]", scope.data(recorded))
+        data = bytes(_NAME) if self.out else scope.data(recorded)
+        require(self.out or len(data) == self._size(entries[self.property]), f"a property of {len(data)} bytes")
+        made = ffi.new("char[]", data)
         scope.kept["value"] = made
         return ffi.cast("void *", made)
 
@@ -76,15 +79,17 @@ class _Property(Role):
         return scope.blob(self._bytes(value, arguments))
 
     def _bytes(self, value: Any, arguments: tuple[Any, ...]) -> bytes:
-        size = self.sizes.get(int(arguments[self.property]), _WORD)
-        return bytes(ffi.buffer(ffi.cast("char *", value), size))
+        return bytes(ffi.buffer(ffi.cast("char *", value), self._size(int(arguments[self.property]))))
+
+    def _size(self, number: int) -> int:
+        return self.sizes.get(number, _WORD)
 
 
 class _OwnMemory(Role):
     """Memory of the program by address: as many bytes of the replay's own, where the NPU wants them to begin."""
 
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
-        made = ffi.new("char[]", max(int(entries[2]), 1) + 64)
+        made = ffi.new("char[]", max(byte_count(entries[2]), 1) + 64)
         scope.kept.setdefault("memory", []).append(made)
         address = int(ffi.cast("uintptr_t", made))
         return ffi.cast("void *", address + -address % 64)
@@ -118,19 +123,19 @@ _PORT = _Property(2, _OF_BUFFER, True, _FIXED_POINT_AND_SCALE)
 _CALLS = {
     "vip_get_version": CallShape(()),
     "vip_init": CallShape((_NUMBER,)),
-    "vip_destroy": CallShape(()),
+    "vip_destroy": CallShape((), ends=-1),
     "vip_query_hardware": CallShape((_NUMBER, _NUMBER, _Property(0, {}, True))),
     "vip_create_buffer": CallShape((_PARAMS, _NUMBER, _NEW_BUFFER)),
     "vip_create_buffer_cache": CallShape((_PARAMS, _NUMBER, _NEW_BUFFER)),
     "vip_create_buffer_from_handle": CallShape((_PARAMS, _OwnMemory(), _NUMBER, _NEW_BUFFER)),
-    "vip_destroy_buffer": CallShape((_BUFFER,)),
+    "vip_destroy_buffer": CallShape((_BUFFER,), ends=0),
     "vip_map_buffer": CallShape((_BUFFER,), makes="address"),
     "vip_unmap_buffer": CallShape((_BUFFER,)),
     "vip_get_buffer_size": CallShape((_BUFFER,)),
     "vip_flush_buffer": CallShape((_BUFFER, _NUMBER)),
     "vip_create_network": CallShape((_Model(), _NUMBER, _NUMBER, _NEW_NETWORK)),
     "vip_weak_dup_network": CallShape((_NETWORK, _NEW_NETWORK)),
-    "vip_destroy_network": CallShape((_NETWORK,)),
+    "vip_destroy_network": CallShape((_NETWORK,), ends=0),
     "vip_set_network": CallShape((_NETWORK, _NUMBER, _Property(1, _OF_NETWORK, False))),
     "vip_query_network": CallShape((_NETWORK, _NUMBER, _Property(1, _OF_NETWORK, True, _TIMES))),
     "vip_prepare_network": CallShape((_NETWORK,)),
@@ -168,4 +173,4 @@ def _place(call: str, index: Any) -> str:
 
 def table() -> CallTable:
     """What a recording knows about the calls."""
-    return CallTable("vip", ffi, _CALLS, _view, _place, _OPAQUE)
+    return CallTable("vip", ffi, _CALLS, "buffer", _view, _place, _OPAQUE)
