@@ -209,6 +209,9 @@ def test_notes_of_the_compiler_are_sentences(compiled_path: Path) -> None:
         f"groups: not {tensor} in 4, noise 1/9, +30.0 % time; refit: left out, no convolution to fit",
         "warnings": f"error: {tensor}: its channels differ 300 times in range",
     }
+    fitted = "refit: 3 convolutions, cosine 0.9 -> 0.95 on 6 samples kept apart and 6 perturbed copies (minmax, 2 groups)"
+    (line,) = story(dataclasses.replace(model, provenance={"accuracy": fitted}))
+    assert line.split() == ["weights", *["3", "convolutions", "fitted", "to", "rounded", "inputs:"], *fitted.split()[3:]]
     lines = story(dataclasses.replace(model, provenance=notes))
     assert [line.split()[0] for line in lines] == ["ranges", "scales", "cost", "weights", "cost", "look"]
     assert not any(re.search(r"error:|noise 1/|groups: ", line) for line in lines)

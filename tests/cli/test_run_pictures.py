@@ -23,17 +23,18 @@ Invoke = Callable[..., Any]
 SIDE = 64
 
 
-def detector(names: str = "") -> onnx.ModelProto:
-    """A head by grid (distances and one score): a cell that is brighter than grey has a score, and each box is two cells wide."""
+def detector(names: str = "", classes: int = 1) -> onnx.ModelProto:
+    """A head by grid (distances and scores): a cell that is brighter than grey has a score, and each box is two cells wide."""
     nodes, outputs, constants = [], [], []
     for stride in (8, 16, 32):
         extent = SIDE // stride
-        weights = np.full((1, 3, stride, stride), 2 / (3 * stride * stride) if stride == 8 else 0.0, np.float32)
+        weights = np.zeros((classes, 3, stride, stride), np.float32)
+        weights[-1] = 2 / (3 * stride * stride) if stride == 8 else 0.0
         constants += [
             numpy_helper.from_array(np.zeros((4, 3, stride, stride), np.float32), f"box_weights{stride}"),
             numpy_helper.from_array(np.ones(4, np.float32), f"box_bias{stride}"),
             numpy_helper.from_array(weights, f"score_weights{stride}"),
-            numpy_helper.from_array(np.full(1, -1.0, np.float32), f"score_bias{stride}"),
+            numpy_helper.from_array(np.full(classes, -1.0, np.float32), f"score_bias{stride}"),
         ]
         shape = {"kernel_shape": [stride, stride], "strides": [stride, stride]}
         inputs = ["images", f"box_weights{stride}", f"box_bias{stride}"]
@@ -42,7 +43,7 @@ def detector(names: str = "") -> onnx.ModelProto:
         nodes.append(helper.make_node("Conv", inputs, [f"bright{stride}"], f"score{stride}", **shape))
         nodes.append(helper.make_node("Relu", [f"bright{stride}"], [f"scores{stride}"], f"relu{stride}"))
         outputs.append(helper.make_tensor_value_info(f"boxes{stride}", TensorProto.FLOAT, [1, 4, extent, extent]))
-        outputs.append(helper.make_tensor_value_info(f"scores{stride}", TensorProto.FLOAT, [1, 1, extent, extent]))
+        outputs.append(helper.make_tensor_value_info(f"scores{stride}", TensorProto.FLOAT, [1, classes, extent, extent]))
     inputs_info = [helper.make_tensor_value_info("images", TensorProto.FLOAT, [1, 3, SIDE, SIDE])]
     graph = helper.make_graph(nodes, "squares", inputs_info, outputs, constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
@@ -69,6 +70,18 @@ def street(tmp_path: Path) -> Path:
     path = tmp_path / "street.png"
     cv2.imwrite(str(path), picture(4, 1))
     return path
+
+
+def test_eighty_classes_without_names_are_those_of_coco(invoke: Invoke, street: Path, tmp_path: Path) -> None:
+    model = anynpu.compile(detector(classes=80), "rk3588", dtype="fp16", std=(255, 255, 255)).save(tmp_path / "eighty.rknn")
+    outcome = invoke("run", model, street)
+    assert "names of COCO, as the model has none (--labels)" in " ".join(outcome.out.split())
+    assert "street.png: 1 toothbrush" in outcome.out
+    own = tmp_path / "own.txt"
+    own.write_text("\n".join(f"thing {number}" for number in range(80)), encoding="utf-8")
+    outcome = invoke("run", model, street, "--labels", own)
+    assert "COCO" not in outcome.out
+    assert "street.png: 1 thing 79" in outcome.out
 
 
 def test_boxes_are_in_the_pixels_of_the_picture(invoke: Invoke, squares: Path, street: Path, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ class OutputReader:
     :ivar words: both in one line, and what they were taken from
     :ivar size: height and width of the network's input
     :ivar fit: how a picture belongs into the input, one of :data:`~anynpu.tasks.FITS`
+    :ivar classes: how many there are; 0 where the shapes do not tell
     """
 
     task: str
@@ -50,6 +51,7 @@ class OutputReader:
     size: tuple[int, int]
     fit: str
     decode: Decode
+    classes: int = 0
 
     def read(self, outputs: Sequence[Array], placement: Placement | None = None, thresholds: Thresholds | None = None) -> Result:
         """What the outputs say, in pixels of the picture that *placement* put into the input; without it, in those of the input."""
@@ -132,9 +134,11 @@ class _Case:
     def keypoints(self) -> int:
         return keypoint_count(self.metadata) or _POSE
 
-    def reader(self, task: str, head: str, words: str, decode: Decode, fit: str = "letterbox") -> OutputReader:
+    def reader(self, task: str, head: str, words: str, decode: Decode, fit: str = "letterbox", classes: int = 0) -> OutputReader:
         listed = _shapes_text(self.shapes)
-        return OutputReader(task, head, f"{task}: {head}{words and ', '}{words} ({listed})", self.size, fit, decode)
+        known = f"{classes} class{'' if classes == 1 else 'es'}" if classes else ""
+        text = ", ".join(filter(None, (head, known, words)))
+        return OutputReader(task, head, f"{task}: {text} ({listed})", self.size, fit, decode, classes)
 
 
 def _shapes_text(shapes: Sequence[Shape]) -> str:
@@ -146,10 +150,6 @@ def _shapes_text(shapes: Sequence[Shape]) -> str:
 def _inner(shape: Shape) -> Shape:
     """A shape without its batch axis."""
     return shape[1:] if len(shape) > 1 and shape[0] == 1 else shape
-
-
-def _classes_text(count: int) -> str:
-    return f"{count} class{'' if count == 1 else 'es'}"
 
 
 def _one_list(case: _Case) -> OutputReader | None:
@@ -182,7 +182,7 @@ def _one_list(case: _Case) -> OutputReader | None:
         return decode_rows(outputs[index], case.size, limits, prototypes=_map_of(outputs, prototypes))
 
     fit = "corner" if head == "yolox" else "letterbox"
-    return case.reader("segment" if maps else "detect", head, _classes_text(classes), decode, fit)
+    return case.reader("segment" if maps else "detect", head, "", decode, fit, classes)
 
 
 def _map_of(outputs: Sequence[Array], index: int | None) -> Array | None:
@@ -210,7 +210,7 @@ def _columns(
         maps = _map_of(outputs, prototypes)
         return decode_columns(values, case.size, limits, keypoints=keypoints, prototypes=maps, rotated=rotated)
 
-    return case.reader(task, case.head or "yolov8", _classes_text(classes), decode)
+    return case.reader(task, case.head or "yolov8", "", decode, classes=classes)
 
 
 def _by_grid(case: _Case) -> OutputReader | None:
@@ -247,26 +247,29 @@ def _one_per_grid(case: _Case, groups: list[list[int]], channels: int, others: l
         return case.reader(
             "detect",
             head,
-            f"{_classes_text(channels - 5)}, by grid",
+            "by grid",
             lambda outputs, limits: decode_cells([entry[0] for entry in _tensors(outputs, groups)], case.size, limits),
             "corner",
+            classes=channels - 5,
         )
     if head in ANCHORS and channels % 3 == 0 and channels // 3 > 5 and len(groups) == 3:
         anchors = ANCHORS[head]
         return case.reader(
             "detect",
             head,
-            f"{_classes_text(channels // 3 - 5)}, by grid",
+            "by grid",
             lambda outputs, limits: decode_anchors(
                 [entry[0] for entry in _tensors(outputs, groups)], case.size, limits, anchors=anchors
             ),
+            classes=channels // 3 - 5,
         )
     if channels > _BINS:
         return case.reader(
             "detect",
             head,
-            f"{_classes_text(channels - _BINS)}, by grid",
+            "by grid",
             lambda outputs, limits: decode_distances(_parted(outputs, groups), case.size, limits),
+            classes=channels - _BINS,
         )
     return None
 
@@ -292,8 +295,9 @@ def _fused_with_more(case: _Case, groups: list[list[int]], channels: int, other:
         return case.reader(
             "obb",
             "yolov8",
-            f"{_classes_text(channels - _BINS)}, by grid",
+            "by grid",
             lambda outputs, limits: decode_distances(_parted(outputs, groups), case.size, limits, angles=outputs[other]),
+            classes=channels - _BINS,
         )
     return None
 
@@ -321,10 +325,11 @@ def _several_per_grid(case: _Case, groups: list[list[int]], channels: list[int],
     return case.reader(
         "segment" if masks else "detect",
         head,
-        f"{_classes_text(channels[1])}, by grid",
+        "by grid",
         lambda outputs, limits: decode_distances(
             _tensors(outputs, groups), case.size, limits, prototypes=_map_of(outputs, prototypes)
         ),
+        classes=channels[1],
     )
 
 
@@ -382,5 +387,5 @@ def _semantic(case: _Case) -> OutputReader | None:
     factors = {full // part for full, part in zip(case.size, extent, strict=True)}
     if len(factors) != 1 or max(factors) > 16:
         return None
-    words = _classes_text(inner[0]) if len(inner) == 3 else ""
-    return case.reader("segment", "semantic map", words, lambda outputs, limits: segment(outputs[0]), "stretch")
+    classes = inner[0] if len(inner) == 3 else 0
+    return case.reader("segment", "semantic map", "", lambda outputs, limits: segment(outputs[0]), "stretch", classes)

@@ -76,7 +76,11 @@ def command(
     ] = None,
     labels: Annotated[
         str | None,
-        typer.Option("--labels", metavar="FILE|coco", help="Names of the classes, one per line. From the model by default."),
+        typer.Option(
+            "--labels",
+            metavar="FILE|coco",
+            help="Names of the classes, one per line. Default: the model's own, or those of COCO for 80 classes.",
+        ),
     ] = None,
     score: Annotated[float | None, typer.Option("--score", min=0.0, max=1.0, help="Smallest score that is shown.")] = None,
     overlap: Annotated[
@@ -173,7 +177,8 @@ def _run_pictures(
         console = results()
         if not as_json:
             console.print(f"{path.name} on the software NPU: {model.chip}")
-            console.print(f"  {model.reader.words}; {_FIT_WORDS[model.fit]}")
+            names = "; names of COCO, as the model has none (--labels)" if model.assumes_coco else ""
+            console.print(f"  {model.reader.words}; {_FIT_WORDS[model.fit]}{names}")
         shown: list[dict[str, Any]] = []
         for entry in show(model, recognizer, itertools.islice(source.frames, limit), canvas, thresholds):
             if as_json:

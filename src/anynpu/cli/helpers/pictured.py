@@ -18,6 +18,7 @@ from ...errors import ShapeError
 from ...program import Model
 from ...session import InferenceSession
 from ...tasks import (
+    COCO,
     OutputReader,
     Placement,
     Result,
@@ -59,6 +60,7 @@ class PictureModel:
 
     :param task: what its outputs are; guessed where not given
     :param given: options of a session; with ``isolate`` the model runs in a process of its own
+    :ivar assumes_coco: nobody named the classes, and there are as many as COCO has
     """
 
     def __init__(
@@ -92,6 +94,9 @@ class PictureModel:
         self.size = (self.spec.shape[2], self.spec.shape[3])
         shapes = [spec.shape for spec in self.program.output_specs]
         self.reader: OutputReader = reader_for(self.size, shapes, task=task, head=head, labels=self.labels, metadata=metadata)
+        self.assumes_coco = not self.labels and self.reader.task in ("detect", "segment") and self.reader.classes == len(COCO)
+        if self.assumes_coco:
+            self.labels = COCO
         self.fit = fit or self.reader.fit
         self.chip = target or self.model.chip
         self.spent = Spent()

@@ -12,7 +12,7 @@ from ...program import Model
 __all__ = ["story", "story_json"]
 
 _GROUPS = re.compile(r"groups: (not )?(.+) in (\d+), noise 1/(\d+), ([-+][\d.]+) % time(.*)")
-_REFIT = re.compile(r"refit: (\d+) convolutions, (.+?) on (\d+) samples kept apart")
+_REFIT = re.compile(r"refit: (\d+) convolutions, (.+)")
 _SHOWN = 3
 
 
@@ -41,7 +41,7 @@ def _entries(model: Model, key: str) -> list[str]:
 def _line(model: Model, text: str) -> str:
     refit = _REFIT.fullmatch(text)
     if refit is not None:
-        return f"  weights    {refit[1]} convolutions fitted to rounded inputs: {refit[2]} on {refit[3]} samples kept apart"
+        return f"  weights    {refit[1]} convolutions fitted to rounded inputs: {refit[2]}"
     word, colon, rest = text.partition(": ")
     if not colon:
         return f"  note       {text}"
