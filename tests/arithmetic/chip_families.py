@@ -23,6 +23,7 @@ class Net:
 
     :ivar tensors: by ONNX name, without the batch
     :ivar free: tensors whose scale the compiler shall find by itself
+    :ivar curves: how activations after products end: a method of :class:`Product`
     """
 
     rng: Rng
@@ -31,6 +32,7 @@ class Net:
     tensors: dict[str, Codes] = field(default_factory=dict)
     inputs: list[str] = field(default_factory=list)
     free: set[str] = field(default_factory=set)
+    curves: str = "curve"
 
     def input(self, shape: Sequence[int], scale: float | None = None, zero: int | None = None) -> str:
         """A new input with random codes."""
@@ -193,7 +195,7 @@ def activated(net: Net, before: str, activation: str, made: Callable[..., Codes]
         return net.node("PRelu", [before, net.constant(slopes.reshape(-1, 1, 1))], result)
     function = chip.FUNCTIONS[activation]
     values = [function(x) for x in np.linspace(-min(reach, 30.0), min(reach, 30.0), 101)]
-    result = made(*net.scale(min(values), max(values)), lambda p: p.curve(activation))
+    result = made(*net.scale(min(values), max(values)), lambda p: getattr(p, net.curves)(activation))
     return curve_nodes(net, before, activation, result)
 
 

@@ -68,12 +68,16 @@ def weight_codes(weights: Array) -> tuple[list[list[int]], list[Any]]:
 
 @dataclass
 class Product:
-    """A layer of products: what its ending needs besides the sum."""
+    """A layer of products: what its ending needs besides the sum.
+
+    :ivar real: what a unit of the sum is worth, by output channel
+    """
 
     channel: list[int]
     unit: float
     scale: float
     zero: int
+    real: list[Any]
 
     def scaled(self, total: int, out: int) -> int:
         return rne(total * self.channel[out], 14)
@@ -117,6 +121,15 @@ class Product:
     def curve(self, name: str) -> Ending:
         lookup = curve(name, self.unit, self.scale, self.zero)
         return lambda total, out: lookup(self.scaled(total, out))
+
+    def simulated(self, name: str) -> Ending:
+        """The vendor's simulator: the activation of the unrounded sum in float, one rounding."""
+        function = FUNCTIONS[name]
+
+        def end(total: int, out: int) -> int:
+            return clip8(round(function(float(F(total) * self.real[out])) / float(F(self.scale))) + self.zero)
+
+        return end
 
 
 def _logistic(x: float) -> float:
@@ -184,7 +197,8 @@ def _product(x: Codes, weights: Array, bias: Array | None, scale: float, zero: i
     bias = np.zeros(len(weights), F) if bias is None else bias.astype(F)
     offsets = [round(float(F(b / F(ws * F(x.scale))))) for b, ws in zip(bias, scales, strict=True)]
     channel = [round(float(F(F(ws / largest) * F(16384)))) for ws in scales]
-    return codes, offsets, Product(channel, float(largest) * float(F(x.scale)), scale, zero)
+    real = [F(float(F(x.scale)) * float(ws)) for ws in scales]
+    return codes, offsets, Product(channel, float(largest) * float(F(x.scale)), scale, zero, real)
 
 
 Choice = Callable[[Product], Ending]
@@ -278,7 +292,7 @@ def function(x: Codes, name: str, scale: float, zero: int) -> Codes:
 
 def leak(x: Codes, alpha: float, scale: float, zero: int) -> Codes:
     """LeakyRelu of codes: a code without its zero point is the sum."""
-    end = Product([16384], float(F(x.scale)), scale, zero).leaky([alpha])
+    end = Product([16384], float(F(x.scale)), scale, zero, []).leaky([alpha])
     return each(x, lambda value: end(value - x.zero, 0), scale, zero)
 
 

@@ -4,6 +4,7 @@
 * :mod:`~anynpu.arithmetic.fixed_point`: what Rockchip's chips do, with integers only, and how well each part is proven
 * :mod:`~anynpu.arithmetic.curves`: their tables for activations
 * :mod:`~anynpu.arithmetic.float_rule`: what the vendors' simulators do, and what stands for chips without evidence
+* :mod:`~anynpu.arithmetic.staircases`: activations by that rule, on the sum before it is rounded
 
 The compiler derives constants with these functions, the reference engine executes with them, and the C kernels follow them to the byte.
 """

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ..program import Curve, Epilogue, Finish, FixedPoint, limits_of
+from ..program import Epilogue, Finish, FixedPoint, limits_of
 from ..types import Array
 from .curves import evaluate
 from .fixed_point import CHANNEL_BITS, leaky_output, output, scaled_accumulator
 from .float_rule import apply_float_rule, apply_table
 from .rounding import saturate, shift_right
 
-__all__ = ["FloatCurves", "apply_epilogue", "apply_fixed_point"]
+__all__ = ["apply_epilogue", "apply_fixed_point"]
 
 
 _ONE = np.array([1 << CHANNEL_BITS])
-
-
-@dataclass(frozen=True, eq=False)
-class FloatCurves(FixedPoint):
-    """A layer whose activation works on the unrounded sum, as a simulator has it: in real numbers, with one rounding at the end.
-
-    No compiler writes it; it is what a layer of the chip's integers is compared with.
-    """
 
 
 def apply_epilogue(
     accumulator: Array, epilogue: Finish, dtype: np.dtype[Any], residual: Array | None = None, residual_zero: Array | int = 0
 ) -> Array:
     """Codes from an exact integer *accumulator* whose last axis is the channel."""
-    if isinstance(epilogue, FloatCurves):
-        return _apply_float_curves(accumulator, epilogue, dtype)
     rule = apply_float_rule if isinstance(epilogue, Epilogue) else apply_fixed_point
     return rule(accumulator, epilogue, dtype, residual, residual_zero)  # type: ignore[arg-type]
 
@@ -71,26 +60,3 @@ def _through_curves(scaled: Array, stage: FixedPoint) -> Array:
         values[..., group] = evaluate(curve, scaled[..., group])
         first += count
     return values
-
-
-def _apply_float_curves(accumulator: Array, stage: FloatCurves, dtype: np.dtype[Any]) -> Array:
-    factors = stage.channel_multiplier if stage.channel_multiplier.size else _ONE
-    scaled = accumulator.astype(np.float32) * (factors / (1 << CHANNEL_BITS)).astype(np.float32)
-    values = np.empty(scaled.shape, np.float64)
-    first = 0
-    for curve, count in zip(stage.curves, stage.curve_groups or (scaled.shape[-1],), strict=True):
-        values[..., first : first + count] = _real_value(curve, scaled[..., first : first + count])
-        first += count
-    codes = np.rint((values * stage.multiplier / 2.0**stage.shift).astype(np.float32)) + stage.zero_point
-    result: Array = np.clip(codes, *limits_of(dtype)).astype(dtype)
-    return result
-
-
-def _real_value(curve: Curve, scaled: Array) -> Array:
-    """The value of *curve* without any rounding on the way."""
-    index = (scaled.astype(np.float64) + curve.offset) * curve.multiplier / 2.0**curve.shift
-    entries = np.concatenate([curve.negative[:-1], curve.positive]).astype(np.float64)
-    inside = np.interp(index, np.linspace(-16384.0, 16384.0, len(entries)), entries)
-    beyond = np.maximum(index - 16384.0, 0.0) * (curve.slope / 2.0**curve.slope_shift)
-    result: Array = inside + beyond
-    return result

@@ -17,6 +17,7 @@ from ..tensor import DType, Quantization
 from ..types import Array
 from .rounding import shift_right
 from .scales import code_values
+from .staircases import climb
 
 __all__ = ["apply_float_rule", "apply_table", "finish", "function_table", "requantize_table", "resize_shift"]
 
@@ -46,7 +47,12 @@ def requantize_table(source: Quantization, target: Quantization, dtype: DType) -
 
 
 def finish(scaled: Floats, epilogue: Epilogue, dtype: np.dtype[Any]) -> Array:
-    """The second half of an epilogue: slope, rounding, zero point, clamp, table. Channels are the last axis of *scaled* (float32)."""
+    """The second half of an epilogue: slope, rounding, zero point, clamp, table; or the staircase instead of all of them.
+
+    Channels are the last axis of *scaled* (float32).
+    """
+    if epilogue.staircases:
+        return climb(epilogue.staircases, epilogue.staircase_groups, scaled)
     if epilogue.slope is not None:
         scaled = np.where(scaled < 0, scaled * epilogue.slope.astype(np.float32), scaled)
     first, last = limits_of(dtype)

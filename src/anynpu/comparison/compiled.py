@@ -14,7 +14,6 @@ from dataclasses import replace
 import numpy as np
 
 from .. import convert
-from ..arithmetic.ending import FloatCurves
 from ..errors import ModelError, ParameterError
 from ..npu.control import RunControl
 from ..npu.engines.base import BoundProgram, Engine, Executable
@@ -124,10 +123,9 @@ class CompiledSubject:
 
     def _prepare(self, layer: Layer) -> Executable:
         memory = MemoryPlan({}, 0)
-        # no kernel has what no compiler writes
-        unusual = isinstance(getattr(layer.op, "epilogue", None), FloatCurves)
-        engine = choose_engine("reference") if unusual else self._engine
-        return engine.prepare(replace(self.program, inputs=layer.inputs, outputs=layer.outputs, layers=(layer,), memory=memory))
+        return self._engine.prepare(
+            replace(self.program, inputs=layer.inputs, outputs=layer.outputs, layers=(layer,), memory=memory)
+        )
 
     def _input(self, spec: TensorSpec) -> InputSpec:
         if spec.quantization is None and not spec.dtype.is_float:

@@ -7,13 +7,14 @@ and a simulator would not.
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from ..arithmetic.ending import FloatCurves
+from ..arithmetic.staircases import staircase_of
 from ..errors import ParameterError
-from ..program import Binary, Epilogue, FixedPoint, Model, Op, Pool
+from ..program import Binary, Curve, Epilogue, FixedPoint, Model, Op, Pool
 from ..types import Array
 
 __all__ = ["ARITHMETICS", "by_arithmetic"]
@@ -51,8 +52,7 @@ def _simulated(op: Op) -> Op:
     if not isinstance(stage, FixedPoint):
         return op
     if stage.curves:
-        values = {field.name: getattr(stage, field.name) for field in fields(FixedPoint)}
-        return _with(op, epilogue=FloatCurves(**values))
+        return _with(op, epilogue=_staircases(stage))
     if isinstance(op, Pool):
         assert op.divisors is not None
         return _with(op, epilogue=_epilogue(stage, _ratio(op.divisors[0, 1:2], op.divisors[1, 1:2])), divisors=None)
@@ -74,6 +74,37 @@ def _simulated(op: Op) -> Op:
 def _with(op: Op, **changes: Any) -> Op:
     changed: Op = replace(op, **changes)
     return changed
+
+
+def _staircases(stage: FixedPoint) -> Epilogue:
+    """The end of a layer with a curve, in real numbers: one rounding at the end."""
+    factors = stage.channel_multiplier / _UNIT if stage.channel_multiplier.size else np.ones(1)
+    groups = stage.curve_groups
+    firsts = np.cumsum((0, *groups[:-1])) if groups else [0]
+    made = []
+    for curve, first in zip(stage.curves, firsts, strict=True):
+        multiplier, shift, zero = (
+            values[min(int(first), values.size - 1)] for values in (stage.multiplier, stage.shift, stage.zero_point)
+        )
+        scale = 2.0 ** float(shift) / float(multiplier)
+        made.append(staircase_of(partial(_value, curve), scale, int(zero), _reach(curve, scale), np.dtype(np.int8)))
+    return Epilogue(factors.astype(np.float32), np.zeros(1, np.int32), staircases=tuple(made), staircase_groups=groups)
+
+
+def _reach(curve: Curve, scale: float) -> float:
+    """How far from 0 a scaled sum is from which on the code stays: beyond the tables, and where the line behind them has risen enough."""
+    beyond = 256.0 * scale * 2.0**curve.slope_shift / curve.slope if curve.slope > 0 else 0.0
+    return (16384.0 + beyond) * 2.0**curve.shift / max(abs(curve.multiplier), 1) + abs(curve.offset)
+
+
+def _value(curve: Curve, scaled: Array) -> Array:
+    """The value of *curve* without any rounding on the way."""
+    index = (scaled + curve.offset) * curve.multiplier / 2.0**curve.shift
+    entries = np.concatenate([curve.negative[:-1], curve.positive]).astype(np.float64)
+    inside = np.interp(index, np.linspace(-16384.0, 16384.0, len(entries)), entries)
+    beyond = np.maximum(index - 16384.0, 0.0) * (curve.slope / 2.0**curve.slope_shift)
+    result: Array = inside + beyond
+    return result
 
 
 def _ratio(multiplier: Array, shift: Array) -> Array:

@@ -26,6 +26,6 @@ def with_arithmetic(kind: Format, chip: Chip, wanted: str | None) -> Format:
             hint=f"leave arithmetic out, or use {SIMULATOR}; it is known for int8 models of: {', '.join(EVIDENCE)}",
         )
     if wanted == SIMULATOR or not known:
-        return kind
+        return replace(kind, unrounded=known)
     weights = WeightScales.CHANNEL_STEPS if kind.weights is WeightScales.CHANNEL else kind.weights
     return replace(kind, arithmetic=CHIP, weights=weights)

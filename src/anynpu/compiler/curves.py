@@ -1,8 +1,8 @@
-"""Which activations a chip takes on the unrounded result of a layer, through its tables.
+"""Which activations work on the unrounded result of a layer: on a chip through its tables, in the vendor's simulator in float.
 
 The vendor's compiler does so after dense and grouped convolutions and after fully connected layers, and with Elu after a depthwise one;
 otherwise an int8 code stands in between, and so it does where something was added to the convolution. Bytes of a board show the first
-for Sigmoid, HardSigmoid, HardSwish, Swish, Softplus and Elu.
+for Sigmoid, HardSigmoid, HardSwish, Swish, Softplus and Elu. The simulator has a code before a HardSigmoid.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .graph import Graph
 from .groups import is_depthwise_layer
 from .steps import Activation, Step
 
-__all__ = ["assign_curves", "shape_of"]
+__all__ = ["assign_curves", "leave_unrounded", "shape_of"]
 
 _PROBE = np.linspace(-7.0, 7.0, 57)
 
@@ -23,14 +23,34 @@ _PROBE = np.linspace(-7.0, 7.0, 57)
 def assign_curves(graph: Graph, steps: list[Step]) -> None:
     """Give each step that computes its activation by a curve the shape of that curve."""
     for step in steps:
-        activation = step.activation
-        if step.is_float or step.residual or activation is None or not activation.is_table:
-            continue
-        if step.form not in (Form.DENSE, Form.CONV):
-            continue
-        shape = shape_of(activation)
-        if step.form is Form.DENSE or not is_depthwise_layer(graph, step) or shape is CURVES["Elu"]:
+        shape = _shape_after(graph, step)
+        if shape is not None:
             step.curve = shape
+
+
+def leave_unrounded(graph: Graph, steps: list[Step]) -> None:
+    """Mark each step whose activation the vendor's simulator takes on the unrounded result."""
+    for step in steps:
+        step.unrounded = _shape_after(graph, step) in _OF_THE_SIMULATOR
+
+
+_OF_THE_SIMULATOR = tuple(CURVES.values())
+
+
+def _shape_after(graph: Graph, step: Step) -> Shape | None:
+    """The tabulated function that follows the step's unrounded result; None where there is none, or a code in between."""
+    activation = step.activation
+    if (
+        step.is_float
+        or step.residual
+        or activation is None
+        or not activation.is_table
+        or step.form not in (Form.DENSE, Form.CONV)
+    ):
+        return None
+    shape = shape_of(activation)
+    is_curve = step.form is Form.DENSE or not is_depthwise_layer(graph, step) or shape is CURVES["Elu"]
+    return shape if is_curve else None
 
 
 def shape_of(activation: Activation) -> Shape | None:

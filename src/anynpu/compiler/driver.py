@@ -25,7 +25,7 @@ from .arithmetic import CHIP, with_arithmetic
 from .calibrate import CalibratedRanges, Calibration, UnknownRanges, calibrate
 from .channel_order import reverse_channels
 from .compile_options import CompileOptions
-from .curves import assign_curves
+from .curves import assign_curves, leave_unrounded
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import Dataset, InputInfo, open_dataset
 from .formats import Format, format_of, without_zero_points
@@ -471,6 +471,8 @@ def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str], rules: FusionR
                 step.is_float = True
     if kind.arithmetic == CHIP:
         assign_curves(graph, steps)
+    elif kind.unrounded:
+        leave_unrounded(graph, steps)
     return steps
 
 

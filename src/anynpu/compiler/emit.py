@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ..arithmetic import WeightScales, function_table, quantize_bias, quantize_weights, requantize_table
+from ..arithmetic.staircases import staircase_of
 from ..errors import CompileError
 from ..program import (
     Binary,
@@ -39,6 +40,8 @@ __all__ = ["Emitter", "OutlineEmitter", "by_group"]
 
 _MAX_BIAS = 2.0**30
 _MAX_WEIGHT = 1e20
+_TAIL = 32.0
+"""Beyond it an activation is a straight line or stays where it is, in any number of 8 bits."""
 _SAME_CODE = 1e-2
 """Weights that lie within this share of a step at a code are that code."""
 
@@ -241,8 +244,22 @@ class Emitter:
         :param source: scale of the input, one or by output channel
         :param scales: scale of the weights by output channel
         """
+        if step.unrounded:
+            return self._staircases(step, np.asarray(source * scales.astype(np.float64), np.float32))
         result, _ = self._result(step).expand(len(scales))
         return self._epilogue(step, (source * scales.astype(np.float64) / result.astype(np.float64)).astype(np.float32))
+
+    def _staircases(self, step: Step, multiplier: Array) -> Epilogue:
+        """The end of a layer whose activation takes the unrounded sum, in float; *multiplier* leads to real numbers."""
+        assert step.activation is not None
+        result = self.quantization[step.outputs[0]]
+        made = []
+        for group in by_group(result):
+            scale = float(np.float32(group.scale))
+            reach = _TAIL + 4.0 * scale * (1 << self.dtype.bits)
+            made.append(staircase_of(step.activation.function, scale, group.zero_point, reach, self.dtype.storage))
+        groups = result.group_sizes if isinstance(result, Affine) else ()
+        return Epilogue(multiplier, np.zeros(1, np.int32), staircases=tuple(made), staircase_groups=groups)
 
     def _epilogue(self, step: Step, multiplier: Array) -> Epilogue:
         activation, result = step.activation, self._result(step)

@@ -43,6 +43,7 @@ class Step:
     :ivar residual: a tensor that is added before the activation
     :ivar is_float: it is computed in float, whatever its form
     :ivar curve: the function that its activation is, where the chip takes it on the unrounded result
+    :ivar unrounded: its activation works on the unrounded result, in float
     """
 
     form: Form | None
@@ -55,12 +56,13 @@ class Step:
     residual: str = ""
     is_float: bool = False
     curve: Shape | None = None
+    unrounded: bool = False
 
     @property
     def rounds_before_activation(self) -> bool:
         """Whether a code stands between the operator and its activation."""
         fused = self.activation is not None and self.form is not Form.FUNCTION
-        return fused and self.activation.is_table and self.curve is None  # type: ignore[union-attr]
+        return fused and self.activation.is_table and self.curve is None and not self.unrounded  # type: ignore[union-attr]
 
     @property
     def reads(self) -> list[str]:

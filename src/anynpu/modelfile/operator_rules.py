@@ -30,6 +30,7 @@ from ..program import (
     Pool,
     Resize,
     Slice,
+    Staircase,
     Table,
     Transpose,
     limits_of,
@@ -48,6 +49,7 @@ WIDEST_ZERO_POINT = 1 << 16
 MAX_FACTOR = 1 << 15
 MAX_SHIFT = 31
 CURVE_ENTRIES = 513
+MAX_EDGES = 65535
 
 _CODES = frozenset({DType.INT8, DType.UINT8, DType.INT16})
 _WEIGHTS = ("int8", "uint8", "int16")
@@ -173,7 +175,7 @@ def _table(table: Array, groups: tuple[int, ...], channels: int, source: DType, 
     require(not groups or sum(groups) == channels, f"table groups of {sum(groups)} channels on {channels}")
 
 
-def _float_epilogue(epilogue: Epilogue, target: TensorSpec, operands: Operands, *, multiplier: bool = True) -> None:
+def _float_epilogue(epilogue: Epilogue, target: TensorSpec, operands: Operands, *, multiplier: bool, stairs: bool) -> None:
     channels = _channels(target)
     by_channel = (1, channels)
     _codes(target, quantized=False)
@@ -202,14 +204,37 @@ def _float_epilogue(epilogue: Epilogue, target: TensorSpec, operands: Operands, 
         _table(epilogue.table, epilogue.table_groups, channels, target.dtype, target.dtype)
     else:
         require(not epilogue.table_groups, "there are table groups without a table")
+    groups = epilogue.staircase_groups
+    require(
+        len(epilogue.staircases) == (len(groups) or min(len(epilogue.staircases), 1)), "staircases and groups differ in number"
+    )
+    require(
+        all(size > 0 for size in groups) and (not groups or sum(groups) == channels), "staircase groups do not fit the channels"
+    )
+    for staircase in epilogue.staircases:
+        others = (epilogue.clamp, epilogue.slope, epilogue.residual_multiplier, epilogue.table)
+        require(stairs and target.dtype is DType.INT8, "only a convolution or a product with weights has a staircase, of int8")
+        require(all(other is None for other in others), "a staircase excludes clamp, slope, residual and table")
+        _staircase(staircase, operands)
 
 
-def _epilogue(epilogue: Finish, target: TensorSpec, operands: Operands, *, multiplier: bool = True) -> None:
-    """*multiplier*: whether the epilogue has one of its own; element-wise operators and, in integers, pooling have not."""
+def _staircase(staircase: Staircase, operands: Operands) -> None:
+    edges, codes = staircase.edges, staircase.codes
+    require(
+        edges.dtype.name == "float32" and edges.ndim == 1 and 1 <= edges.size <= MAX_EDGES, f"edges are 1 to {MAX_EDGES} float32"
+    )
+    rising = operands.once(edges, "rising", lambda values: bool(np.isfinite(values).all() and (values[1:] > values[:-1]).all()))
+    require(rising, "the edges of a staircase do not ascend")
+    require(codes.dtype.name == "int8" and codes.shape == (edges.size + 1,), "a staircase has one code more than edges, in int8")
+
+
+def _epilogue(epilogue: Finish, target: TensorSpec, operands: Operands, *, multiplier: bool = True, stairs: bool = False) -> None:
+    """*multiplier*: whether the epilogue has one of its own; element-wise operators and, in integers, pooling have not. *stairs*: whether
+    it may have staircases."""
     if isinstance(epilogue, FixedPoint):
         _fixed_point(epilogue, target, operands, pooling=False)
     else:
-        _float_epilogue(epilogue, target, operands, multiplier=multiplier)
+        _float_epilogue(epilogue, target, operands, multiplier=multiplier, stairs=stairs)
 
 
 def _within(operands: Operands, array: Array, name: str, low: int, high: int) -> None:
@@ -295,7 +320,7 @@ def _products(op: Conv | ConvTranspose | Dense, operands: Operands) -> None:
     _channel_array(op.bias, "bias", ("int32", "int64"), (1, outputs))
     near = operands.once(op.weight_zero, "zero", lambda zero: bool((np.abs(zero.astype(np.int64)) <= WIDEST_ZERO_POINT).all()))
     require(near, "a zero point of the weights is beyond 16 bits")
-    _epilogue(op.epilogue, operands.outputs[0], operands)
+    _epilogue(op.epilogue, operands.outputs[0], operands, stairs=not isinstance(op, ConvTranspose))
 
 
 def _steps(name: str, values: tuple[int, ...], least: int) -> None:

@@ -82,6 +82,24 @@ static inline void anynpu_finish(const struct anynpu_epilogue *epilogue, size_t 
 ANYNPU_STORE(i8, int8_t, uint8_t, 256)
 ANYNPU_STORE(i16, int16_t, uint16_t, 65536)
 
+/* The code of a number. */
+static inline int8_t anynpu_climb(const struct anynpu_staircase *stairs, float value)
+{
+    const float place = (value - stairs->edges[0]) * stairs->cells_per_unit;
+    const int32_t last = stairs->cells - 1;
+    int32_t i = stairs->starts[!(place > 0.0f) ? 0 : place < (float)last ? (int32_t)place : last];
+    while (i < stairs->count && value >= stairs->edges[i])
+        i++;
+    return stairs->codes[i];
+}
+
+/* The code of a sum, through its channel's staircase. */
+static inline int8_t anynpu_stairs_code(const struct anynpu_epilogue *epilogue, size_t channel, int64_t sum)
+{
+    const struct anynpu_staircase *stairs = epilogue->staircases + (epilogue->staircase == NULL ? 0 : epilogue->staircase[channel]);
+    return anynpu_climb(stairs, (float)sum * epilogue->multiplier[channel]);
+}
+
 /* value / 2^bits, rounded half to even. */
 static inline int64_t anynpu_shift_right(int64_t value, int32_t bits)
 {

@@ -65,6 +65,8 @@ static inline double conv_largest_sum(const struct anynpu_conv *conv, size_t oc)
 static inline enum fixed_form conv_form(const struct anynpu_conv *conv)
 {
     enum fixed_form form = conv->epilogue.fixed != NULL ? FIXED_SINGLE : FIXED_NONE;
+    if (conv->epilogue.staircases != NULL)
+        return FIXED_DOUBLE;
     for (size_t oc = 0; conv->epilogue.fixed != NULL && oc < conv->cout && form != FIXED_REFUSED; oc++) {
         enum fixed_form of_channel = fixed_clamped_form(&conv->epilogue, oc, conv_largest_sum(conv, oc));
         form = of_channel > form ? of_channel : form;

@@ -127,6 +127,7 @@ static enum fixed_form form_of(const struct anynpu_conv *conv)
 static int depthwise_fits(const struct anynpu_conv *conv)
 {
     if (conv->groups != conv->cin || conv->cin != conv->cout || conv->kh > MAX_KERNEL || conv->kw > MAX_KERNEL ||
+        conv->epilogue.staircases != NULL ||
         (conv->epilogue.fixed == NULL && !epilogue_fits(&conv->epilogue, conv->cout)))
         return 0;
     return form_of(conv) != FIXED_REFUSED;

@@ -36,13 +36,25 @@ struct anynpu_fixed_point {
     const int32_t *curve;      /* of each channel; NULL: there is one */
 };
 
+/* The code of every number; see anynpu.program.Staircase. Cells of equal width lie over the edges: starts has for each how many edges are
+ * surely not above a number in it, also where its place was computed one cell off. */
+struct anynpu_staircase {
+    const float *edges;
+    const int8_t *codes; /* one more than edges */
+    const int32_t *starts;
+    int32_t count;  /* edges */
+    int32_t cells;
+    float cells_per_unit;
+};
+
 /* From an accumulator to a stored code; see anynpu.program.Epilogue. Every array has one entry for each output channel, padded.
  *   f = float(acc) * multiplier
  *   f = f + float(residual - residual_zero) * residual_multiplier
  *   f = f < 0 ? f * slope : f
  *   code = clamp(round_half_even(f) + zero_point, low, high), clamped in float before it becomes an integer
  *   code = table[256 * row + (uint8_t)code]
- * With fixed, the steps before the table are those of struct anynpu_fixed_point; multiplier and slope are not looked at. */
+ * With fixed, the steps before the table are those of struct anynpu_fixed_point; multiplier and slope are not looked at.
+ * With staircases, the code is that of float(acc) * multiplier, and nothing else is looked at. */
 struct anynpu_epilogue {
     const float *multiplier;
     const int32_t *zero_point;
@@ -54,6 +66,8 @@ struct anynpu_epilogue {
     const void *table;                /* NULL: none; int8: rows of 256, int16: rows of 65536 */
     const int32_t *row;               /* row of the table by channel; NULL: there is one row */
     const struct anynpu_fixed_point *fixed; /* NULL: the float rule */
+    const struct anynpu_staircase *staircases; /* NULL: none; convolutions of int8 only */
+    const int32_t *staircase;         /* of each channel; NULL: there is one */
 };
 
 /* Convolution, and transposed convolution. The padding has the value zero, which is the code input_zero. A fully connected layer is a

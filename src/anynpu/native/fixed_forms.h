@@ -8,7 +8,7 @@
  * They are exact as long as the factors are exact in float32 (integers below 2^24 over a power of two), sums are (|sum| <= 2^24), and no
  * result leaves |n| <= 2^22. FIXED_SINGLE means that whatever the input none of that can happen, if need be because sums are clamped to
  * where the code has reached its limit already (fixed_clamped_form); else the same steps are done in double, with M = 1.5 * 2^52, where any
- * sum of 32 bits will do (FIXED_DOUBLE).
+ * sum of 32 bits will do (FIXED_DOUBLE). Layers with staircases, which are of the float rule, end where FIXED_DOUBLE does.
  *
  * Bounds of t: the second stage never falls when t rises, so clamping t is the same as clamping the code to the codes of the bounds.
  * A curve: its index is one more such step, in double; the code then is an entry of fixed_curves.h.
@@ -246,10 +246,41 @@ static inline void fixed_curve_codes(const struct fixed_tables *tables, size_t f
         y[i] = tables->curves.entries[places[i]];
 }
 
+/* The codes of channels whose activation is a staircase: how conv_form has them too. */
+static inline void stairs_codes(const struct anynpu_epilogue *e, size_t first, size_t count, const int32_t *sums, int8_t *y)
+{
+    if (e->staircase != NULL) {
+        for (size_t i = 0; i < count; i++)
+            y[i] = anynpu_stairs_code(e, first + i, sums[i]);
+        return;
+    }
+    const struct anynpu_staircase stairs = *e->staircases;
+    const float *restrict multiplier = e->multiplier + first;
+    const float last = (float)(stairs.cells - 1), least = stairs.edges[0];
+    float values[FIXED_RUN];
+    int32_t places[FIXED_RUN];
+    for (size_t i = 0; i < count; i++) {
+        values[i] = (float)sums[i] * multiplier[i];
+        float place = (values[i] - least) * stairs.cells_per_unit;
+        place = place > 0.0f ? place : 0.0f;
+        places[i] = (int32_t)(place < last ? place : last);
+    }
+    for (size_t i = 0; i < count; i++) {
+        int32_t at = stairs.starts[places[i]];
+        while (at < stairs.count && values[i] >= stairs.edges[at])
+            at++;
+        y[i] = stairs.codes[at];
+    }
+}
+
 /* FIXED_DOUBLE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
 static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_epilogue *e, const struct fixed_tables *tables, size_t first,
                                                           size_t count, const int32_t *sums, const int8_t *residual, int8_t *y)
 {
+    if (e->staircases != NULL) {
+        stairs_codes(e, first, count, sums, y);
+        return;
+    }
     const struct anynpu_fixed_point *fixed = e->fixed;
     const double *numbers = tables->numbers + first;
     const size_t stride = tables->stride;

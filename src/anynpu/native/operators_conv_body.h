@@ -37,6 +37,12 @@ static NOINLINE void NAME(finish_pixel)(const struct anynpu_epilogue *epilogue, 
             STORE(epilogue, first, count, codes, y + first);
             continue;
         }
+        if (epilogue->staircases != NULL) {
+            for (size_t i = 0; i < count; i++)
+                codes[i] = anynpu_stairs_code(epilogue, first + i, (int64_t)sums[first + i] + (bias != NULL ? bias[first + i] : 0));
+            STORE(epilogue, first, count, codes, y + first);
+            continue;
+        }
         const float *restrict multiplier = epilogue->multiplier + first;
         if (bias != NULL)
             for (size_t i = 0; i < count; i++)

@@ -36,10 +36,23 @@ __all__ = [
     "RESIZE_BITS",
     "Resize",
     "Slice",
+    "Staircase",
     "Table",
     "Transpose",
     "limits_of",
 ]
+
+
+@dataclass(frozen=True, eq=False)
+class Staircase:
+    """An activation as the code of every number: ``codes[i]`` where i of the edges are not above it.
+
+    :ivar edges: float32[N], ascending, at least one
+    :ivar codes: int8[N + 1]
+    """
+
+    edges: Array
+    codes: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +67,11 @@ class Epilogue:
         code = clamp(round_half_even(f) + zero_point)                       to ``clamp``, or to the limits of the type
         code = table[code]                                                  where there is a table
 
+    With staircases, which exclude all but the multiplier, an activation works on the unrounded number::
+
+        f = float32(acc) * multiplier
+        code = the staircase's code of f
+
     :ivar multiplier: float32[C]
     :ivar zero_point: int32[C], of the code before the table
     :ivar clamp: int32[2, C], smallest and largest code before the table
@@ -61,6 +79,8 @@ class Epilogue:
     :ivar residual_multiplier: float32[C]
     :ivar table: int8[G, 256] or int16[G, 65536]; its row for a channel follows from ``table_groups``
     :ivar table_groups: channels of each row, in order; empty where there is one row
+    :ivar staircases: one, or one per group of channels
+    :ivar staircase_groups: channels of each staircase, in order; empty where there is one
     """
 
     multiplier: Array
@@ -70,6 +90,8 @@ class Epilogue:
     residual_multiplier: Array | None = None
     table: Array | None = None
     table_groups: tuple[int, ...] = ()
+    staircases: tuple[Staircase, ...] = ()
+    staircase_groups: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -56,6 +56,7 @@ class Format:
     :ivar floats: there are no integer layers
     :ivar arithmetic: by which rule integer layers end: ``chip`` or ``simulator``
     :ivar groups: maximum channel groups per tensor, each with its own scale
+    :ivar unrounded: by the simulator's rule, activations after convolutions work on the sum before it is rounded
     """
 
     name: str
@@ -67,6 +68,7 @@ class Format:
     floats: bool = False
     groups: int = 1
     arithmetic: str = "simulator"
+    unrounded: bool = False
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
-from ...program import Curve, Epilogue, Finish, FixedPoint, limits_of
+from ...program import Curve, Epilogue, Finish, FixedPoint, Staircase, limits_of
 from ...tensor import round_up
 from ...types import Array
 from .preparation import Preparation
@@ -17,6 +17,9 @@ __all__ = ["Keeper", "aligned_bytes"]
 
 
 ALIGNMENT = 64
+
+_CELLS = 4096
+"""Of a staircase: several for each of its edges, so that a number is found at once."""
 
 _C_TYPES = {
     np.dtype(np.int8): "int8_t[]",
@@ -107,6 +110,26 @@ class Keeper:
             target.residual_zero = self.by_channel(residual_zero, channels, np.int32)
         if epilogue.table is not None:
             self.fill_table(target, epilogue.table, epilogue.table_groups, channels)
+        if isinstance(epilogue, Epilogue) and epilogue.staircases:
+            target.staircases = self._staircases(epilogue.staircases)
+            if epilogue.staircase_groups:
+                numbers = np.repeat(np.arange(len(epilogue.staircases)), epilogue.staircase_groups)
+                target.staircase = self.by_channel(numbers, channels, np.int32)
+
+    def _staircases(self, staircases: tuple[Staircase, ...]) -> Any:
+        made = self.keep(ffi.new("struct anynpu_staircase[]", len(staircases)))
+        for target, staircase in zip(made, staircases, strict=True):
+            edges = staircase.edges
+            width = max(float(edges[-1]) - float(edges[0]), float(np.finfo(np.float32).tiny)) / _CELLS
+            # what is surely not above a number of a cell is what is not above all of the cell before it
+            ends = float(edges[0]) + (np.arange(_CELLS) - 1) * width
+            target.edges, target.codes = self.pointer(edges), self.pointer(staircase.codes)
+            starts = np.searchsorted(edges.astype(np.float64), ends, side="right").astype(np.int32)
+            starts[0] = 0
+            target.starts = self.pointer(starts)
+            target.count, target.cells = edges.size, _CELLS
+            target.cells_per_unit = min(1.0 / width, float(np.finfo(np.float32).max))
+        return made
 
     def _fixed_point(self, stage: FixedPoint, channels: int) -> Any:
         made = self.struct("anynpu_fixed_point")
