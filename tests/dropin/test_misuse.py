@@ -25,7 +25,7 @@ def test_misuse(models: Models, tmp_path: Path, steps: int, flags: list[str]) ->
     program = build("misuse.c", tmp_path / "misuse", *flags)
     # the first rknn_init that fails says why, unless the log is off
     environment = clean_environment(ASAN_OPTIONS="detect_leaks=0", UBSAN_OPTIONS="halt_on_error=1", RKNN_LOG_LEVEL="-1")
-    done = run([program, tmp_path, str(steps), "7"], environment, timeout=300)
+    done = run([program, tmp_path, str(steps), "7"], environment, timeout=1200)
     assert done.stderr == ""
     succeeded, refused = map(int, done.stdout.split())
     assert succeeded + refused >= steps

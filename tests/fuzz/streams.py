@@ -157,7 +157,7 @@ def running(folder: Path) -> Iterator[Harness]:
         device=FakeDevice(),
         max_request_bytes=1 << 20,
         drain_timeout=PATIENCE,
-        max_wait_ms=60_000,
+        max_wait_ms=1e6,
     )
     with Server([folder], options) as server, Harness(server) as harness:
         yield harness

@@ -84,14 +84,18 @@ def infer_body(value: float = 1.0, **parameters: Any) -> bytes:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts servers of the model ``net`` on a device, and ends them."""
+    """Starts servers of the model ``net`` on a device, and ends them.
+
+    They shed nothing because of a predicted wait, which depends on how busy this machine is; tests of that say ``max_wait_ms``.
+    """
     folder = tmp_path / "models"
     folder.mkdir()
     (folder / "net.rknn").write_bytes(b"model")
     servers: list[Server] = []
 
     def start(device: FakeDevice, *models: str | Path, **options: Any) -> Server:
-        given = {"host": "127.0.0.1", "port": 0, "grpc_port": 0, "drain_timeout": PATIENCE, "device": device, **options}
+        given = {"host": "127.0.0.1", "port": 0, "grpc_port": 0, "drain_timeout": PATIENCE, "max_wait_ms": 1e6}
+        given |= {"device": device, **options}
         server = Server(models or [folder], ServeOptions(**given))
         server.start()
         servers.append(server)

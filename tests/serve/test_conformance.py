@@ -7,6 +7,7 @@ import http.client
 import json
 import queue
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -212,7 +213,7 @@ def test_grpc_contents_by_type(serve: Serve) -> None:
 
 @pytest.mark.parametrize("kind", ["http.aio", "grpc.aio"])
 def test_requests_of_an_asyncio_client_side_by_side(serve: Serve, kind: str) -> None:
-    server = serve(EchoDevice(run_time=0.005), max_wait_ms=5000)
+    server = serve(EchoDevice(run_time=0.005), max_wait_ms=1e6)
     arrays = samples()
 
     async def ask() -> None:
@@ -227,7 +228,7 @@ def test_requests_of_an_asyncio_client_side_by_side(serve: Serve, kind: str) -> 
 
 
 def test_streaming_answers_in_order_and_errors_in_their_place(serve: Serve) -> None:
-    server = serve(FakeDevice(2, run_time=0.002), max_wait_ms=1000)
+    server = serve(FakeDevice(2, run_time=0.002), max_wait_ms=1e6)
     answers: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with client_of("grpc", server) as client:
         client.start_stream(lambda result, error: answers.put((result, error)))
@@ -248,7 +249,7 @@ def test_streaming_answers_in_order_and_errors_in_their_place(serve: Serve) -> N
 
 
 def test_streaming_with_asyncio(serve: Serve) -> None:
-    server = serve(FakeDevice(2, run_time=0.002), max_wait_ms=1000)
+    server = serve(FakeDevice(2, run_time=0.002), max_wait_ms=1e6)
 
     async def ask() -> None:
         async def requests() -> AsyncIterator[dict[str, Any]]:
@@ -452,12 +453,16 @@ def test_configurations(serve: Serve, kind: str) -> None:
 
 
 def test_batches_are_spread_over_the_cores(serve: Serve) -> None:
-    device = FakeDevice(3, run_time=0.005)
-    with client_of("http", serve(device)) as client:
+    device = FakeDevice(3, gated=True)
+    assert device.gate is not None
+    with client_of("http", serve(device)) as client, ThreadPoolExecutor(1) as pool:
         values = np.arange(40, dtype=np.float32).reshape(10, 4)
         tensor = triton_http.InferInput("x", [10, 4], "FP32")
         tensor.set_data_from_numpy(values)
-        assert np.array_equal(client.infer("net", [tensor]).as_numpy("y"), 2 * values)
+        asked = pool.submit(client.infer, "net", [tensor])
+        device.wait_entered(3)  # at the same time
+        device.gate.set()
+        assert np.array_equal(asked.result(PATIENCE).as_numpy("y"), 2 * values)
     assert len(device.lanes) == 3
     assert sum(device.core_runs.values()) == 10
 
@@ -466,7 +471,7 @@ def test_parts_of_a_batch_are_gathered(serve: Serve) -> None:
     device = FakeDevice(
         1, inputs=(TensorSpec("x", (4, 2), DType.FLOAT32),), outputs=(TensorSpec("y", (4, 2), DType.FLOAT32),), run_time=0.001
     )
-    server = serve(device, batch_window_ms=300, max_wait_ms=5000)
+    server = serve(device, batch_window_ms=3_600_000)  # no window ends before its batch is full
 
     async def ask() -> list[Any]:
         async with triton_http_aio.InferenceServerClient(server.http_address) as client:
@@ -476,11 +481,22 @@ def test_parts_of_a_batch_are_gathered(serve: Serve) -> None:
                 tensor.set_data_from_numpy(np.full((1, 2), number, np.float32))
                 return (await client.infer("net", [tensor])).as_numpy("y")
 
-            return await asyncio.gather(*(one(number) for number in range(10)))
+            return await asyncio.gather(*(one(number) for number in range(12)))
 
     results = asyncio.run(ask())
-    assert [result.tolist() for result in results] == [[[2.0 * number] * 2] for number in range(10)]
+    assert [result.tolist() for result in results] == [[[2.0 * number] * 2] for number in range(12)]
     assert sum(device.core_runs.values()) == 3
+
+
+def test_a_part_of_a_batch_runs_alone_when_its_window_ends(serve: Serve) -> None:
+    tensors = TensorSpec("x", (4, 2), DType.FLOAT32), TensorSpec("y", (4, 2), DType.FLOAT32)
+    device = FakeDevice(1, inputs=tensors[:1], outputs=tensors[1:])
+    with client_of("http", serve(device, batch_window_ms=20)) as client:
+        for number in range(2):
+            tensor = triton_http.InferInput("x", [1, 2], "FP32")
+            tensor.set_data_from_numpy(np.full((1, 2), number, np.float32))
+            assert client.infer("net", [tensor]).as_numpy("y").tolist() == [[2.0 * number] * 2]
+    assert sum(device.core_runs.values()) == 2
 
 
 def test_paths_that_are_not_there(serve: Serve) -> None:

@@ -10,6 +10,7 @@ import logging
 import socket
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -168,6 +169,8 @@ def test_what_was_refused_does_not_live_on(serve: Serve) -> None:
     headers = {"Inference-Header-Content-Length": str(length)}
 
     def alive() -> int:
+        """Looks at all there is, which takes a while after many tests: so not again and again without a pause."""
+        time.sleep(0.1)
         return sum(isinstance(one, Exchange | Body | ChunkedBody | InferRequest | Holding) for one in gc.get_objects())
 
     gc.collect()

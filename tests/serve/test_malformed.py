@@ -66,10 +66,10 @@ def test_reading_any_body_gives_a_request_or_says_what_is_wrong() -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_any_body_gets_an_answer_or_a_client_error(serve: Serve, seed: int) -> None:
     """Each time 5000 bodies over HTTP."""
-    server = serve(FakeDevice(), max_wait_ms=10_000, max_request_bytes=2**19)
+    server = serve(FakeDevice(), max_wait_ms=1e6, max_request_bytes=2**19)
     rng = random.Random(seed)
     seen: Counter[int] = Counter()
     with closing(http.client.HTTPConnection(server.http_address, timeout=PATIENCE)) as connection:
@@ -119,7 +119,7 @@ async def converse(server: Server, data: bytes, count: int | None = None) -> lis
 
 
 def test_any_bytes_on_a_connection_of_http(serve: Serve) -> None:
-    server = serve(FakeDevice(), max_wait_ms=60_000, max_queue=1000, max_request_bytes=2**19)
+    server = serve(FakeDevice(), max_wait_ms=1e6, max_queue=1000, max_request_bytes=2**19)
     rng = random.Random(20)
     seen: Counter[int] = Counter()
 
@@ -137,7 +137,7 @@ def test_any_bytes_on_a_connection_of_http(serve: Serve) -> None:
 
 
 def test_requests_behind_each_other_on_one_connection(serve: Serve) -> None:
-    server = serve(FakeDevice(), max_wait_ms=10_000)
+    server = serve(FakeDevice(), max_wait_ms=1e6)
 
     def request(body: bytes) -> bytes:
         return f"POST {INFER} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
@@ -200,7 +200,7 @@ def test_other_calls_with_malformed_bodies(serve: Serve) -> None:
 @pytest.fixture
 def channel(serve: Serve) -> Iterator[tuple[Server, Any]]:
     """A server and a channel to it."""
-    server = serve(FakeDevice(), max_wait_ms=10_000, max_request_bytes=2**19)
+    server = serve(FakeDevice(), max_wait_ms=1e6, max_request_bytes=2**19)
     with grpc.insecure_channel(server.grpc_address) as found:
         yield server, found
     check_unharmed(server)
@@ -223,14 +223,14 @@ def test_any_message_over_grpc(channel: tuple[Server, Any]) -> None:
     rng = random.Random(12)
     seen: Counter[str] = Counter()
     call = channel[1].unary_unary(f"/{SERVICE}/ModelInfer")
-    for _ in range(5000 * TIMES):
+    for _ in range(2500 * TIMES):
         data = wrong_message(rng)
         code = outcome(call, data)
         seen[code] += 1
         assert code in CLIENT_ERRORS, (code, data)
-    assert seen["OK"] > 50 * TIMES
-    assert seen["INVALID_ARGUMENT"] > 2500 * TIMES
-    assert seen["NOT_FOUND"] > 50 * TIMES
+    assert seen["OK"] > 25 * TIMES
+    assert seen["INVALID_ARGUMENT"] > 1250 * TIMES
+    assert seen["NOT_FOUND"] > 25 * TIMES
     assert outcome(call, bytes(2**19 + 1)) == "RESOURCE_EXHAUSTED"
     assert outcome(call, inference_message().SerializeToString()) == "OK"
 

@@ -38,7 +38,7 @@ CHECKS: list[CheckFunction] = [
 ]
 
 schema = schemathesis.openapi.from_dict(rest_face.description())
-EXAMPLES = int(os.environ.get("ANYNPU_OPENAPI_EXAMPLES", "100"))
+EXAMPLES = int(os.environ.get("ANYNPU_OPENAPI_EXAMPLES", "50"))
 """For each operation, besides those that schemathesis always makes."""
 
 

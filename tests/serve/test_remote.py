@@ -61,7 +61,7 @@ def test_details_travel_unchanged() -> None:
 
 def test_the_whole_interface(serve: Serve) -> None:
     device = FakeDevice(3, run_time=0.002, metadata={"kind": "test"})
-    server = serve(device, max_wait_ms=10_000)
+    server = serve(device, max_wait_ms=1e6)
     with InferenceSession(f"grpc://{server.grpc_address}/net") as session:
         assert session.device == f"fake NPU, 3 cores at {server.grpc_address}"
         assert (session.cores, session.input_names, session.output_names) == (3, ["x"], ["y"])
