@@ -118,7 +118,7 @@ def test_python_may_end_with_calls_in_flight(models: Models) -> None:
     import time; time.sleep(0.3)
     print("ends")
     """
-    for _ in range(3):
+    for _ in range(2):
         library = library_folder() / "librknnrt.so"
         done = run([sys.executable, "-c", HEAD + textwrap.dedent(code), library, models.small])
         assert done.stdout == "ends\n"

@@ -161,7 +161,7 @@ def test_two_contexts_on_two_threads(detection: Model) -> None:
         contexts = [loaded.context() for _ in pictures]
 
         def run(number: int) -> None:
-            results[number] = [contexts[number].run({"x": pictures[number]})[0] for _ in range(6)]
+            results[number] = [contexts[number].run({"x": pictures[number]})[0] for _ in range(3)]
 
         threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
         for thread in threads:

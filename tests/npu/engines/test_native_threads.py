@@ -149,6 +149,7 @@ def test_small_networks(net: str, dtype: str) -> None:
     compare_threads(model, samples[2])
 
 
+@pytest.mark.full
 def test_text_detection(real_models: RealModels) -> None:
     """Large and small layers, and operators that are not shared, in turn."""
     compare_threads(compiled(real_models.detection, (3, 160, 192)), {"x": picture((3, 160, 192), 9)})
