@@ -269,7 +269,7 @@ def depthwise_roundings(net: Net) -> str:
 
 
 def split_concats(net: Net) -> str:
-    """Parts of a Concat that are no multiples of 8: a convolution for each, and Adds of their codes."""
+    """Parts of a Concat that are no multiples of 8: the second convolution has codes of its own, the others take the sum so far."""
     rng = net.rng
     parts = [image(net, int(rng.integers(1, 8)))]
     parts += [net.input((int(rng.integers(1, 9)), *net.tensors[parts[0]].shape[1:])) for _ in range(int(rng.integers(1, 3)))]
@@ -280,16 +280,21 @@ def split_concats(net: Net) -> str:
     inputs = [joined, net.constant(weights), net.constant(bias)]
     output = net.plain("Conv", inputs, kernel_shape=[3, 3], pads=[1] * 4)
     columns = np.split(weights, np.cumsum(sizes)[:-1], axis=1)
-    total, reach = "", 0.0
-    for number, (name, part) in enumerate(zip(parts, columns, strict=True)):
-        scale, zero = net.spread(name, part[0].size, part)
-        own = f"{name}_conv"  # as the toolkit calls them
-        net.tensors[own] = chip.conv(net.tensors[name], part, None if number else bias, scale, zero, pads=[1] * 4)
-        reach += 100 * scale
-        if number:
-            result = output if number == len(parts) - 1 else f"{total}_add"
-            net.tensors[result] = chip.binary("Add", net.tensors[total], net.tensors[own], *net.scale(-reach, reach))
-        total = result if number else own
+    names = [f"{name}_conv" for name in parts]  # as the toolkit calls them
+
+    def part(number: int, scale: float, zero: int, added: chip.Codes | None = None) -> chip.Codes:
+        own = bias if number == len(parts) - 1 else None
+        return chip.conv(net.tensors[parts[number]], columns[number], own, scale, zero, pads=[1] * 4, added=added)
+
+    spreads = [net.spread(name, own[0].size, own) for name, own in zip(parts, columns, strict=True)]
+    net.tensors[names[1]] = part(1, *spreads[1])
+    total, stem, reach = names[1], names[0], 100 * spreads[1][0]
+    for number in (0, *range(2, len(parts))):
+        last = number == len(parts) - 1 or len(parts) == 2
+        stem = output if last else f"{stem}_add"
+        reach += 100 * spreads[number][0]
+        net.tensors[stem] = part(number, *net.scale(-reach, reach), net.tensors[total])
+        total = stem
     return output
 
 

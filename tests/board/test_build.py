@@ -271,6 +271,16 @@ def test_a_configuration_is_read_back_as_it_was_edited(tmp_path: Path) -> None:
     assert np.allclose([ranges["1177"][0], ranges["x"][0]], [scale, 1 / 255], rtol=1e-12)
 
 
+@pytest.mark.parametrize("suffix", ["_mm", "-rs", "_rs"])
+def test_a_tensor_that_the_toolkit_makes_in_another_shape_has_the_range_of_the_models(tmp_path: Path, suffix: str) -> None:
+    """A Gemm is a convolution to the toolkit, whose result has another name and shape."""
+    renamed = CFG.replace("'1177'", f"scores{suffix}")
+    text, changed = edited(renamed, {"scores": (-1.0, 3.0)})
+    assert changed == [f"scores{suffix}"]
+    (tmp_path / "net.quantization.cfg").write_text(text)
+    assert read_cfg(tmp_path / "net.quantization.cfg").ranges()["scores"][0] == pytest.approx(4 / 255)
+
+
 def test_compile_takes_the_vendors_configuration_as_ranges(tmp_path: Path, network: Path, options: CompileOptions) -> None:
     built = build(network, tmp_path / "out", "rk3588", options, stub(tmp_path))
     np.save(tmp_path / "samples.npy", options.dataset)

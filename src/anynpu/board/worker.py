@@ -13,6 +13,9 @@ import re
 import sys
 from typing import Any
 
+MADE = ("_mm", "-rs", "_rs")
+"""What the toolkit appends to the name of a tensor that it makes in another shape."""
+
 FAILED = 4
 """The exit code where a function of the toolkit says that it failed."""
 
@@ -91,6 +94,7 @@ def edited(text: str, ranges: dict[str, Any]) -> tuple[str, list[str]]:
             wanted = name[: -len("_int8")]
         elif name + "_int8" in names:
             continue
+        wanted = next((wanted[: -len(end)] for end in MADE if wanted.endswith(end) and wanted not in ranges), wanted)
         if wanted in ranges:
             lines[number] = f"{value.group(1)}{float(ranges[wanted][key == 'max'])!r}"
             if key == "max":

@@ -51,7 +51,7 @@ from .simplify import simplify
 from .steps import Step
 from .tail import KEEP, ModelWithTail, split_tail
 from .toolkit import VENDOR, WholeRanges, given_quantization, toolkit_quantization
-from .toolkit_graph import simplify_as_toolkit
+from .toolkit_graph import is_float_result, simplify_as_toolkit
 from .toolkit_steps import quotients, with_changes_of_scale
 from .workbench import Trial, Workbench, accuracy_text
 
@@ -434,6 +434,8 @@ def graph_for(graph: Graph, chip: chips.Chip, kind: Format, options: CompileOpti
     opaque = _behind_custom(graph)
     ends = (*graph.inputs, *graph.outputs)
     coded = {name for name in ends if graph.is_float(name) and name not in opaque and name not in options.hybrid}
+    if options.quantizer == VENDOR:
+        coded -= {name for name in graph.outputs if is_float_result(graph, name, forms)}
     return replace(graph, coded=frozenset(coded - _custom_alone(graph)))
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from ..program import Preprocess
-from ..tensor import Affine, Quantization
 from ..types import Array
 from .calibrate import CalibratedRanges
 from .compile_options import CompileOptions
@@ -29,7 +28,7 @@ from .recipe import Recipe
 from .simulate import simulated_weights
 from .steps import Step
 from .study import Study, open_study
-from .toolkit import toolkit_quantization
+from .toolkit import toolkit_ends, toolkit_quantization
 from .workbench import Score, Trial, Workbench
 
 __all__ = ["Handover", "better", "float_handover", "handover", "plain_score"]
@@ -75,7 +74,7 @@ def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> 
     raw = _raw_samples(study)
     if not bench.can_judge:
         why = ("ranges: whole, since a custom operator stands in the network",)
-        return Handover(_proto(graph), _ends(plain.quantization, steps), raw, bench.preprocess, why)
+        return Handover(_proto(graph), toolkit_ends(graph, steps, plain.quantization), raw, bench.preprocess, why)
     best, score = plain, bench.score(plain)
     notes = [f"plain min/max: {bench.metric_name} {score} on {bench.judges}"]
     for recipe in _TRIED:
@@ -97,7 +96,13 @@ def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> 
         f"chosen: {best.recipe.algorithm}" + (f" {best.recipe.percentile:g}" if best.recipe.algorithm == "percentile" else "")
     )
     return Handover(
-        _proto(graph), _ends(best.quantization, steps), raw, bench.preprocess, tuple(notes), _proto(bench.graph), score
+        _proto(graph),
+        toolkit_ends(bench.graph, steps, best.quantization),
+        raw,
+        bench.preprocess,
+        tuple(notes),
+        _proto(bench.graph),
+        score,
     )
 
 
@@ -131,19 +136,6 @@ def _trial(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
 
     chosen: Ranges = ranges
     return Trial(recipe, steps, toolkit_quantization(bench.graph, steps, chosen, bench.preprocess, {}))
-
-
-def _ends(quantization: Mapping[str, Quantization], steps: list[Step]) -> dict[str, tuple[float, float]]:
-    """The ranges of all tensors; what a convolution hands to a clamp has the range of the clamp's result."""
-    result: dict[str, tuple[float, float]] = {}
-    for name, value in quantization.items():
-        if isinstance(value, Affine) and value.is_per_tensor:
-            result[name] = (-128 - value.zero_point) * value.scale, (127 - value.zero_point) * value.scale
-    for step in steps:
-        clamp = step.activation is not None and step.activation.bounds is not None
-        if clamp and not step.is_float and step.before_activation and step.outputs[0] in result:
-            result.setdefault(step.before_activation, result[step.outputs[0]])
-    return result
 
 
 def with_weights(graph: Graph, trial: Trial) -> Graph:

@@ -35,6 +35,7 @@ __all__ = [
     "given_quantization",
     "read_ranges",
     "toolkit_bias",
+    "toolkit_ends",
     "toolkit_quantization",
     "toolkit_weights",
 ]
@@ -56,6 +57,8 @@ _KNOWN = {"Sigmoid": (0.0, 1.0), "Tanh": (-1.0, 1.0)}
 _BEFORE = {"Sigmoid": (-7.0, 7.0), "Tanh": (-3.2, 3.2), "HardSwish": (-3.0, math.inf)}
 """The range of what these read, where codes stand before them, goes no further than this."""
 
+_VIEWS = (Form.RESHAPE, Form.TRANSPOSE)
+
 _TINY = 1e-9
 
 
@@ -68,6 +71,7 @@ def toolkit_quantization(
 ) -> dict[str, Quantization]:
     """The quantisation of every tensor that has codes. *given* ones stay as they are."""
     made_by = {name: step for step in steps for name in step.outputs}
+    joined = _joined(graph, steps)
     pooled = {step.inputs[0]: step.outputs[0] for step in steps if not step.is_float and "MaxPool" in step.node.op}
     limits = _limits_before(graph, steps)
     result: dict[str, Quantization] = dict(given)
@@ -75,7 +79,7 @@ def toolkit_quantization(
     def of(name: str) -> Quantization:
         if name not in result:
             step = made_by.get(name)
-            same = step is not None and not step.is_float and (keeps_scale(step) or "Average" in step.node.op)
+            same = step is not None and not step.is_float and (keeps_scale(step) or step.node.op == "AveragePool")
             result[name] = of(step.inputs[0]) if step is not None and same else _affine(*range_of(name))
         return result[name]
 
@@ -88,6 +92,8 @@ def toolkit_quantization(
             return pixels
         low, high = ranges(pooled.get(name, name), exact=True)
         least, most = limits.get(name, (-math.inf, math.inf))
+        if name in joined:
+            least, most = _ends(of(joined[name]))
         return max(low, least), min(high, most)
 
     for step in steps:
@@ -100,6 +106,52 @@ def toolkit_quantization(
     for name in sorted(graph.coded):
         of(name)
     return result
+
+
+def toolkit_ends(graph: Graph, steps: list[Step], quantization: Mapping[str, Quantization]) -> dict[str, tuple[float, float]]:
+    """Smallest and largest value of every tensor, from which the toolkit makes these scales and zero points again.
+
+    It cuts a range to what the only reader of a tensor can tell apart, so none goes beyond. What a convolution hands to a clamp has the
+    range of the clamp's result.
+    """
+    limits = _limits_before(graph, steps)
+    for name, result in _joined(graph, steps).items():
+        limits[name] = _ends(quantization[result])
+    ends: dict[str, tuple[float, float]] = {}
+    for name, value in quantization.items():
+        if isinstance(value, Affine) and value.is_per_tensor:
+            low, high = _ends(value)
+            least, most = limits.get(name, (-math.inf, math.inf))
+            shift = max(least - low, 0.0) - max(high - most, 0.0)  # less than a step: the zero point was rounded
+            ends[name] = max(low + shift, least), min(high + shift, most)
+    for step in steps:
+        clamp = step.activation is not None and step.activation.bounds is not None
+        if clamp and not step.is_float and step.before_activation and step.outputs[0] in ends:
+            ends.setdefault(step.before_activation, ends[step.outputs[0]])
+    return ends
+
+
+def _ends(quantization: Quantization) -> tuple[float, float]:
+    first, last = DType.INT8.limits
+    return (first - quantization.zero_point) * quantization.scale, (last - quantization.zero_point) * quantization.scale
+
+
+def _joined(graph: Graph, steps: list[Step]) -> dict[str, str]:
+    """Tensors that only a Concat reads, and its result: the toolkit gives none of them a wider range than the result has."""
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.reads:
+            readers.setdefault(name, []).append(step)
+    found: dict[str, str] = {}
+    for name in readers:
+        end = name
+        while end not in graph.outputs and len(using := readers.get(end, [])) == 1 and using[0].form in _VIEWS:
+            end = using[0].outputs[0]
+        using = readers.get(end, [])
+        alone = len(using) == 1 and end not in graph.outputs and name not in graph.inputs
+        if alone and using[0].form is Form.CONCAT and not using[0].is_float:
+            found[name] = using[0].outputs[0]
+    return found
 
 
 def _limits_before(graph: Graph, steps: list[Step]) -> dict[str, tuple[float, float]]:

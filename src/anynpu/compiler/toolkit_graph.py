@@ -1,8 +1,10 @@
 """What Rockchip's toolkit makes of a graph before it quantises: ``quantizer="vendor"``.
 
 * A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
+* A factor before a fully connected layer goes into its weights.
 * Two convolutions of one input whose results are added are one convolution.
-* A convolution of a Concat becomes one convolution per part and Adds of codes, where the parts do not fit the chip's blocks of channels.
+* A convolution of a Concat becomes one convolution per part and their sums, where the parts do not fit the chip's blocks of channels,
+  or where the results of all parts are smaller than the Concat.
 * A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
   its own.
 
@@ -12,34 +14,40 @@ docs/vendor-graph.md says which of this was measured and which is inferred.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from .forms import Form
 from .graph import Graph, Node
 from .simplify import simplify
 
-__all__ = ["simplify_as_toolkit"]
+__all__ = ["is_float_result", "simplify_as_toolkit"]
 
+_SHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 _MAX_WINDOW = 7
 _BLOCK = 8
 """Channels that a part of a Concat must be a multiple of."""
-
-_WHOLE_UP_TO = 64
-_SPLIT_UP_TO = 96
-_SPLIT_OUTPUTS = 32
-"""Concats of whole blocks were seen to be split at 72, 80 and 96 channels in all before 32 outputs, and not at 64; wider ones were not
-tried, and stay whole."""
 
 
 def simplify_as_toolkit(graph: Graph) -> None:
     """Simplify a graph in place, with the toolkit's rewrites and without those that it does not do."""
     _keep_apart(graph)
     simplify(graph)
+    _fold_factors(graph)
     _merge_sums(graph)
     _split_concats(graph)
     _stage_averages(graph)
     graph.remove_unused()
+
+
+def is_float_result(graph: Graph, name: str, forms: Mapping[int, Form]) -> bool:
+    """Whether an output of the model is float16 in the toolkit's files: a Softmax makes it, or another shape of it."""
+    makers = graph.producers()
+    while (maker := makers.get(name)) is not None and maker.op in (*_SHAPES, "Transpose"):
+        name = maker.inputs[0]
+    return maker is not None and maker.op == "Softmax" and id(maker) not in forms
 
 
 def _keep_apart(graph: Graph) -> None:
@@ -48,6 +56,39 @@ def _keep_apart(graph: Graph) -> None:
         data = [name for name in node.inputs if name not in graph.constants]
         maker = makers.get(data[0]) if node.op in ("Add", "Sub", "Mul", "Div") and len(data) == 1 else None
         node.apart = maker is not None and maker.op == "ConvTranspose"
+
+
+# a factor before a matrix product
+
+
+def _fold_factors(graph: Graph) -> None:
+    """Put a factor into the weights of what alone reads its result, as exports have it between a classifier and its Dropout."""
+    for mul in list(graph.nodes):
+        data = [name for name in mul.inputs if name not in graph.constants]
+        if mul.op != "Mul" or mul.domain or len(data) != 1 or graph.shapes[mul.outputs[0]] != graph.shapes[data[0]]:
+            continue
+        factor = next(graph.constants[name] for name in mul.inputs if name in graph.constants)
+        reader = _only_product(graph, mul.outputs[0])
+        if factor.size != 1 or reader is None:
+            continue
+        weights = (graph.constants[reader.inputs[1]] * factor.reshape(())).astype(np.float32)
+        reader.inputs[1] = graph.add_constant(f"{reader.outputs[0]}.scaled", weights)
+        graph.nodes.remove(mul)
+        for node in graph.nodes:
+            node.inputs = [data[0] if name == mul.outputs[0] else name for name in node.inputs]
+
+
+def _only_product(graph: Graph, name: str) -> Node | None:
+    """The matrix product with constant weights that alone reads a tensor, or another shape of it."""
+    readers = graph.consumers()
+    while name not in graph.outputs and len(using := readers.get(name, [])) == 1:
+        reader = using[0]
+        if reader.op in _SHAPES and reader.inputs[0] == name:
+            name = reader.outputs[0]
+            continue
+        product = reader.op in ("Gemm", "MatMul") and not reader.domain and reader.inputs[0] == name
+        return reader if product and reader.inputs[1] in graph.constants else None
+    return None
 
 
 # two convolutions of one input
@@ -132,31 +173,36 @@ def _is_split(graph: Graph, conv: Node, concat: Node) -> bool:
     if rank != 4 or int(concat.attribute("axis", 1)) % rank != 1 or not known:
         return False
     sizes = [graph.shapes[name][1] for name in concat.inputs]
-    wide = _WHOLE_UP_TO < sum(sizes) <= _SPLIT_UP_TO and weights.shape[0] == _SPLIT_OUTPUTS
-    return wide or any(size % _BLOCK for size in sizes)
+    alone = len(graph.consumers()[conv.inputs[0]]) == 1 and conv.inputs[0] not in graph.outputs
+    saves = alone and len(sizes) * weights.shape[0] < sum(
+        sizes
+    )  # the results of all parts are smaller than what they are made of
+    return saves or any(size % _BLOCK for size in sizes)
 
 
 def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
-    """A convolution per part, the first with the bias, and Adds of their codes; named as the toolkit's configuration names them."""
-    made: list[Node] = []
+    """A convolution per part, the last with the bias, and their sums; named as the toolkit's configuration names them.
+
+    The second part has codes of its own. Every other part is added unrounded: its convolution has the sum so far as second operand.
+    """
     result, weights = conv.outputs[0], graph.constants[conv.inputs[1]]
     shape, dtype = graph.shapes[result], graph.dtypes[result]
-    total, first = "", 0
+    parts: list[Node] = []
+    first = 0
     for number, source in enumerate(concat.inputs):
         last = first + graph.shapes[source][1]
-        part = graph.free_name(f"{source}_conv")
-        graph.shapes[part], graph.dtypes[part] = shape, dtype
-        columns = graph.add_constant(f"{part}.weights", np.ascontiguousarray(weights[:, first:last]))
-        bias = conv.inputs[2:] if not number else []
-        made.append(Node("Conv", [source, columns, *bias], [part], dict(conv.attributes), conv.name if not number else ""))
-        if number:
-            sum_name = result if number == len(concat.inputs) - 1 else graph.free_name(f"{total}_add")
-            graph.shapes[sum_name], graph.dtypes[sum_name] = shape, dtype
-            made.append(Node("Add", [total, part], [sum_name], apart=True))
-            total = sum_name
-        else:
-            total = part
+        name = graph.free_name(f"{source}_conv")
+        graph.shapes[name], graph.dtypes[name] = shape, dtype
+        columns = graph.add_constant(f"{name}.weights", np.ascontiguousarray(weights[:, first:last]))
+        bias = conv.inputs[2:] if number == len(concat.inputs) - 1 else []
+        parts.append(Node("Conv", [source, columns, *bias], [name], dict(conv.attributes), "" if number else conv.name))
         first = last
+    made, total, stem = [parts[1]], parts[1].outputs[0], parts[0].outputs[0]
+    for part in (parts[0], *parts[2:]):
+        stem = result if part is parts[-1] or len(parts) == 2 else graph.free_name(f"{stem}_add")
+        graph.shapes[stem], graph.dtypes[stem] = shape, dtype
+        made += [part, Node("Add", [part.outputs[0], total], [stem])]
+        total = stem
     return made
 
 
