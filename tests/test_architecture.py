@@ -88,7 +88,7 @@ ARROWS: dict[str, set[str]] = {
     "board": DATA | {"compiler"},
     "comparison": DEVICE | {"compiler", "profiling", "pages"},
     "decision": DEVICE | {"compiler", "profiling", "comparison", "pages"},
-    "demo": DEVICE | {"compiler", "session", "profiling", "pages"},
+    "demo": DEVICE | {"compiler", "session", "profiling", "pages", "tasks"},
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
     | {"onnxruntime", "board", "tasks", "frontends", "tails"},

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu.demo.boxes import find_boxes
 from anynpu.demo.detection import HELD_OUT_PAGES
 from anynpu.demo.pages import PAGE_SIZE
+from anynpu.tasks import find_text
 
 Invoke = Callable[..., Any]
 
@@ -48,7 +48,7 @@ def test_the_demonstration(invoke: Invoke, tmp_path: Path) -> None:
     page = cv2.cvtColor(cv2.imread(str(folder / "pages" / "page00.png")), cv2.COLOR_BGR2RGB)
     with anynpu.Device("rk3588") as device:
         (probability,) = device.load(folder / "det.rknn").context().run({"x": page[np.newaxis]}, layout="nhwc")
-    assert len(find_boxes(probability[0, 0])) >= 5
+    assert len(find_text(probability)) >= 5
 
 
 def test_without_the_package_it_names_the_pip_line(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
