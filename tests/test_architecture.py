@@ -81,7 +81,7 @@ ARROWS: dict[str, set[str]] = {
     "onnxruntime": DEVICE | {"session", "compiler"},
     # Rockchip's own classes, on its room
     "rknnlite": VENDOR | {"rknn", "compiler"},
-    "rknn_toolkit": VENDOR | {"rknn", "rknnlite", "compiler", "comparison"},
+    "rknn_toolkit": VENDOR | {"rknn", "rknnlite", "compiler", "comparison", "frontends"},
     "dropin": DEVICE,
     "serve": DEVICE | {"session", "protocol", "pages"},
     "profiling": DEVICE | {"pages"},

@@ -169,8 +169,7 @@ def test_keras_goes_through_its_converter(tmp_path: Path, monkeypatch: pytest.Mo
         module = types.ModuleType(name)
         vars(module).update(parts)
         monkeypatch.setitem(sys.modules, name, module)
-    path = tmp_path / "net.keras"
-    path.write_bytes(b"zip")
+    path = archive(tmp_path / "net.keras", "config.json")
     assert [spec.name for spec in anynpu.compile(path, "rk3588", dtype="fp16").inputs] == ["image"]
     assert asked == [(loaded, ["image"])]
 

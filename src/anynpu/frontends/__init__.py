@@ -1,6 +1,7 @@
 """Ways in besides ONNX: TFLite, PyTorch, TensorFlow. Each gives an ONNX model, and the compiler knows nothing else."""
 
+from .programs import check_script
 from .ranges import KnownScales, annotate, known_scales
 from .ways import as_onnx, is_foreign, takes_folder
 
-__all__ = ["KnownScales", "annotate", "as_onnx", "is_foreign", "known_scales", "takes_folder"]
+__all__ = ["KnownScales", "annotate", "as_onnx", "check_script", "is_foreign", "known_scales", "takes_folder"]

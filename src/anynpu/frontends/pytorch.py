@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError, MissingDependencyError
+from .programs import check_exported_program, check_script
 
 __all__ = ["is_torch_model", "torch_file_to_onnx", "torch_to_onnx"]
 
@@ -60,9 +61,11 @@ def torch_file_to_onnx(path: Path, shapes: Shapes | None = None, example_inputs:
     torch = _torch(path.name)
     kind = _kind(path)
     if kind == "exported":
+        check_exported_program(path)
         program = _loaded(lambda: importlib.import_module("torch.export").load(str(path)), path)
         return _export(torch, program)
     if kind == "script":
+        check_script(path)
         module = _loaded(lambda: torch.jit.load(str(path), map_location="cpu"), path)
         return torch_to_onnx(module, shapes, example_inputs)
     raise CompileError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CompileError, MissingDependencyError
+from .programs import check_keras_file, check_saved_model
 
 __all__ = ["is_keras_model", "keras_to_onnx", "saved_model_to_onnx"]
 
@@ -27,6 +28,9 @@ def keras_to_onnx(model: Any) -> Any:
     command = f"python -m tf2onnx.convert --keras {model} --output {Path(model).stem}.onnx" if file else ""
     convert = _package("tf2onnx", "a Keras model", command or "tf2onnx.convert.from_keras(model, output_path='model.onnx')")
 
+    if file:
+        check_keras_file(Path(model))
+
     def run() -> Any:
         loaded = importlib.import_module("tensorflow").keras.models.load_model(str(model), compile=False) if file else model
         return convert.convert.from_keras(loaded, opset=OPSET, inputs_as_nchw=_pictures(loaded))[0]
@@ -39,6 +43,7 @@ def saved_model_to_onnx(folder: Path) -> Any:
     command = f"python -m tf2onnx.convert --saved-model {folder} --output {folder.name}.onnx"
     convert = _package("tf2onnx", f"{folder}, a SavedModel of TensorFlow,", command)
     loader = importlib.import_module("tf2onnx.tf_loader")
+    check_saved_model(folder)
 
     def run() -> Any:
         graph, inputs, outputs, *_ = loader.from_saved_model(str(folder), None, None, return_tensors_to_rename=False)

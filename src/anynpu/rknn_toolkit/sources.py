@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 from .._optional import onnx
 from ..compiler.onnx_model import load_onnx
 from ..errors import CompileError, MissingDependencyError, ModelError, ParameterError
+from ..frontends import check_script
 
 __all__ = ["Source", "from_onnx", "from_pytorch", "from_tflite"]
 
@@ -102,6 +104,8 @@ def from_pytorch(model: Any, input_size_list: Sequence[Sequence[int]]) -> Source
     if isinstance(model, (str, Path)):
         if not Path(model).is_file():
             raise ModelError(f"there is no PyTorch model {model}", hint="check the path")
+        if zipfile.is_zipfile(model):
+            check_script(Path(model))
         module, name = torch.jit.load(str(model), map_location="cpu"), Path(model).stem
     module.eval()
     examples = tuple(torch.zeros(*(int(extent) for extent in size)) for size in input_size_list)
