@@ -8,6 +8,7 @@ comes back.
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import sys
 import tempfile
@@ -34,6 +35,8 @@ BOARDS = 3
 RATIO_GOAL = 2.5
 SECONDS = 12.0
 ROUNDS = 80
+SOAK_SECONDS = 60.0
+SEED = 25
 WIDTH, LAYERS = 2048, 32
 CHIP = "rk3566"
 REAL_TIME = {"ANYNPU_REALTIME": "1"}
@@ -67,6 +70,54 @@ def main() -> None:
                 print_table("The front of a cluster", header, rows)
                 print_table("Memory (PSS, MB)", ("", "processes", "MB"), memory)
                 _lose_a_board(front, boards)
+
+
+def soak() -> None:
+    """Boards are lost and come back at random under load: every request has one answer, and all boards serve afterwards."""
+    from anynpu.serve.cluster import VirtualBoards
+
+    chance = random.Random(SEED)
+    with tempfile.TemporaryDirectory() as folder:
+        models = _models(Path(folder))
+        with VirtualBoards(BOARDS, environment=REAL_TIME) as boards, _process(_cluster(models, boards)) as front:
+            _wait_for(front, BOARDS)
+            there, losses = set(range(BOARDS)), 0
+            with _Clients(front, BOARDS - 1) as clients:
+                end = time.monotonic() + SOAK_SECONDS
+                while time.monotonic() < end:
+                    time.sleep(chance.uniform(0.5, 4.0))
+                    number = chance.randrange(BOARDS)
+                    if number not in there:
+                        boards.join(number)
+                        there.add(number)
+                    elif len(there) > 1:
+                        boards.kill(number)
+                        there.remove(number)
+                        losses += 1
+                for number in set(range(BOARDS)) - there:
+                    boards.join(number)
+                _wait_for(front, BOARDS)
+                restored = len(clients.outcomes)
+                for _ in range(600):
+                    if len(clients.outcomes) >= restored + ROUNDS:
+                        break
+                    time.sleep(0.1)
+            after = Counter(outcome for _, outcome in clients.outcomes[restored:])
+    rows = [
+        ("boards lost", str(losses)),
+        ("requests, and those with one answer or error", f"{clients.asked}, {len(clients.outcomes)}"),
+        ("answered", str(sum(outcome == "answered" for _, outcome in clients.outcomes))),
+        ("refused, and why", _others(clients)),
+        ("after the last loss", ", ".join(f"{count} {name}" for name, count in after.items())),
+    ]
+    print_table(f"Boards lost at random for {SOAK_SECONDS:g} s", ("", "measured"), rows)
+    refusals = {outcome for _, outcome in clients.outcomes} - {"answered"}
+    if clients.waiting() or clients.asked != len(clients.outcomes):
+        raise RuntimeError("a request has no answer")
+    if not losses or refusals - {"StatusCode.UNAVAILABLE", "StatusCode.RESOURCE_EXHAUSTED"}:
+        raise RuntimeError(f"{losses} losses, refused with {', '.join(sorted(refusals))}")
+    if after["answered"] < ROUNDS or set(after) != {"answered"}:
+        raise RuntimeError(f"no full service after the losses: {dict(after)}")
 
 
 def _models(folder: Path) -> list[str]:
@@ -128,7 +179,9 @@ class _Clients:
     """Two clients for each of so many boards, each with one request at a time."""
 
     def __init__(self, served: Served, boards: int) -> None:
+        self.asked = 0
         self.outcomes: list[tuple[float, str]] = []
+        self._lock = threading.Lock()
         self._served = served
         self._stop = threading.Event()
         self._threads = [threading.Thread(target=self._work) for _ in range(2 * boards)]
@@ -138,6 +191,8 @@ class _Clients:
 
         client, ask = _client("grpc", self._served, "slow")
         while not self._stop.is_set():
+            with self._lock:
+                self.asked += 1
             try:
                 ask()
                 outcome = "answered"
@@ -156,6 +211,10 @@ class _Clients:
         self._stop.set()
         for thread in self._threads:
             thread.join(120)
+
+    def waiting(self) -> int:
+        """Clients that still wait for an answer, after the end."""
+        return sum(thread.is_alive() for thread in self._threads)
 
     def rate(self, begin: float, end: float) -> float:
         """Answers a second."""

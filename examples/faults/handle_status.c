@@ -49,13 +49,15 @@ int main(int count, char **arguments)
         return 2;
     const int kinds = sizeof table / sizeof *table;
     vip_network network = NULL;
+    vip_buffer buffers[16];
+    int made = 0;
     check(vip_init());
     check(vip_create_network(arguments[1], 0, VIP_CREATE_NETWORK_FROM_FILE, &network));
     check(vip_prepare_network(network));
     for (int side = 0; side < 2; side++) {
         vip_uint32_t ports = 0;
         check(vip_query_network(network, side ? VIP_NETWORK_PROP_OUTPUT_COUNT : VIP_NETWORK_PROP_INPUT_COUNT, &ports));
-        for (vip_uint32_t port = 0; port < ports; port++) {
+        for (vip_uint32_t port = 0; port < ports && made < 16; port++) {
             vip_buffer_create_params_t param;
             vip_buffer buffer = NULL;
             memset(&param, 0, sizeof param);
@@ -64,6 +66,11 @@ int main(int count, char **arguments)
             check(query(network, port, VIP_BUFFER_PROP_SIZES_OF_DIMENSION, param.sizes));
             check(query(network, port, VIP_BUFFER_PROP_DATA_FORMAT, &param.data_format));
             check(vip_create_buffer(&param, sizeof param, &buffer));
+            buffers[made++] = buffer;
+            if (!side) {
+                memset(vip_map_buffer(buffer), 0, vip_get_buffer_size(buffer));
+                check(vip_flush_buffer(buffer, VIP_BUFFER_OPER_TYPE_FLUSH));
+            }
             check((side ? vip_set_output : vip_set_input)(network, port, buffer));
         }
     }
@@ -87,6 +94,10 @@ int main(int count, char **arguments)
         } else if (table[kind].action == PREPARE_AGAIN)
             check(vip_prepare_network(network));
     }
+    check(vip_finish_network(network));
+    check(vip_destroy_network(network));
+    while (made > 0)
+        check(vip_destroy_buffer(buffers[--made]));
     check(vip_destroy());
     printf("%d runs done\n", done);
     return 0;

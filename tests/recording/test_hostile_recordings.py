@@ -29,9 +29,10 @@ from anynpu.vip.tracing import table as vip_table
 HEAD = {"trace": 1, "vendor": "rknn", "chip": "rk3588", "payload": True}
 _FROM_MEMORY = int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_MEMORY)
 SHORT, LONG = b"0123", bytes(2 * ffi.sizeof("rknn_tensor_attr") - 1)
+INFO = bytes(ffi.buffer(ffi.new("rknn_matmul_info *", {"type": 2})))
 
 
-def trace_of(*calls: dict[str, Any], data: tuple[bytes, ...] = (SHORT, LONG)) -> Trace:
+def trace_of(*calls: dict[str, Any], data: tuple[bytes, ...] = (SHORT, LONG, INFO)) -> Trace:
     trace = Trace(dict(HEAD))
     for each in data:
         trace.sizes[hash_of(each)] = len(each)
@@ -62,6 +63,17 @@ HOSTILE = {
     "a number that is a list": call("rknn_create_mem", "NULL", [1]),
     "a number of 100 bits": call("rknn_create_mem", "NULL", 1 << 100),
     "a name that is a list": call("rknn_run", ["context1"], "NULL"),
+    "a matrix that is smaller than it says": call(
+        "rknn_B_normal_layout_to_native_layout", hash_of(SHORT), 4, 64, 32, hash_of(INFO)
+    ),
+    "a matrix of half an information": call("rknn_B_normal_layout_to_native_layout", hash_of(SHORT), 4, 64, 32, hash_of(SHORT)),
+    "fewer parameters than the call says": call(
+        "rknn_matmul_set_quant_params", "NULL", ["B", [1 << 20, 0], hash_of(SHORT), "NULL"]
+    ),
+    "parameters without a name": call("rknn_matmul_set_quant_params", "NULL", [5, [1, 0], hash_of(SHORT), "NULL"]),
+    "fewer shapes than the call says": call(
+        "rknn_matmul_create_dynamic_shape", "new", hash_of(INFO), 9, hash_of(SHORT), hash_of(SHORT)
+    ),
     "too few arguments": call("rknn_run", "NULL"),
     "too many arguments": call("rknn_run", "NULL", "NULL", "NULL"),
     "arguments that are none": {"call": "rknn_run", "arguments": 7},
@@ -82,6 +94,9 @@ def test_arguments_that_do_not_fit_together(which: str) -> None:
         call("vip_create_network", {"path": "/dev/null"}, 1 << 20, _FROM_MEMORY, "new"),
         call("vip_set_network", "NULL", int(vip_network_property_e.VIP_NETWORK_PROP_NETWORK_NAME), hash_of(SHORT)),
         call("vip_create_buffer", hash_of(SHORT), 4, "new"),
+        call("vip_dup_network", {"path": "/dev/null"}, 1 << 20, 0x200, "NULL", "new"),
+        call("vip_power_management", 0, 1, 1 << 20),
+        call("vip_set_group", "NULL", 1, hash_of(LONG)),
         call("vip_create_buffer_from_handle", hash_of(SHORT), None, 1 << 62, "new"),
     ],
 )

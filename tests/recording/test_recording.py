@@ -17,8 +17,9 @@ from rknn.support import get_outputs, opened, picture_model, pixels, set_picture
 from typer.testing import CliRunner
 from vip.support import Calls, small_file
 
-from anynpu import modelfile
+from anynpu import faults, modelfile
 from anynpu._rknn import ffi
+from anynpu._vip import ffi as vip_ffi
 from anynpu.cli.app import app
 from anynpu.errors import ParameterError
 from anynpu.recording import Trace, read_trace, replay
@@ -156,6 +157,71 @@ def test_matrix_products(tmp_path: Path) -> None:
     assert replay(trace, table(), lambda: SoftwareLibrary("rk3588")).difference is None
 
 
+def test_products_of_several_shapes_with_their_parameters(tmp_path: Path) -> None:
+    library = SoftwareLibrary("rk3588")
+    Recorder(library, table(), str(tmp_path / "trace.jsonl"))
+    kind = int(rknn_matmul_type.RKNN_INT8_MM_INT8_TO_INT32)
+    info = ffi.new("rknn_matmul_info *", {"K": 64, "N": 32, "type": kind, "B_layout": 1, "B_quant_type": 2})
+    plain, native = ffi.new("int8_t[]", [value % 100 for value in range(64 * 32)]), ffi.new("int8_t[]", 64 * 32)
+    assert library.rknn_B_normal_layout_to_native_layout(plain, native, 64, 32, info) == 0
+    assert library.rknn_B_normal_layout_to_native_layout(plain, native, 64, 32, ffi.cast("rknn_matmul_info *", 32)) < 0
+    shapes = ffi.new("rknn_matmul_shape[]", [{"M": 1, "K": 64, "N": 32}, {"M": 4, "K": 64, "N": 32}])
+    attributes = ffi.new("rknn_matmul_io_attr[]", 2)
+    with Matmul(library) as calls:
+        assert library.rknn_matmul_create_dynamic_shape(calls.handle, info, 2, shapes, attributes) == 0
+        calls.attributes = ffi.addressof(attributes, 1)
+        calls.allocate()
+        assert calls.set_parameters("B", np.linspace(0.1, 1, 32), np.zeros(32)) == 0, calls.why()
+        params, scale = ffi.new("rknn_quant_params *"), ffi.new("float *")
+        assert library.rknn_matmul_get_quant_params(calls.context, params, scale) == 0
+        calls.bytes("A")[:], calls.bytes("B")[:] = 3, np.frombuffer(ffi.buffer(native), np.uint8)
+        for index in (1, 0):
+            assert library.rknn_matmul_set_dynamic_shape(calls.context, ffi.addressof(shapes, index)) == 0
+            calls.attributes = ffi.addressof(attributes, index)
+            for name in "ABC":
+                assert library.rknn_matmul_set_io_mem(calls.context, calls.memory[name], calls.attribute(name)) == 0
+            assert calls.run() == 0
+    library.close()
+    trace = read_trace(tmp_path / "trace.jsonl")
+    assert {entry["call"] for entry in trace.calls} >= {"rknn_matmul_set_dynamic_shape", "rknn_matmul_get_quant_params"}
+    assert replay(trace, table(), lambda: SoftwareLibrary("rk3588")).difference is None
+    got = next(entry for entry in trace.calls if entry["call"] == "rknn_matmul_get_quant_params")
+    got["left"][1][1] = [7, 7]
+    found = replay(trace, table(), lambda: SoftwareLibrary("rk3588")).difference
+    assert found is not None
+    assert found.call == "rknn_matmul_get_quant_params"
+
+
+def test_groups_power_and_a_second_network(tmp_path: Path) -> None:
+    library = VipSoftware("t527")
+    Recorder(library, vip_table(), str(tmp_path / "trace.jsonl"))
+    calls = Calls(library)
+    file = small_file("t527")
+    network, (source,), _ = calls.ready(file)
+    second = vip_ffi.new("vip_network *")
+    calls.ok(library.vip_dup_network(vip_ffi.from_buffer(file), len(file), 0x200, network, second))
+    frequency = vip_ffi.new("vip_power_frequency_t *", [50])
+    calls.ok(library.vip_power_management(vip_ffi.NULL, 1, frequency))
+    calls.ok(library.vip_set_log_path(vip_ffi.new("char[]", str(tmp_path).encode())))
+    group = vip_ffi.new("vip_group *")
+    calls.ok(library.vip_create_group(1, group))
+    calls.ok(library.vip_add_network(group[0], network))
+    for value in (7, 9):
+        calls.bytes(source)[:] = value
+        calls.ok(library.vip_run_group(group[0], 1))
+    calls.bytes(source)[:] = 11
+    calls.ok(library.vip_trigger_group(group[0], 1))
+    calls.ok(library.vip_wait_group(group[0]))
+    calls.ok(library.vip_query_group(group[0], 0, vip_ffi.new("vip_inference_profile_t *")))
+    calls.ok(library.vip_destroy_group(group[0]))
+    calls.ok(library.vip_destroy_network(second[0]))
+    library.close()
+    trace = read_trace(tmp_path / "trace.jsonl")
+    runs = [entry for entry in trace.calls if entry["call"] in ("vip_run_group", "vip_wait_group")]
+    assert len({json.dumps(entry["memory_after"], sort_keys=True) for entry in runs}) == 3, "inputs of the networks are in it"
+    assert replay(trace, vip_table(), lambda: VipSoftware("t527")).difference is None
+
+
 def test_a_library_of_viplite(tmp_path: Path) -> None:
     library = VipSoftware("t527")
     Recorder(library, vip_table(), str(tmp_path / "trace.jsonl"))
@@ -197,14 +263,14 @@ def test_damaged_data_are_refused(data: str, tmp_path: Path) -> None:
 def test_a_call_that_takes_functions_is_named(tmp_path: Path) -> None:
     trace = recorded(SoftwareLibrary("rk3588"), tmp_path / "trace.jsonl")
     trace.calls.insert(1, {"call": "rknn_register_custom_ops", "thread": 1, "result": 0})
-    with pytest.raises(ParameterError, match="call 2, rknn_register_custom_ops"):
+    with pytest.raises(ParameterError, match="call 2, rknn_register_custom_ops, cannot be made again: it registers functions"):
         replay(trace, table(), lambda: SoftwareLibrary("rk3588"))
 
 
 def test_every_call_is_in_the_tables() -> None:
     for kind, made in ((SoftwareLibrary, table()), (VipSoftware, vip_table())):
         calls = {name for name in dir(kind) if name.startswith((f"{made.vendor}_", "vip_"))}
-        assert calls - set(made.calls) - made.opaque <= {"rknn_custom_op_get_op_attr"}
+        assert calls - set(made.calls) - set(made.opaque) <= {"rknn_custom_op_get_op_attr"}
 
 
 def test_nothing_is_wrapped_where_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -213,3 +279,22 @@ def test_nothing_is_wrapped_where_nothing_is_recorded(monkeypatch: pytest.Monkey
     before = dict(vars(library))
     assert vars(instrumented(library)) == before
     library.close()
+
+
+def test_a_recording_under_faults_is_replayed_with_the_same_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = [{"kind": "code", "call": "rknn_run", "code": "RKNN_ERR_TIMEOUT", "at": 2}]
+    (tmp_path / "plan.json").write_text(json.dumps({"fault": entries}))
+    monkeypatch.setenv("ANYNPU_RECORD", str(tmp_path / "trace.jsonl"))
+    with faults.inject({"fault": entries}):
+        library = instrumented(SoftwareLibrary("rk3588"))
+        handle = opened(library, picture_model())
+        assert set_picture(library, handle, pixels()) == 0
+        assert [library.rknn_run(handle, ffi.NULL) for _ in range(3)] == [0, -2, 0]
+        library.close()
+    monkeypatch.delenv("ANYNPU_RECORD")
+    command = ["replay", str(tmp_path / "trace.jsonl")]
+    plain = CliRunner().invoke(app, command)
+    assert plain.exit_code == 3
+    assert "result: recorded -2, here 0" in plain.output
+    monkeypatch.setenv("ANYNPU_FAULTS", str(tmp_path / "plan.json"))
+    assert CliRunner().invoke(app, command).exit_code == 0

@@ -102,6 +102,9 @@ def outcome(scope: Scope, name: str, shape: CallShape | None, arguments: tuple[A
     if shape.bind is not None:
         owner, memory, place = (arguments[index] for index in shape.bind)
         scope.bound.setdefault(scope.name(owner), {})[scope.table.place(name, place)] = scope.name(memory)
+    if shape.joins is not None:
+        owner, member = (scope.name(arguments[index]) for index in shape.joins)
+        scope.members.setdefault(owner, []).append(member)
     if shape.runs is not None and shape.moments != "before" and not (shape.pending and shape.pending(arguments)):
         found["memory_after"] = scope.snapshot(scope.name(arguments[shape.runs]))
     return found

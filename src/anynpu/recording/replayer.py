@@ -81,8 +81,10 @@ def _replay(
         name, process = entry["call"], entry.get("process", 0)
         shape = table.calls.get(name)
         if shape is None or "arguments" not in entry:
+            why = table.opaque.get(name, "the recording does not have its arguments")
             raise ParameterError(
-                f"call {number}, {name}, takes what only the program has, and cannot be made again", hint="leave it out"
+                f"call {number}, {name}, cannot be made again: {why}",
+                hint="the calls before it were as recorded; record the program without it to replay the rest",
             )
         if process not in scopes:
             scopes[process] = Scope(table, open_library(), data)

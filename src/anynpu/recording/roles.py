@@ -68,6 +68,7 @@ class Scope:
         self.blobs: list[bytes] = []
         self.kept: dict[Any, Any] = {}
         self.bound: dict[str, dict[str, str]] = {}
+        self.members: dict[str, list[str]] = {}
         self._names: dict[int, str] = {}
         self._ended: set[str] = set()
         self._owners: dict[str, str] = {}
@@ -129,9 +130,10 @@ class Scope:
         return self._values.get(name)
 
     def snapshot(self, owner: str) -> dict[str, str]:
-        """The hashes of all memory that is bound to an object."""
+        """The hashes of all memory that is bound to an object, or to those that were put into it."""
         found = {}
-        for name in sorted(set(self.bound.get(owner, {}).values())):
+        owners = (owner, *self.members.get(owner, ()))
+        for name in sorted({name for each in owners for name in self.bound.get(each, {}).values()}):
             view = self._view(name)
             if view is not None:
                 found[name] = self.blob(bytes(view))
@@ -307,6 +309,7 @@ class CallShape:
     :ivar roles: of its arguments
     :ivar makes: the kind of object that it returns; empty where it returns a number
     :ivar bind: for a call that binds memory to an object: (argument of the object, argument of the memory, argument of the place)
+    :ivar joins: for a call that puts an object into another: (argument of the other, argument of the object)
     :ivar runs: for a call that uses the memory that is bound: the argument of the object
     :ivar moments: when that memory is looked at
     :ivar pending: whether the run goes on after a call with these arguments, so that its memory is not looked at afterwards
@@ -317,6 +320,7 @@ class CallShape:
     roles: tuple[Role, ...]
     makes: str = ""
     bind: tuple[int, int, int] | None = None
+    joins: tuple[int, int] | None = None
     runs: int | None = None
     moments: Literal["both", "before", "after"] = "both"
     pending: Callable[[tuple[Any, ...]], bool] | None = None
@@ -332,7 +336,7 @@ class CallTable:
     :ivar memory: the kind of objects that are memory
     :ivar view: the bytes of memory: (library, object); None where it has none
     :ivar place: names the place to which memory is bound: (call, argument)
-    :ivar opaque: calls that take functions or what else cannot be made again
+    :ivar opaque: calls that cannot be made again, and why
     """
 
     vendor: str
@@ -341,4 +345,4 @@ class CallTable:
     memory: str
     view: Callable[[Any, Any], Any]
     place: Callable[[str, Any], str]
-    opaque: frozenset[str] = field(default_factory=frozenset)
+    opaque: Mapping[str, str] = field(default_factory=dict)

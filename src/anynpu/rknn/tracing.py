@@ -27,6 +27,8 @@ __all__ = ["table"]
 
 NULL = "NULL"
 _ATTRIBUTE_FIRST = ffi.sizeof("uint32_t")
+_MAX_PARAMETERS = 1 << 24
+_FIRST_PAGE = 4096
 _NOT_COMPARED = frozenset(
     {
         int(rknn_query_cmd.RKNN_QUERY_PERF_DETAIL),
@@ -206,6 +208,104 @@ class _OwnMemory(Role):
         return ffi.cast("void *", made)
 
 
+class _Parameters(Role):
+    """``rknn_quant_params``: the name of a matrix, its scales and zero points.
+
+    :ivar out: whether the call fills it
+    """
+
+    def __init__(self, *, out: bool) -> None:
+        self.out = out
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        return "new" if self.out else self._rows(scope, value)
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        made = ffi.new("rknn_quant_params *")
+        if not self.out:
+            name, (made.scale_len, made.zp_len), *keys = recorded
+            ffi.memmove(made.name, name.encode(), min(len(name.encode()), len(made.name) - 1))
+            kept = [None if key == NULL else scope.data(key) for key in keys]
+            for data, count in zip(kept, (made.scale_len, made.zp_len), strict=True):
+                require(data is None or len(data) == 4 * count, "parameters of another number than the call says")
+            kept = [ffi.NULL if data is None else ffi.new("char[]", data) for data in kept]
+            made.scale, made.zp = ffi.cast("float *", kept[0]), ffi.cast("int32_t *", kept[1])
+            scope.kept["parameters"] = kept
+        return made
+
+    def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        return self._rows(scope, value) if self.out and value != ffi.NULL else None
+
+    def _rows(self, scope: Scope, value: Any) -> list[Any]:
+        pairs = ((value.scale, value.scale_len), (value.zp, value.zp_len))
+        data = [
+            NULL
+            if pointer == ffi.NULL or not 0 <= count <= _MAX_PARAMETERS
+            else scope.blob(bytes(ffi.buffer(pointer, 4 * count)))
+            for pointer, count in pairs
+        ]
+        name = ffi.string(value.name, len(value.name)).decode("utf-8", "replace")
+        return [name, [value.scale_len, value.zp_len], *data]
+
+
+class _Matrix(Role):
+    """Matrix B of ``rknn_B_normal_layout_to_native_layout``, as large as its other arguments say.
+
+    :ivar out: whether the call writes it
+    """
+
+    def __init__(self, *, out: bool) -> None:
+        self.out = out
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL:
+            return NULL
+        size = self._size(scope, arguments)
+        return size if self.out else scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), size)))
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        require(not scope.library.genuine, "the size of a matrix is not known on a board")
+        _, _, k, n, key = entries
+        size = 0
+        if key != NULL:
+            data = scope.data(key)
+            info = ffi.new("rknn_matmul_info *")
+            require(len(data) == ffi.sizeof("rknn_matmul_info"), f"an information of {len(data)} bytes")
+            ffi.memmove(info, data, len(data))
+            size = byte_count(scope.library.matrix_bytes(info.type, k, n))
+        content = bytes(size) if self.out else scope.data(recorded)
+        require(len(content) == size, f"a matrix of {len(content)} bytes, and the call says {size}")
+        made = ffi.new("char[]", content)
+        scope.kept["matrix", self.out] = made
+        return ffi.cast("void *", made)
+
+    def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        size = self._size(scope, arguments)
+        return scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), size))) if self.out else None
+
+    @staticmethod
+    def _size(scope: Scope, arguments: tuple[Any, ...]) -> int:
+        _, _, k, n, info = arguments
+        return int(scope.library.matrix_bytes(info.type, k, n)) if _is_pointer(info) else 0
+
+
+class _LayoutInfo(Struct):
+    """``rknn_matmul_info`` of a call that had a number there before SDK 2.1."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        return super().before(scope, value, arguments) if _is_pointer(value) else NULL
+
+
+def _is_pointer(value: Any) -> bool:
+    return int(ffi.cast("uintptr_t", value)) >= _FIRST_PAGE
+
+
 def _does_not_block(arguments: tuple[Any, ...]) -> bool:
     return arguments[1] != ffi.NULL and bool(arguments[1].non_block)
 
@@ -213,6 +313,12 @@ def _does_not_block(arguments: tuple[Any, ...]) -> bool:
 _CONTEXT, _NUMBER = Handle(), Number()
 _MEMORY, _ATTR = Handle("rknn_tensor_mem *"), Struct("rknn_tensor_attr")
 _MATMUL_INFO, _MATMUL_ATTR = Struct("rknn_matmul_info"), Struct("rknn_matmul_tensor_attr")
+_MATMUL_SHAPES = CallShape(
+    (
+        *(NewHandle("matmul", "rknn_matmul_ctx"), _MATMUL_INFO, _NUMBER),
+        *(Struct("rknn_matmul_shape", count=2), Struct("rknn_matmul_io_attr", count=2, out=True)),
+    )
+)
 
 _CALLS = {
     "rknn_init": CallShape((NewHandle("context", "rknn_context"), _Model(), _NUMBER, _NUMBER, _InitExtend())),
@@ -240,30 +346,32 @@ _CALLS = {
     "rknn_matmul_create": CallShape(
         (NewHandle("matmul", "rknn_matmul_ctx"), _MATMUL_INFO, Struct("rknn_matmul_io_attr", out=True))
     ),
+    "rknn_matmul_create_dynamic_shape": _MATMUL_SHAPES,
+    "rknn_matmul_create_dyn_shape": _MATMUL_SHAPES,
+    "rknn_matmul_set_dynamic_shape": CallShape((_CONTEXT, Struct("rknn_matmul_shape"))),
+    "rknn_matmul_set_quant_params": CallShape((_CONTEXT, _Parameters(out=False))),
+    "rknn_matmul_get_quant_params": CallShape((_CONTEXT, _Parameters(out=True), Struct("float", out=True))),
+    "rknn_B_normal_layout_to_native_layout": CallShape(
+        (_Matrix(out=False), _Matrix(out=True), _NUMBER, _NUMBER, _LayoutInfo("rknn_matmul_info"))
+    ),
     "rknn_matmul_set_io_mem": CallShape((_CONTEXT, _MEMORY, _MATMUL_ATTR), bind=(0, 1, 2)),
     "rknn_matmul_set_core_mask": CallShape((_CONTEXT, _NUMBER)),
     "rknn_matmul_run": CallShape((_CONTEXT,), runs=0),
     "rknn_matmul_destroy": CallShape((_CONTEXT,), ends=0),
 }
 
-_OPAQUE = frozenset(
-    {
-        "rknn_create_mem_from_mb_blk",
-        "rknn_matmul_create_dynamic_shape",
-        "rknn_matmul_create_dyn_shape",
-        "rknn_matmul_set_quant_params",
-        "rknn_matmul_get_quant_params",
-        "rknn_matmul_set_dynamic_shape",
-        "rknn_B_normal_layout_to_native_layout",
-        "rknn_register_custom_ops",
-    }
-)
+_OPAQUE = {
+    "rknn_register_custom_ops": "it registers functions of the program, which a file cannot hold",
+    "rknn_create_mem_from_mb_blk": "it takes memory of another driver",
+}
 
 
 def _view(library: Any, memory: Any) -> Any:
-    """The bytes of a ``rknn_tensor_mem``."""
-    del library
+    """The bytes of a ``rknn_tensor_mem``: as the NPU sees them, where a sanitizer keeps two sides of it."""
     struct = ffi.cast("rknn_tensor_mem *", memory)
+    table = getattr(library, "memories", None)
+    if table is not None and table.known(struct):
+        return table.find(struct).buffer.view()
     if struct.virt_addr == ffi.NULL:
         return None
     return ffi.buffer(ffi.cast("char *", struct.virt_addr) + struct.offset, struct.size)

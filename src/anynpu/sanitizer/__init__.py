@@ -8,7 +8,7 @@ calls of an interface mean is known to the observers of each vendor, beside thei
 from .kinds import KINDS, Kind
 from .report import Finding, Reporter, Suppressions
 from .values import Described, judge
-from .watch import Observer, delist, enlist, sanitize
+from .watch import Observer, delist, enlist, sanitize, set_aside
 
 __all__ = [
     "KINDS",
@@ -22,4 +22,5 @@ __all__ = [
     "enlist",
     "judge",
     "sanitize",
+    "set_aside",
 ]

@@ -10,12 +10,12 @@ memory are those of the program about it.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from .pages import clear_access, red_zone_intact, red_zone_of, touched
+from .pages import clear_access, red_zone_intact, red_zone_of, same_bytes, touched
 from .stacks import Stack
 
 __all__ = ["Memory", "bytes_at"]
@@ -54,6 +54,7 @@ class Memory:
         self.name = name
         self.address = host.ctypes.data
         self.size = host.size
+        self._device_address = 0 if device is None else device.ctypes.data
         self.unread = False
         """The NPU has written it, and the CPU's cache was not invalidated since."""
         self._told_stale = False
@@ -61,8 +62,11 @@ class Memory:
         """Whether the CPU has touched it, as far as one knows."""
         self._tracked = tracked
         self._zone = zone
+        self._behind: memoryview | None = None
         if zone:
             red_zone_of(self.address + self.size, zone)
+            self._behind = bytes_at(self.address + self.size, zone).data
+            self._red = bytes(self._behind)
         if tracked:
             self._tracked = clear_access(self.address, self.size)
             self.written = not self._tracked
@@ -78,11 +82,14 @@ class Memory:
 
     def overrun(self) -> int | None:
         """How many bytes behind its end were written; None if none were. Told once."""
-        if not self._zone:
+        if self._behind is None:
             return None
+        if self.written and not self.unread and self._behind.tobytes() == self._red:
+            return None  # nobody wants to know about accesses now
         self.note_access()
-        last = red_zone_intact(self.address + self.size, self._zone)
-        if last is not None:
+        last = None
+        if self._behind.tobytes() != self._red:
+            last = red_zone_intact(self.address + self.size, self._zone)
             red_zone_of(self.address + self.size, self._zone)
         self._forget_own_access()
         return last
@@ -96,10 +103,10 @@ class Memory:
 
     def differs(self) -> int:
         """How many bytes the CPU wrote that the NPU does not see."""
-        if self.device is None:
+        if self.device is None or (self.written and not self.unread and self._same()):
             return 0
         self.note_access()
-        count = 0 if np.array_equal(self.host, self.device) else int(np.count_nonzero(self.host != self.device))
+        count = 0 if self._same() else int(np.count_nonzero(self.host != self.device))
         self._forget_own_access()
         return count
 
@@ -121,23 +128,29 @@ class Memory:
         """Whether the CPU has touched what the NPU wrote, without invalidating its cache. Told once."""
         if not self.unread or self._told_stale:
             return False
-        assert self.device is not None
         seen = touched(self.address, self.size) if self._tracked else None
         if seen is None:  # nobody says: then what differs counts as read
-            seen = not np.array_equal(self.host, self.device)
+            seen = not self._same()
         self._told_stale = seen
         return seen
 
-    def faults(self, invalidation: str) -> Iterator[tuple[str, str]]:
+    def _same(self) -> bool:
+        return same_bytes(self.address, self._device_address, self.size)
+
+    def faults(self, invalidation: str) -> Sequence[tuple[str, str]]:
         """Kind and text of each fault that shows in its bytes: read before it was current, or written behind its end. Told once.
 
         :param invalidation: what the program should have asked for before it read
         """
-        if self.read_stale():
-            yield "output-not-invalidated", f"{self.name} was accessed after a run wrote it, without {invalidation}"
-        behind = self.overrun()
+        stale, behind = self.unread and self.read_stale(), self.overrun()
+        if not stale and behind is None:
+            return ()
+        found = []
+        if stale:
+            found.append(("output-not-invalidated", f"{self.name} was accessed after a run wrote it, without {invalidation}"))
         if behind is not None:
-            yield "write-outside-buffer", f"up to {behind} bytes behind {self.name} were written"
+            found.append(("write-outside-buffer", f"up to {behind} bytes behind {self.name} were written"))
+        return found
 
     def _forget_own_access(self) -> None:
         if self._tracked and (not self.written or self.unread):

@@ -39,9 +39,10 @@ class Made:
     def enter(self, call: str) -> str | None:
         """The calling thread enters; which call another thread is in with it, if any is."""
         me = threading.get_ident()
-        other = next((name for thread, name in list(self.inside.items()) if thread != me), None)
         self.inside[me] = call
-        return other
+        if len(self.inside) == 1:
+            return None
+        return next((name for thread, name in list(self.inside.items()) if thread != me), None)
 
     def leave(self) -> None:
         """The calling thread leaves."""

@@ -11,8 +11,9 @@ import functools
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
-__all__ = ["accesses_are_known", "clear_access", "red_zone_intact", "red_zone_of", "touched"]
+__all__ = ["accesses_are_known", "clear_access", "red_zone_intact", "red_zone_of", "same_bytes", "touched"]
 
 PAGE = 4096
 _DONTNEED = 4
@@ -56,6 +57,15 @@ def _table(address: int, size: int) -> bytes | None:
             return os.pread(table.fileno(), 8 * (last - first + 1), 8 * first)
     except OSError:
         return None
+
+
+_memcmp: Any = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+
+
+def same_bytes(one: int, other: int, size: int) -> bool:
+    """Whether *size* bytes at two addresses are the same."""
+    return not _memcmp(one, other, size)
 
 
 def red_zone_of(address: int, size: int) -> None:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 __all__ = ["Frame", "Stack", "take"]
@@ -32,6 +33,8 @@ _EXPLICIT = os.path.join(_PACKAGE, "rknnlite", "")
 _BOARD = "libanynpu_board.so"
 """The library that lies beside the drop-in libraries."""
 _MAX_FRAMES = 24
+_MAX_KNOWN = 4096
+_OUR_CODE, _OWNED_CODE, _EXPLICIT_CODE = 1, 2, 3
 _SECONDS = 10.0
 
 
@@ -75,18 +78,51 @@ class Stack:
 
 
 def take() -> Stack:
-    """The stack of the calling thread."""
-    found: list[Frame] = []
-    owned = False
+    """The stack of the calling thread.
+
+    Programs come to the same few places again and again: a stack is made of names and lines once, and found by its code objects later.
+    """
     frame: Any = sys._getframe(1)
-    while frame is not None and len(found) < _MAX_FRAMES:
-        name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE):
-            found.append(Frame(frame.f_code.co_name, name, frame.f_lineno))
-        elif not found:
-            owned = (owned or name.startswith(_OWNED)) and not name.startswith(_EXPLICIT)
+    owned = False
+    while frame is not None and (whose := _whose(frame.f_code)):
+        owned = (owned or whose == _OWNED_CODE) and whose != _EXPLICIT_CODE
         frame = frame.f_back
-    return Stack(tuple(found), owned=owned) if found else Stack((), _addresses(), owned)
+    places: list[Any] = [owned]
+    while frame is not None and len(places) <= 2 * _MAX_FRAMES:
+        places += (frame.f_code, frame.f_lasti)
+        frame = frame.f_back
+    if len(places) == 1:
+        return _of_addresses(_addresses(), owned)
+    key = tuple(places)
+    known = _known.get(key)
+    if known is None:
+        if len(_known) >= _MAX_KNOWN:
+            _known.clear()
+        known = _known[key] = _of_places(key)
+    return known
+
+
+_known: dict[tuple[Any, ...], Stack] = {}
+"""Stacks that were taken, by whether they are owned, and code and instruction of each frame. A lost entry is made again."""
+
+
+def _of_places(key: tuple[Any, ...]) -> Stack:
+    frames = []
+    for code, instruction in zip(key[1::2], key[2::2], strict=True):
+        if _whose(code):
+            continue
+        line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
+        frames.append(Frame(code.co_name, code.co_filename, line or code.co_firstlineno))
+    return Stack(tuple(frames), owned=bool(key[0]))
+
+
+@functools.lru_cache(maxsize=_MAX_KNOWN)
+def _whose(code: CodeType) -> int:
+    """0 for code of the program, else what kind of ours it is."""
+    name = code.co_filename
+    if not name.startswith(_PACKAGE):
+        return 0
+    return _EXPLICIT_CODE if name.startswith(_EXPLICIT) else _OWNED_CODE if name.startswith(_OWNED) else _OUR_CODE
 
 
 class _Place(ctypes.Structure):
@@ -105,7 +141,7 @@ def _libc() -> Any:
     """The C library's functions for stacks, or None."""
     try:
         library = ctypes.CDLL(None)
-        library.backtrace.argtypes = (ctypes.POINTER(ctypes.c_void_p), ctypes.c_int)
+        library.backtrace.argtypes = (ctypes.POINTER(ctypes.c_size_t), ctypes.c_int)
         library.dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_Place))
     except (AttributeError, OSError):  # not every C library has them
         return None
@@ -113,18 +149,22 @@ def _libc() -> Any:
 
 
 def _addresses() -> tuple[int, ...]:
-    """The return addresses of the program: those behind the drop-in library."""
+    """All return addresses of the calling thread."""
     libc = _libc()
     if libc is None:
         return ()
-    room = (ctypes.c_void_p * 96)()
-    count = libc.backtrace(room, len(room))
-    taken = [int(room[index] or 0) for index in range(count)]
+    room = (ctypes.c_size_t * 96)()
+    return tuple(room[: libc.backtrace(room, len(room))])
+
+
+@functools.lru_cache(maxsize=_MAX_KNOWN)
+def _of_addresses(taken: tuple[int, ...], owned: bool) -> Stack:
+    """Those of the program: behind the drop-in library."""
     last = -1
     for index, address in enumerate(taken):
         if _is_drop_in(_place(address)[0]):
             last = index
-    return tuple(taken[last + 1 : last + 1 + _MAX_FRAMES]) if last >= 0 else ()
+    return Stack((), taken[last + 1 : last + 1 + _MAX_FRAMES] if last >= 0 else (), owned)
 
 
 def _place(address: int) -> tuple[str, int, str]:

@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..errors import OptionError, SanitizerError
+from .objects import Made
 from .report import Reporter, Suppressions
 from .stacks import Stack
 
-__all__ = ["EXIT_CODE", "Observer", "at_exit", "delist", "enlist", "sanitize"]
+__all__ = ["EXIT_CODE", "Observer", "at_exit", "delist", "enlist", "sanitize", "set_aside"]
 
 log = logging.getLogger("anynpu.sanitizer")
 
@@ -45,15 +46,22 @@ class Observer:
         self.library = library
         self._reporter = reporter
         self._active = True
-        self._before = {name: vars(library).get(name) for name in names}  # what a chip lacks has answers of its own
+        self._names = names
+        self._before: dict[str, Any] = {}
+        self._own: dict[str, Callable[..., Any]] = {}
 
     quiet_calls: frozenset[str] = frozenset()
     """Calls that have to be watched for as long as there is memory with two sides."""
 
+    number_calls: frozenset[str] = frozenset()
+    """Calls whose result is a number, for which zero is no success."""
+
     def install(self) -> None:
-        """Take the place of the calls."""
-        for name in self._before:
-            setattr(self.library, name, self._around(name, getattr(self.library, name)))
+        """Take the place of the calls, as they are now."""
+        for name in self._names:
+            self._before[name] = vars(self.library).get(name)  # what a chip lacks has answers of its own
+            self._own[name] = self._around(name, getattr(self.library, name))
+            setattr(self.library, name, self._own[name])
 
     def tell(self, id: str, call: str, text: str, *, subject: object = None, origin: Stack | None = None) -> None:
         """Report one fault of the calling thread."""
@@ -63,60 +71,76 @@ class Observer:
     def remove(self) -> None:
         """Give it back. Who has kept a call goes through it unwatched; memory with two sides is kept the same on both."""
         self._active = False
-        if self.has_left():
-            return
-        for name, before in self._before.items():
+        if not self.has_left():
+            self.uninstall()
+
+    def uninstall(self) -> None:
+        """Give the calls back that nobody has wrapped since."""
+        for name, own in self._own.items():
+            if vars(self.library).get(name) is not own:
+                continue
+            before = self._before[name]
             if before is None:
-                vars(self.library).pop(name, None)
+                vars(self.library).pop(name)
             else:
                 setattr(self.library, name, before)
 
     def _around(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        enter = getattr(self, f"before_{name}", None)
-        leave = getattr(self, f"after_{name}", None)
+        """One call with what is done before and after it. Programs make these calls for every picture: it is one function on purpose."""
+        before = getattr(self, f"before_{name}", None)
+        after = getattr(self, f"after_{name}", None)
+        quiet, codes = name in self.quiet_calls, name not in self.number_calls
 
         @functools.wraps(call)
         def watched(*arguments: Any) -> Any:
-            if not self._active and name not in self.quiet_calls:
+            if not self._active and not quiet:
                 return call(*arguments)
-            token = self._safely(self.enter, name, arguments)
-            if enter is not None:
-                self._safely(enter, *arguments)
+            inside: Made | None = None
+            try:
+                inside = self.enter(name, arguments)
+                if before is not None:
+                    before(*arguments)
+            except Exception:
+                _own_fault(name)
             try:
                 result = call(*arguments)
             finally:
-                self._safely(self.leave, name, token)
-            if self.failed(name, result):
-                self._safely(self.refused, name, arguments)
-            elif leave is not None:
-                changed = self._safely(leave, result, *arguments)
-                return result if changed is None else changed
+                if inside is not None:
+                    inside.leave()
+            try:
+                if (codes and not result and result.__class__ is int) or not self.failed(name, result):
+                    changed = None if after is None else after(result, *arguments)
+                    return result if changed is None else changed
+                self._refused(name, arguments)
+            except Exception:
+                _own_fault(name)
             return result
 
         return watched
 
-    def _safely(self, step: Callable[..., Any], *arguments: Any) -> Any:
-        """A fault of ours must not become one of the program."""
-        try:
-            return step(*arguments)
-        except Exception:
-            log.exception("the sanitizer failed in %s", getattr(step, "__name__", step))
-            return None
+    def _refused(self, name: str, arguments: tuple[Any, ...]) -> None:
+        self.abandoned(name, arguments)
+        failure = self.library.last_error()
+        if failure is not None and failure.call == name and not failure.injected:
+            self.refused(name, arguments, failure)
 
     # what vendors fill in
 
-    def enter(self, name: str, arguments: tuple[Any, ...]) -> Any:
-        """Before a call; what it returns goes to :meth:`leave`."""
-
-    def leave(self, name: str, token: Any) -> None:
-        """After a call, however it ended."""
+    def enter(self, name: str, arguments: tuple[Any, ...]) -> Made | None:
+        """Before a call; the object that the calling thread is in from now on, if it is known."""
 
     def failed(self, name: str, result: Any) -> bool:
         """Whether *result* is that of a call that was refused."""
         return False
 
-    def refused(self, name: str, arguments: tuple[Any, ...]) -> None:
-        """A call was refused."""
+    def abandoned(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """A call failed, for whatever reason: forget what was to come of it."""
+
+    def refused(self, name: str, arguments: tuple[Any, ...], failure: Any) -> None:
+        """A call was refused, and not by a plan of faults.
+
+        :param failure: what the library says about it
+        """
 
     def has_left(self) -> bool:
         """Whether there is memory with two sides."""
@@ -146,8 +170,16 @@ class _Sanitizer:
             return
         self.finished = True
         for observer in self.observers:
-            observer._safely(observer.finish)
+            try:
+                observer.finish()
+            except Exception:
+                _own_fault("exit")
             observer.remove()
+
+
+def _own_fault(call: str) -> None:
+    """A fault of ours must not become one of the program."""
+    log.exception("the sanitizer failed in %s", call)
 
 
 _lock = threading.RLock()
@@ -166,6 +198,20 @@ def enlist(library: Any, module: str) -> None:
         _start_by_environment()
         if _sanitizer is not None and not _sanitizer.finished and _sanitizer.process == os.getpid():
             _sanitizer.watch(library, module)
+
+
+@contextlib.contextmanager
+def set_aside(library: Any) -> Iterator[None]:
+    """Nobody watches *library* in the block: what is put around its calls there goes below the observers."""
+    with _lock:
+        observers = [] if _sanitizer is None else [each for each in _sanitizer.observers if each.library is library]
+        for observer in observers:
+            observer.uninstall()
+        try:
+            yield
+        finally:
+            for observer in observers:
+                observer.install()
 
 
 def delist(library: Any) -> None:

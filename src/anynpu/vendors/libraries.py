@@ -18,6 +18,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -60,9 +61,11 @@ def instrumented(library: LibraryT) -> LibraryT:
     """*library*, with what this process asks for around its calls; a real NPU's stay as they are."""
     injector = faults.active()
     software: object = library
-    if injector is not None and isinstance(software, SoftwareCalls):
-        wrap_calls(software, injector)
-    if RECORD_VARIABLE in os.environ and isinstance(software, SoftwareCalls):
+    if not isinstance(software, SoftwareCalls) or (injector is None and RECORD_VARIABLE not in os.environ):
+        return library
+    with software.unwatched():
+        if injector is not None:
+            wrap_calls(software, injector)
         record_calls(software, software.tracing())
     return library
 
@@ -75,6 +78,8 @@ class CallFailure:
     code: int
     text: str
     hint: str = ""
+    injected: bool = False
+    """Whether it failed by a plan of faults, and not for what the caller did."""
 
     @property
     def status(self) -> int:
@@ -174,7 +179,11 @@ class SoftwareCalls:
 
     def fail_call(self, call: str, arguments: tuple[Any, ...], code: int, text: str) -> Any:
         """Let *call* fail: note why, and give what it returns."""
-        return self.refused(call, arguments, Refusal(self.codes(code), text))
+        return self.refused(call, arguments, Refusal(self.codes(code), text, injected=True))
+
+    def unwatched(self) -> AbstractContextManager[None]:
+        """A block in which nobody stands around its calls who has to be outermost."""
+        return nullcontext()
 
     def refused(self, call: str, arguments: tuple[Any, ...], error: BaseException) -> Any:
         """Note why *call* fails, and give what it returns."""
@@ -340,13 +349,15 @@ class Refusal(Exception, Generic[CodeT]):
 
     :ivar text: what is wrong, with the names and numbers involved
     :ivar hint: what the caller can do about it
+    :ivar injected: by a plan of faults
     """
 
-    def __init__(self, code: CodeT, text: str, hint: str = "") -> None:
+    def __init__(self, code: CodeT, text: str, hint: str = "", *, injected: bool = False) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
         self.hint = hint
+        self.injected = injected
 
 
 class Failures(Generic[CodeT]):
@@ -385,6 +396,6 @@ class Failures(Generic[CodeT]):
             code, text = self._fault, f"{type(error).__name__}: {error}"
             hint = "this is a fault of anynpu; please report it"
             self._log.error("%s failed in an unexpected way", call, exc_info=error)
-        self._notes.last = CallFailure(call, int(code), text, hint)
+        self._notes.last = CallFailure(call, int(code), text, hint, isinstance(error, Refusal) and error.injected)
         self._log.debug("%s: %s (%s, %d)", call, text, code.name, int(code))
         return code, text

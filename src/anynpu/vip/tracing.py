@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .._vip import ffi
 from ..recording.roles import CallShape, CallTable, Handle, NewHandle, Number, Role, Scope, Struct, byte_count, require
-from .constants import vip_buffer_property_e, vip_create_network_type_e, vip_network_property_e
+from .constants import (
+    vip_buffer_property_e,
+    vip_create_network_type_e,
+    vip_dup_network_type_e,
+    vip_group_property_e,
+    vip_network_property_e,
+    vip_power_property_e,
+)
 
 __all__ = ["table"]
 
 NULL = "NULL"
 _FROM_FILE = int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FILE)
 _FROM_MEMORY = int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_MEMORY)
+_DUP_FILE, _DUP_MEMORY = int(vip_dup_network_type_e.VIP_DUP_FROM_NBG_FILE), int(vip_dup_network_type_e.VIP_DUP_FROM_NBG_MEMORY)
+_DUP_BYTES = _DUP_MEMORY | int(vip_dup_network_type_e.VIP_DUP_FROM_NBG_FLASH)
 _WORD, _NAME, _SIZES = 4, 64, 24
 
 
@@ -95,6 +105,74 @@ class _OwnMemory(Role):
         return ffi.cast("void *", address + -address % 64)
 
 
+class _DupModel(Role):
+    """The model of ``vip_dup_network``, where its type says that there is one."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        kind = int(arguments[2])
+        if value == ffi.NULL or not kind & (_DUP_FILE | _DUP_BYTES):
+            return NULL
+        if kind & _DUP_BYTES:
+            return {"blob": scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), arguments[1])))}
+        path = os.fsdecode(ffi.string(ffi.cast("char *", value)))
+        try:
+            return {"path": path, "blob": scope.blob(Path(path).read_bytes())}
+        except OSError:
+            return {"path": path}
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        if "blob" not in recorded:
+            require(bool(entries[2] & _DUP_FILE) and not entries[2] & _DUP_BYTES, "the path of a model that is no file")
+            return ffi.new("char[]", os.fsencode(recorded["path"]))
+        data = scope.data(recorded["blob"])
+        entries[1], entries[2] = len(data), entries[2] & ~_DUP_FILE | _DUP_MEMORY if entries[2] & _DUP_FILE else entries[2]
+        return ffi.new("char[]", data)
+
+
+class _DeviceOrNetwork(Role):
+    """The number of a device, or a network."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        name = scope.name(value)
+        return scope.number(value) if name in (NULL, "unknown") else name
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if isinstance(recorded, str):
+            return ffi.cast("void *", scope.value(recorded) or 0)
+        require(not recorded or not scope.library.genuine, "an address of another program cannot be used on a board")
+        return ffi.cast("void *", recorded)
+
+
+class _Frequency(Role):
+    """What ``vip_power_management`` reads where a frequency is set."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        if value == ffi.NULL or arguments[1] != vip_power_property_e.VIP_POWER_PROPERTY_SET_FREQUENCY:
+            return NULL
+        return int(ffi.cast("vip_power_frequency_t *", value).fscale_percent)
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        made = scope.kept["frequency"] = ffi.new("vip_power_frequency_t *", [recorded])
+        return ffi.cast("void *", made)
+
+
+class _LogFolder(Role):
+    """A folder of the program; a replay writes nothing there."""
+
+    def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
+        return NULL if value == ffi.NULL else os.fsdecode(ffi.string(value))
+
+    def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
+        if recorded == NULL:
+            return ffi.NULL
+        made = scope.kept["folder"] = ffi.new("char[]", os.fsencode(tempfile.gettempdir()))
+        return made
+
+
 _NETWORK, _BUFFER, _GROUP, _NUMBER = Handle("vip_network"), Handle("vip_buffer"), Handle("vip_group"), Number()
 _PARAMS = Struct("vip_buffer_create_params_t")
 _NEW_BUFFER, _NEW_NETWORK = NewHandle("buffer", "vip_buffer"), NewHandle("network", "vip_network")
@@ -108,6 +186,7 @@ _OF_BUFFER = {
     int(vip_buffer_property_e.VIP_BUFFER_PROP_NAME): _NAME,
     int(vip_buffer_property_e.VIP_BUFFER_PROP_SIZES_OF_DIMENSION): _SIZES,
 }
+_OF_GROUP = {int(vip_group_property_e.VIP_GROUP_PROP_PROFILING): 8}
 _TIMES = frozenset({int(vip_network_property_e.VIP_NETWORK_PROP_PROFILING)})
 _FIXED_POINT_AND_SCALE = frozenset(
     {
@@ -148,14 +227,23 @@ _CALLS = {
     "vip_trigger_network": CallShape((_NETWORK,), runs=0, moments="before"),
     "vip_wait_network": CallShape((_NETWORK,), runs=0, moments="after"),
     "vip_cancel_network": CallShape((_NETWORK,)),
+    "vip_dup_network": CallShape((_DupModel(), _NUMBER, _NUMBER, _NETWORK, _NEW_NETWORK)),
+    "vip_set_ppu_param": CallShape((_NETWORK, Struct("vip_ppu_param_t"), _NUMBER)),
+    "vip_create_group": CallShape((_NUMBER, NewHandle("group", "vip_group"))),
+    "vip_destroy_group": CallShape((_GROUP,), ends=0),
+    "vip_set_group": CallShape((_GROUP, _NUMBER, _Property(1, {}, False))),
+    "vip_query_group": CallShape((_GROUP, _NUMBER, _Property(1, _OF_GROUP, True, frozenset(_OF_GROUP)))),
+    "vip_add_network": CallShape((_GROUP, _NETWORK), joins=(0, 1)),
+    "vip_run_group": CallShape((_GROUP, _NUMBER), runs=0),
+    "vip_trigger_group": CallShape((_GROUP, _NUMBER), runs=0, moments="before"),
+    "vip_wait_group": CallShape((_GROUP,), runs=0, moments="after"),
+    "vip_power_management": CallShape((_DeviceOrNetwork(), _NUMBER, _Frequency())),
+    "vip_set_log_path": CallShape((_LogFolder(),)),
 }
 
-_OPAQUE = frozenset(
-    {
-        *("vip_create_buffer_from_physical", "vip_create_buffer_from_fd", "vip_dup_network", "vip_set_ppu_param"),
-        *("vip_create_group", "vip_destroy_group", "vip_set_group", "vip_query_group", "vip_add_network", "vip_run_group"),
-        *("vip_trigger_group", "vip_wait_group", "vip_power_management", "vip_set_log_path"),
-    }
+_OPAQUE = dict.fromkeys(
+    ("vip_create_buffer_from_physical", "vip_create_buffer_from_fd"),
+    "it takes memory of another driver, which a file cannot hold",
 )
 
 

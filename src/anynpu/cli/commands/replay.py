@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ...errors import ParameterError
 from ...recording import read_trace, replay
 from ...vendors import registry
+from ...vendors.libraries import instrumented
 from ..helpers.console import print_json
 from ..helpers.options import JsonOption, optional_chip
 
@@ -59,7 +59,11 @@ def command(
     if target is not None and device is not None:
         raise typer.BadParameter("give a chip or a device", param_hint="'--target'")
     chip = target or recorded.head.get("chip")
-    open_library = partial(served.open, chip) if device is None else partial(served.open_device, device)
+    open_software, open_device = served.open, served.open_device
+
+    def open_library() -> Any:
+        return instrumented(open_software(chip)) if device is None else open_device(device)
+
     given = None if model is None else model.read_bytes()
     found = replay(recorded, served.tracing(), open_library, model=given, close=device is None)
     if as_json:

@@ -99,6 +99,8 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
             return None
         return ffi.NULL if call in _POINTER_CALLS else code
 
+    unwatched = sanitizer.set_aside
+
     def cut_model(self, arguments: tuple[Any, ...], keep: float) -> tuple[Any, ...]:
         """The arguments of ``rknn_init`` with the first bytes of the model."""
         context, model, size, *rest = arguments

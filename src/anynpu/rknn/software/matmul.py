@@ -306,6 +306,13 @@ class MatmulCalls(abc.ABC):
         self.handles.remove(ctx, MatmulState).close()
         return 0
 
+    def matrix_bytes(self, type: int, k: int, n: int) -> int:
+        """Bytes of matrix B of a product of this type; 0 where there is no such matrix."""
+        try:
+            return int(MatmulLayout(self.chip_for_matmul(), type, 1, k, n, b_layout=1).b.size)
+        except Refusal:
+            return 0
+
     def rknn_B_normal_layout_to_native_layout(  # noqa: N802 (the interface has it so)
         self, b_input: Any, b_output: Any, k: int, n: int, info: Any
     ) -> int:

@@ -25,6 +25,9 @@ __all__ = ["Memories", "address_of"]
 
 Add = Callable[..., None]
 
+_TO_DEVICE = int(rknn_mem_sync_mode.RKNN_MEMORY_SYNC_TO_DEVICE)
+_FROM_DEVICE = int(rknn_mem_sync_mode.RKNN_MEMORY_SYNC_FROM_DEVICE)
+
 
 def address_of(pointer: Any) -> int:
     """The number of a pointer."""
@@ -49,12 +52,12 @@ class Memories:
     def __init__(self, table: MemoryTable, add: Add) -> None:
         self._table = table
         self._add = add
-        self._held: dict[int, _Held] = {}
+        self._held: dict[Any, _Held] = {}  # by pointer, as in the table
         self.gone = Graveyard()
 
     def of(self, pointer: Any) -> _Held | None:
         """What is known about the memory behind a pointer."""
-        return self._held.get(address_of(pointer))
+        return self._held.get(pointer)
 
     def any_cached(self) -> bool:
         """Whether the NPU has a view of its own of any memory."""
@@ -99,17 +102,15 @@ class Memories:
 
     def _keep(self, pointer: Any, held: _Held, owner: int, buffers: tuple[Buffer, ...]) -> None:
         held.owner, held.buffers = owner, buffers
-        address = address_of(pointer)
-        self.gone.raise_again(address)
-        self._held[address] = held
+        self.gone.raise_again(address_of(pointer))
+        self._held[pointer] = held
 
     def destroyed(self, pointer: Any) -> None:
         """The library has given it back."""
-        address = address_of(pointer)
-        held = self._held.pop(address, None)
+        held = self._held.pop(pointer, None)
         if held is None:
             return
-        self.gone.bury(address, held.name, held.origin)
+        self.gone.bury(address_of(pointer), held.name, held.origin)
         if held.own:
             held.host = held.host[:0]
             held.device = None
@@ -121,12 +122,12 @@ class Memories:
         if held is None:
             return
         self.check("rknn_mem_sync", held)
-        if mode & rknn_mem_sync_mode.RKNN_MEMORY_SYNC_TO_DEVICE:
+        if mode & _TO_DEVICE:
             held.flush()
         elif mode and not held.unread and (count := held.differs()):
             text = f"RKNN_MEMORY_SYNC_FROM_DEVICE discards {count} bytes of {held.name} that were written and not flushed"
             self._add("input-not-flushed", "rknn_mem_sync", text, subject=held.address, origin=held.origin)
-        if mode & rknn_mem_sync_mode.RKNN_MEMORY_SYNC_FROM_DEVICE:
+        if mode & _FROM_DEVICE:
             held.invalidate()
 
     def check(self, call: str, held: _Held) -> None:

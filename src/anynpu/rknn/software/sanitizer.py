@@ -56,6 +56,8 @@ _HARMLESS = frozenset({"rknn_query", "rknn_create_mem", "rknn_create_mem2", "rkn
 _CORES = frozenset({"rknn_set_core_mask", "rknn_set_batch_core_num", "rknn_matmul_set_core_mask"})
 _ARGUMENTS = frozenset({Code.RKNN_ERR_PARAM_INVALID, Code.RKNN_ERR_INPUT_INVALID, Code.RKNN_ERR_OUTPUT_INVALID})
 _TOO_SMALL = re.compile(r"takes \d+ bytes|too small")
+_KEEPS_INPUTS = int(Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE)
+_KEEPS_OUTPUTS = int(Flag.RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE)
 _ZONE = 256
 """Bytes behind an output of ``rknn_outputs_get`` that nobody may write."""
 
@@ -94,19 +96,13 @@ class RknnObserver(Observer):
             )
         return made
 
-    def leave(self, name: str, token: _Context | None) -> None:
-        """The thread is outside again."""
-        if token is not None:
-            token.leave()
-
     def failed(self, name: str, result: Any) -> bool:
         """A code below zero, or no memory."""
         return result < 0 if isinstance(result, int) else result is not None and result == ffi.NULL
 
-    def refused(self, name: str, arguments: tuple[Any, ...]) -> None:
+    def refused(self, name: str, arguments: tuple[Any, ...], failure: Any) -> None:
         """Find out whose fault it is."""
-        failure = self.library.last_error()
-        if failure is None or failure.call != name or self._stale(name, arguments):
+        if self._stale(name, arguments):
             return
         context = None if name in _MAKES else self._made.get(arguments[0] & _LOW_BITS)
         add, text = self.tell, failure.text
@@ -299,9 +295,9 @@ class RknnObserver(Observer):
     def after_rknn_inputs_set(self, result: int, context: int, *rest: Any) -> None:
         """The general way was gone."""
         del result, rest
-        self._general("rknn_inputs_set", context, Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE)
+        self._general("rknn_inputs_set", context, _KEEPS_INPUTS)
 
-    def _general(self, call: str, context: int, flag: Flag) -> None:
+    def _general(self, call: str, context: int, flag: int) -> None:
         made = self._made.get(context & _LOW_BITS)
         if made is None or not isinstance(made.entry, ModelContext):
             return
@@ -309,14 +305,14 @@ class RknnObserver(Observer):
         if made.zero_copy:
             text = f"{call} on a context for which {made.zero_copy} was called"
             self.tell("api-mixed", call, text, subject=made.handle, origin=made.origin)
-        if made.entry.flags & flag:
-            text = f"{call} on a context that was made with {flag.name}"
+        if made.flags & flag:
+            text = f"{call} on a context that was made with {Flag(flag).name}"
             self.tell("flush-disabled-general", call, text, subject=made.handle, origin=made.origin)
 
     def after_rknn_outputs_get(self, result: int, context: int, n_outputs: int, outputs: Any, extend: Any) -> None:
         """Remember what was given out, and put a red zone behind it."""
         del result, extend
-        self._general("rknn_outputs_get", context, Flag.RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE)
+        self._general("rknn_outputs_get", context, _KEEPS_OUTPUTS)
         made = self._made.get(context & _LOW_BITS)
         if made is None:
             return
@@ -364,7 +360,7 @@ class RknnObserver(Observer):
         if extend != ffi.NULL and extend.non_block:
             text = "non_block of rknn_run_extend: no chip's library offers runs that do not block"
             self.tell("not-on-board", "rknn_run", text, origin=made.origin)
-        keep = bool(entry.flags & Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE)
+        keep = bool(made.flags & _KEEPS_INPUTS)
         for port in entry.ports.inputs:
             memory = None if port.binding is None else self._memories.of(port.binding.memory.struct)
             if memory is None:
@@ -396,12 +392,12 @@ class RknnObserver(Observer):
         entry = None if made is None else made.entry
         if made is None or not isinstance(entry, ModelContext):
             return
-        if not entry.flags & Flag.RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE:
+        if not made.flags & _KEEPS_INPUTS:
             for port in entry.ports.inputs:
                 memory = None if port.binding is None else self._memories.of(port.binding.memory.struct)
                 if memory is not None:
                     self._memories.after_read(call, memory, port.name)
-        keep = bool(entry.flags & Flag.RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE)
+        keep = bool(made.flags & _KEEPS_OUTPUTS)
         for target in entry.ports.outputs:
             memory = None if target.binding is None else self._memories.of(target.binding.memory.struct)
             if memory is not None:
@@ -525,6 +521,7 @@ class _Context(Made):
     def __init__(self, noun: str, handle: int, origin: Stack, *, entry: object) -> None:
         super().__init__(noun, handle, origin)
         self.entry = entry
+        self.flags = int(entry.flags) if isinstance(entry, ModelContext) else 0
         self.general = ""
         self.zero_copy = ""
         self.given: dict[int, tuple[int, Stack]] = {}

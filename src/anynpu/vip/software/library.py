@@ -120,6 +120,8 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
         status = self.failed(call, error)
         return _NOT_A_STATUS.get(call, status)
 
+    unwatched = sanitizer.set_aside
+
     def cut_model(self, arguments: tuple[Any, ...], keep: float) -> tuple[Any, ...]:
         """The arguments of ``vip_create_network`` with the first bytes of the model."""
         data, size, kind, network = arguments

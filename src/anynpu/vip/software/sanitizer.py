@@ -19,6 +19,7 @@ from ...npu import Buffer
 from ...sanitizer import Observer, Reporter
 from ...sanitizer.memory import Memory, bytes_at
 from ...sanitizer.objects import Graveyard, Made, described
+from ...sanitizer.pages import same_bytes
 from ...sanitizer.stacks import Stack, take
 from ...sanitizer.values import judge
 from ..constants import vip_buffer_operation_type_e
@@ -57,7 +58,8 @@ _HANDLES_AT = {
 _ACROSS_THREADS = frozenset({"vip_cancel_network", "vip_query_network", "vip_query_input", "vip_query_output"})
 """May be called while another thread is inside the same network."""
 
-_NO_RESULT = {"vip_get_buffer_size", "vip_get_version"}
+_NO_RESULT = frozenset({"vip_get_buffer_size", "vip_get_version"})
+_RUNS = frozenset({"vip_run_network", "vip_wait_network", "vip_run_group", "vip_wait_group"})
 _ORDER = re.compile(r"on its way|cannot be set any more|is not prepared|before vip_init")
 _TOO_SMALL = re.compile(r"takes \d+ bytes")
 _CORE = re.compile(r"there is no core")
@@ -94,6 +96,8 @@ class VipObserver(Observer):
         }
     )
 
+    number_calls = _NO_RESULT
+
     def __init__(self, library: Any, reporter: Reporter) -> None:
         super().__init__(library, reporter, functions())
         self._handles: Handles = library.handles
@@ -122,22 +126,21 @@ class VipObserver(Observer):
             self.tell("context-in-two-threads", name, text, subject=made.handle, origin=made.origin)
         return made
 
-    def leave(self, name: str, token: _Network | None) -> None:
-        """The thread is outside again."""
-        if token is not None:
-            token.leave()
-
     def failed(self, name: str, result: Any) -> bool:
         """A status that is not zero, or no address."""
         if name in _NO_RESULT:
             return name == "vip_get_buffer_size" and result == 0
         return result != 0 if isinstance(result, int) else result == ffi.NULL
 
-    def refused(self, name: str, arguments: tuple[Any, ...]) -> None:
+    def abandoned(self, name: str, arguments: tuple[Any, ...]) -> None:
+        """A run that failed uses no memory any more."""
+        if name in _RUNS:
+            made = self._made.get(address_of(arguments[0]))
+            if made is not None:
+                made.in_flight = {}
+
+    def refused(self, name: str, arguments: tuple[Any, ...], failure: Any) -> None:
         """Find out whose fault it is."""
-        failure = self.library.last_error()
-        if failure is None or failure.call != name:
-            return
         text, status = failure.text, failure.code
         if not self.library.initialised:
             ended = "; vip_destroy has ended the driver" if self._ended else ""
@@ -450,7 +453,7 @@ class VipObserver(Observer):
                 continue
             if before is None:
                 known.wrote()
-            elif not np.array_equal(before, known.host):
+            elif not same_bytes(before.ctypes.data, known.address, known.size):
                 count = int(np.count_nonzero(before != known.host))
                 text = f"{count} of {known.size} bytes of {known.name} changed while the run used them"
                 self.tell("written-during-run", call, text, subject=known.address, origin=known.origin)
