@@ -30,6 +30,7 @@ from rknn.support import (
 )
 
 import anynpu
+from anynpu import chips
 from anynpu._rknn import ffi
 from anynpu.program import Model
 from anynpu.rknn.constants import Flag, rknn_query_cmd
@@ -326,6 +327,54 @@ def product(board: Board, *, old_name: bool = False) -> int:
     return int(made[0])
 
 
+class Product:
+    """A matrix product of 4 x 64 and 64 x 32 with memory for all three matrices."""
+
+    def __init__(self, board: Board) -> None:
+        self.library = board.library
+        info, attributes = ffi.new("rknn_matmul_info *"), ffi.new("rknn_matmul_io_attr *")
+        info.M, info.K, info.N, info.type = 4, 64, 32, 2
+        made = ffi.new("rknn_matmul_ctx *")
+        assert self.library.rknn_matmul_create(made, info, attributes) == 0
+        self.handle = int(made[0])
+        self.memory = {}
+        for name in "ABC":
+            attribute = ffi.addressof(attributes, name)
+            self.memory[name] = self.library.rknn_create_mem(self.handle, attribute.size)
+            assert self.library.rknn_matmul_set_io_mem(self.handle, self.memory[name], attribute) == 0
+
+    def write(self, names: str, value: int = 1) -> None:
+        for name in names:
+            memory_array(self.memory[name])[:] = value
+
+    def run(self) -> None:
+        assert self.library.rknn_matmul_run(self.handle) == 0
+
+    def close(self, names: str = "ABC") -> None:
+        for name in names:
+            assert self.library.rknn_destroy_mem(self.handle, self.memory[name]) == 0
+        assert self.library.rknn_matmul_destroy(self.handle) == 0
+
+
+@fault("input-never-set")
+def multiplies_a_matrix_that_nobody_wrote(board: Board, wrong: bool) -> None:
+    product = Product(board)
+    product.write("B" if wrong else "AB")
+    product.run()
+    assert not wrong or not memory_array(product.memory["C"]).any()
+    product.close()
+
+
+@fault("write-outside-buffer")
+def writes_behind_a_matrix(board: Board, wrong: bool) -> None:
+    product = Product(board)
+    product.write("AB")
+    if wrong:
+        ffi.memmove(product.memory["B"].virt_addr + product.memory["B"].size, b"x", 1)
+    product.run()
+    product.close()
+
+
 @fault("context-leak")
 def forgets_a_product(board: Board, wrong: bool) -> None:
     handle = product(board)
@@ -345,7 +394,7 @@ def destroys_memory_that_a_run_uses(board: Board, wrong: bool) -> None:
     handle = board.open()
     source, target = board.bind(handle)
     board.write(source)
-    running = Running(board, handle)
+    running = Running(board, lambda: board.run(handle))
     if wrong:
         board.library.rknn_destroy_mem(handle, target)
     running.end()
@@ -424,11 +473,11 @@ def gives_a_small_buffer_for_an_output(board: Board, wrong: bool) -> None:
 class Running:
     """A run in another thread, which waits for its core until :meth:`end`."""
 
-    def __init__(self, board: Board, handle: int) -> None:
-        scheduler = board.library._context(handle).device.scheduler
+    def __init__(self, board: Board, run: Callable[[], object]) -> None:
+        scheduler = board.library.device_for(chips.get(board.chip)).scheduler
         self._cores = scheduler.acquire((1 << scheduler.cores) - 1)
         self._cores.take()
-        self._thread = threading.Thread(target=board.run, args=(handle,))
+        self._thread = threading.Thread(target=run)
         self._thread.start()
         while not scheduler.waiting:
             time.sleep(0.001)
@@ -443,7 +492,7 @@ def writes_the_next_picture_too_early(board: Board, wrong: bool) -> None:
     handle = board.open()
     source, target = board.bind(handle)
     board.write(source)
-    running = Running(board, handle)
+    running = Running(board, lambda: board.run(handle))
     if wrong:
         board.write(source, picture(1))
     running.end()
@@ -451,11 +500,34 @@ def writes_the_next_picture_too_early(board: Board, wrong: bool) -> None:
     board.close(handle, source, target)
 
 
+@fault("written-during-run")
+def writes_the_next_matrix_too_early(board: Board, wrong: bool) -> None:
+    product = Product(board)
+    product.write("AB")
+    running = Running(board, product.run)
+    if wrong:
+        product.write("A", 2)
+    running.end()
+    product.write("A", 3)
+    product.close()
+
+
+@fault("destroyed-during-run")
+def destroys_a_matrix_that_a_product_uses(board: Board, wrong: bool) -> None:
+    product = Product(board)
+    product.write("AB")
+    running = Running(board, lambda: board.library.rknn_matmul_run(product.handle))
+    if wrong:
+        board.library.rknn_destroy_mem(product.handle, product.memory["C"])
+    running.end()
+    product.close("AB" if wrong else "ABC")
+
+
 @fault("context-in-two-threads")
 def shares_a_context_with_a_thread(board: Board, wrong: bool) -> None:
     handle = board.open()
     board.set(handle)
-    running = Running(board, handle)
+    running = Running(board, lambda: board.run(handle))
     if wrong:
         board.library.rknn_set_core_mask(handle, 1)
     running.end()

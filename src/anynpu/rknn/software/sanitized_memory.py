@@ -135,17 +135,20 @@ class Memories:
         for kind, text in held.faults("RKNN_MEMORY_SYNC_FROM_DEVICE"):
             self._add(kind, call, text, subject=held.address, origin=held.origin)
 
-    def before_run(self, held: _Held, name: str, *, keep: bool, bound: tuple[TensorSpec, bool] | None) -> bool:
+    def before_run(
+        self, held: _Held, name: str, *, keep: bool, bound: tuple[TensorSpec, bool] | None, call: str = "rknn_run"
+    ) -> bool:
         """An input is about to be read.
 
+        :param name: of the input, or the matrix
         :param keep: the run does not flush it
         :return: whether its values are worth a look
         """
-        self.check("rknn_run", held)
+        self.check(call, held)
         held.note_access()
         if not held.written:
             held.written = True
-            self._add("input-never-set", "rknn_run", f"nothing was written to the memory bound to '{name}'", origin=held.origin)
+            self._add("input-never-set", call, f"nothing was written to the memory bound to '{name}'", origin=held.origin)
             return False
         if not keep:
             held.flush()
@@ -153,12 +156,12 @@ class Memories:
             count = held.differs()
             if count:
                 text = f"{count} of {held.size} bytes bound to '{name}' were written and not flushed"
-                self._add("input-not-flushed", "rknn_run", text, subject=held.address, origin=held.origin)
+                self._add("input-not-flushed", call, text, subject=held.address, origin=held.origin)
         if bound is not None and _padding_written(held, bound[0]):
             text = (
                 f"the padding of rows of '{name}' was written: rows of {bound[0].shape[3]} pixels lie {bound[0].w_stride} apart"
             )
-            self._add("stride-padding-written", "rknn_run", text, subject=held.address, origin=held.origin)
+            self._add("stride-padding-written", call, text, subject=held.address, origin=held.origin)
             return False
         return True
 

@@ -167,8 +167,11 @@ class RknnObserver(Observer):
     def _product_is_wrong(self, name: str, context: _Context, entry: MatmulState) -> bool:
         if name != "rknn_matmul_run":
             return False
+        told, context.robbed = context.robbed, False
         closed = [matrix for matrix, memory in entry._bound.items() if memory.buffer.closed]
         missing = [matrix for matrix in "ABC" if matrix not in entry._bound]
+        if closed and told:
+            return True
         if closed:
             self.tell("use-after-destroy", name, f"the memory of matrix {closed[0]} was destroyed", origin=context.origin)
         elif missing:
@@ -405,9 +408,12 @@ class RknnObserver(Observer):
 
     def before_rknn_matmul_run(self, ctx: int) -> None:
         """A product has no flags: its library flushes and invalidates by itself."""
-        for _, memory in self._factors(ctx):
-            self._memories.check("rknn_matmul_run", memory)
-            memory.flush()
+        for matrix, memory in self._factors(ctx):
+            if matrix == "C":
+                self._memories.check("rknn_matmul_run", memory)
+                memory.flush()
+            else:
+                self._memories.before_run(memory, f"matrix {matrix}", keep=False, bound=None, call="rknn_matmul_run")
 
     def after_rknn_matmul_run(self, result: int, ctx: int) -> None:
         """The product is there."""
@@ -415,6 +421,8 @@ class RknnObserver(Observer):
         for matrix, memory in self._factors(ctx):
             if matrix == "C":
                 self._memories.after_written(memory, keep=False)
+            else:
+                self._memories.after_read("rknn_matmul_run", memory, f"matrix {matrix}")
 
     def _factors(self, ctx: int) -> list[tuple[str, Any]]:
         made = self._made.get(ctx & _LOW_BITS)
@@ -460,12 +468,17 @@ class RknnObserver(Observer):
         for made in list(self._made.values()):
             if self._in_use(made, mem):
                 text = f"{memory.name}, which a run of {made} in another thread uses"
+                made.robbed = True
                 self.tell("destroyed-during-run", "rknn_destroy_mem", text, origin=memory.origin)
 
     @staticmethod
     def _in_use(made: _Context, mem: Any) -> bool:
         entry = made.entry
-        if not isinstance(entry, ModelContext) or not any(call == "rknn_run" for call in list(made.inside.values())):
+        if not any(call in ("rknn_run", "rknn_matmul_run") for call in list(made.inside.values())):
+            return False
+        if isinstance(entry, MatmulState):
+            return any(bound.struct == mem for bound in list(entry._bound.values()))
+        if not isinstance(entry, ModelContext):
             return False
         ports = (*entry.ports.inputs, *entry.ports.outputs)
         return any(port.binding is not None and port.binding.memory.struct == mem for port in ports)
@@ -515,6 +528,7 @@ class _Context(Made):
     """A context, and how it was used.
 
     :ivar given: outputs that were not released: their size, and who got them
+    :ivar robbed: memory was destroyed that its run uses, which was told
     :ivar bound: by the name of an input, what its memory is said to hold, and whether it is passed through
     """
 
@@ -526,6 +540,7 @@ class _Context(Made):
         self.zero_copy = ""
         self.given: dict[int, tuple[int, Stack]] = {}
         self.released = False
+        self.robbed = False
         self.bound: dict[str, tuple[Any, bool]] = {}
 
 
