@@ -40,6 +40,8 @@ SEED = 25
 WIDTH, LAYERS = 2048, 32
 CHIP = "rk3566"
 REAL_TIME = {"ANYNPU_REALTIME": "1"}
+SOAK_TIME = {"ANYNPU_REALTIME": "0.02"}
+"""A fiftieth of the speed: boards are busy, and this machine is not."""
 
 if TYPE_CHECKING:
     from anynpu.serve.cluster import VirtualBoards
@@ -78,8 +80,8 @@ def soak() -> None:
 
     chance = random.Random(SEED)
     with tempfile.TemporaryDirectory() as folder:
-        models = _models(Path(folder))
-        with VirtualBoards(BOARDS, environment=REAL_TIME) as boards, _process(_cluster(models, boards)) as front:
+        models = [f"slow={_slow_model(Path(folder), layers=1)}"]  # which takes long by the speed of the boards
+        with VirtualBoards(BOARDS, environment=SOAK_TIME) as boards, _process(_cluster(models, boards)) as front:
             _wait_for(front, BOARDS)
             there, losses = set(range(BOARDS)), 0
             with _Clients(front, BOARDS - 1) as clients:
@@ -128,13 +130,13 @@ def _models(folder: Path) -> list[str]:
     return [*made, f"slow={_slow_model(folder)}"]
 
 
-def _slow_model(folder: Path) -> Path:
+def _slow_model(folder: Path, layers: int = LAYERS) -> Path:
     """Layers that read their weights once: the memory of the chip takes long, that of this machine does not."""
     helper, kinds = onnx().helper, onnx().TensorProto
     weights = (np.random.default_rng(1).standard_normal((WIDTH, WIDTH)) / WIDTH**0.5).astype(np.float32)
-    names = ["x", *(f"values{layer}" for layer in range(LAYERS - 1)), "y"]
+    names = ["x", *(f"values{layer}" for layer in range(layers - 1)), "y"]
     graph = helper.make_graph(
-        [helper.make_node("MatMul", [names[layer], "weights"], [names[layer + 1]], f"layer{layer}") for layer in range(LAYERS)],
+        [helper.make_node("MatMul", [names[layer], "weights"], [names[layer + 1]], f"layer{layer}") for layer in range(layers)],
         "slow",
         [helper.make_tensor_value_info("x", kinds.FLOAT, [1, WIDTH])],
         [helper.make_tensor_value_info("y", kinds.FLOAT, [1, WIDTH])],
