@@ -20,7 +20,7 @@ from anynpu.rknn.software.matmul_layouts import from_blocks, to_blocks
 from . import print_table
 from .engine_timing import cpu_times, verdict
 
-SHAPES = ((1024, 1024, 1024), (1, 4096, 4096), (8, 4096, 4096))
+SHAPES = ((1024, 1024, 1024), (1, 4096, 4096), (2, 4096, 4096), (8, 4096, 4096), (16, 4096, 4096))
 LAYOUTS = {
     "normal": ("normal", "normal"),
     "B native": ("native", "normal"),

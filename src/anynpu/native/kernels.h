@@ -51,22 +51,24 @@ struct anynpu_matrix_kernel {
 
 /* Products of a few rows of int8 with b as it lies in memory. Sums are added to start (by row) and, but for the first, to c. Strides are in
  * elements. */
-enum { ANYNPU_FEW_RUN = 32 };
+enum { ANYNPU_FEW_RUN = 32, ANYNPU_LINE_CODES = 64 };
 
 /* Columns of b that are runs of 32 codes, one after the other or with gaps. */
 struct anynpu_few_columns {
-    size_t rows, columns, runs; /* columns: a multiple of 16 */
+    size_t rows, columns, runs;
     const int8_t *a;
     size_t a_stride;
+    const int16_t *words; /* where the kernels take it: the same codes as 16 bits, by run and row */
     const uint8_t *b;
     size_t column_stride, run_stride;
+    size_t ahead; /* from what is read to what is worth fetching meanwhile */
     int32_t *c;
     size_t c_stride;
     const int32_t *start;
     int first;
 };
 
-/* Rows of b without gaps; always the first. */
+/* Rows of b without gaps. */
 struct anynpu_few_rows {
     size_t rows, columns, steps; /* steps: a multiple of 4 */
     const int8_t *a;
@@ -76,18 +78,27 @@ struct anynpu_few_rows {
     int32_t *c;
     size_t c_stride;
     const int32_t *start;
+    int first;
 };
 
+/* The rows of a product are shared out among calls, and each call takes a part of b that the next one finds in a cache. */
 struct anynpu_few_kernels {
-    size_t rows;   /* at the most */
-    int32_t shift; /* what a start is to make up for: -shift * (sum of the row) */
+    size_t rows;                 /* of a call, at the most */
+    size_t max_rows_by_column;   /* of a product; with more of them it pays to pack b */
+    size_t max_rows_by_row;      /* 0: b is packed for any number */
+    size_t columns;              /* by_column: of a call; blocks have columns of their own */
+    size_t words;                /* by_column: codes of a that are used together, 0 for all */
+    size_t row_columns, steps;   /* by_row: of a call, a multiple of 16 and one of 4 */
+    int32_t shift;               /* what a start is to make up for: -shift * (sum of the row) */
+    int32_t takes_words;         /* by_column takes the rows of a as 16 bits */
     void (*by_column)(const struct anynpu_few_columns *few);
     void (*by_row)(const struct anynpu_few_rows *few);
-    /* Packs a whole panel of the kernel for many rows from rows of b without gaps, shifted; steps is a multiple of 4. */
-    void (*pack_rows)(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *panel);
+    /* Packs 64 columns of rows of b without gaps into whole panels of the kernel for many rows, shifted; steps is a multiple of the group. */
+    void (*pack_rows)(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *panels);
 };
 
 extern const struct anynpu_few_kernels anynpu_few_vnni; /* matmul_few_vnni.c */
+extern const struct anynpu_few_kernels anynpu_few_avx2; /* matmul_few_avx2.c */
 
 struct anynpu_matrix_kernels {
     struct anynpu_matrix_kernel codes;    /* int8, sums in int32 */

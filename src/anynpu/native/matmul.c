@@ -20,17 +20,24 @@
 
 enum {
     ALIGNMENT = 64,
-    MAX_ROWS = 192, /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
-    RESULT_SIZE = 4, /* bytes of int32 and float32 */
-    FEW_ROWS = 8,    /* with so few, b passes through the first cache once: blocks of few steps */
-    FEW_STEPS = 256,
+    MAX_ROWS = 192,       /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
+    RESULT_SIZE = 4,      /* bytes of int32 and float32 */
+    NEAR_BYTES = 1 << 13, /* of a panel, that stay in the first cache beside rows of a */
+    FEW_ROWS = 16,        /* with so few, b passes through the first cache once: blocks of few steps, and of several lines of it */
+    FEW_STEPS = 64,
+    FEW_COLUMNS = 256,
     SHORT_SUM = 256, /* codes whose sum fits 16 bits */
-    MAX_FEW = 4 /* rows of the kernels for a few */
+    MAX_FEW = 16 /* rows of the products that kernels for a few take */
 };
 
 static size_t least(size_t a, size_t b)
 {
     return a < b ? a : b;
+}
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
 }
 
 static size_t whole(size_t count, size_t unit)
@@ -190,6 +197,7 @@ struct product {
     uint8_t *c;
     size_t first, last; /* columns */
     size_t depth;       /* steps of a block */
+    size_t together;    /* columns that are packed on their way before they are multiplied */
 };
 
 /* Parts of the scratch memory, each aligned. */
@@ -199,12 +207,13 @@ struct scratch {
     float *values;  /* a row of a as float32 */
     void *edge;     /* a tile of the last panel, where not all of its columns exist */
     int32_t *start; /* by row */
-    uint8_t *panel; /* packed on its way */
+    uint8_t *panel; /* packed on its way, or several of them */
     struct anynpu_matrix_piece *piece;
+    int16_t *words; /* all rows of a, for kernels for a few */
     size_t size;
 };
 
-enum { PARTS = 7 };
+enum { PARTS = 8 };
 
 static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, size_t panel,
                                  uint8_t *memory)
@@ -217,7 +226,8 @@ static struct scratch scratch_of(const struct anynpu_matrix *b, const struct any
                                  kernel->rows * kernel->width * RESULT_SIZE,
                                  rows * sizeof(int32_t),
                                  panel,
-                                 panel > 0 ? sizeof(struct anynpu_matrix_piece) : 0};
+                                 panel > 0 ? sizeof(struct anynpu_matrix_piece) : 0,
+                                 panel > 0 && m <= MAX_FEW ? m * b->k * sizeof(int16_t) : 0};
     size_t offsets[PARTS + 1] = {0};
     for (size_t i = 0; i < PARTS; i++)
         offsets[i + 1] = offsets[i] + whole(sizes[i], ALIGNMENT);
@@ -230,6 +240,7 @@ static struct scratch scratch_of(const struct anynpu_matrix *b, const struct any
                             (int32_t *)(void *)(memory + offsets[4]),
                             memory + offsets[5],
                             (struct anynpu_matrix_piece *)(void *)(memory + offsets[6]),
+                            (int16_t *)(void *)(memory + offsets[7]),
                             offsets[PARTS]};
 }
 
@@ -244,26 +255,38 @@ static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from, size_t
         memcpy(to + RESULT_SIZE * row * to_stride, from + RESULT_SIZE * row * from_stride, RESULT_SIZE * columns);
 }
 
-/* All rows of a block times one panel; c is the block's first row in the panel's first column. */
-static void multiply_panel(const struct anynpu_matrix_kernel *kernel, const struct scratch *scratch, const struct tiles *tiles,
-                           size_t steps, const void *panel, uint8_t *c, size_t n, size_t columns, int first)
+/* All rows of a block times steps [from, from + count) of one panel; c is the block's first row in the panel's first column. */
+static void multiply_steps(const struct anynpu_matrix_kernel *kernel, const struct scratch *scratch, const struct tiles *tiles,
+                           size_t steps, size_t from, size_t count, const void *panel, uint8_t *c, size_t n, size_t columns, int first)
 {
+    static const int32_t nothing[MAX_ROWS];
     const uint8_t *a = scratch->a;
-    const int32_t *start = scratch->start;
+    const int32_t *start = from == 0 ? scratch->start : nothing;
     for (size_t tile = 0; tile < tiles->count; tile++) {
         const size_t rows = tile_rows(tiles, tile);
+        const uint8_t *own = a + rows * from * kernel->a_size;
         if (columns == kernel->width)
-            kernel->tile(rows, steps / kernel->group, a, panel, c, n, start, first);
+            kernel->tile(rows, count / kernel->group, own, panel, c, n, start, first);
         else {
             if (!first)
                 copy_rows(scratch->edge, kernel->width, c, n, rows, columns);
-            kernel->tile(rows, steps / kernel->group, a, panel, scratch->edge, kernel->width, start, first);
+            kernel->tile(rows, count / kernel->group, own, panel, scratch->edge, kernel->width, start, first);
             copy_rows(c, n, scratch->edge, kernel->width, rows, columns);
         }
         a += rows * steps * kernel->a_size;
         c += RESULT_SIZE * rows * n;
         start += rows;
     }
+}
+
+/* All rows of a block times one panel: so many steps at a time that they stay in the first cache until all tiles had them. */
+static void multiply_panel(const struct anynpu_matrix_kernel *kernel, const struct scratch *scratch, const struct tiles *tiles,
+                           size_t steps, const uint8_t *panel, size_t size, uint8_t *c, size_t n, size_t columns, int first)
+{
+    const size_t row_size = kernel->width * size, near = tiles->count > 1 ? NEAR_BYTES / row_size / kernel->group * kernel->group : steps;
+    for (size_t from = 0; from < steps; from += near)
+        multiply_steps(kernel, scratch, tiles, steps, from, least(near, steps - from), panel + from * row_size, c, n, columns,
+                       first && from == 0);
 }
 
 /* Steps [first, first + count) of the rows of all tiles. */
@@ -294,6 +317,20 @@ static void pack_block(const struct product *product, const struct scratch *scra
     }
 }
 
+/* Some panels that begin at a column; gives the column after the last that was packed. */
+static size_t pack_panels(const struct product *product, const struct scratch *scratch, size_t column, size_t first, size_t count)
+{
+    const struct anynpu_matrix *b = product->b;
+    const size_t last = least(column + product->together, product->last), size = whole(count, product->kernel->group) * element_size(b);
+    for (uint8_t *packed = scratch->panel; column < last;) {
+        const size_t columns = anynpu_matrix_pack_panels(b, product->set, product->kernel, product->source, product->values, column,
+                                                         product->last, first, count, packed, scratch->piece);
+        packed += columns * size;
+        column += columns;
+    }
+    return column;
+}
+
 static void multiply(const struct product *product, const struct scratch *scratch)
 {
     const struct anynpu_matrix *b = product->b;
@@ -306,22 +343,22 @@ static void multiply(const struct product *product, const struct scratch *scratc
         for (size_t first = 0; first < b->k; first += product->depth) {
             const size_t count = least(product->depth, b->k - first), steps = whole(count, kernel->group);
             pack_block(product, scratch, &tiles, row, first, count);
-            for (size_t column = product->first; column < product->last; column += width) {
-                const void *block = packed;
-                if (packed != NULL)
-                    packed += steps * width * size;
-                else {
-                    anynpu_matrix_pack_panel(b, product->set, kernel, product->source, product->values, column, product->last, first, count,
-                                             scratch->panel, scratch->piece);
+            const uint8_t *block = packed;
+            for (size_t column = product->first, ready = column; column < product->last; column += width, block += steps * width * size) {
+                if (packed == NULL && column == ready) {
+                    ready = pack_panels(product, scratch, column, first, count);
                     block = scratch->panel;
                 }
+                const uint8_t *panel = block;
                 if (b->type == ANYNPU_F16 && !kernel->takes_halves) {
                     elements->types[ANYNPU_F16].load(block, scratch->b, steps * width, 0, 1.0f);
-                    block = scratch->b;
+                    panel = (const uint8_t *)scratch->b;
                 }
-                multiply_panel(kernel, scratch, &tiles, steps, block, product->c + RESULT_SIZE * (row * b->n + column), b->n,
-                               least(width, product->last - column), first == 0);
+                multiply_panel(kernel, scratch, &tiles, steps, panel, panel == block ? size : sizeof(float),
+                               product->c + RESULT_SIZE * (row * b->n + column), b->n, least(width, product->last - column), first == 0);
             }
+            if (packed != NULL)
+                packed = block;
         }
     }
 }
@@ -338,48 +375,88 @@ void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, c
 
 /* ---------------------------------------------------------------- b that is packed on its way */
 
-/* Of the packed matrix, or of one panel. */
-static size_t panel_size(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
+/* Of the packed matrix, or of the panels that are packed together. */
+static size_t panels_size(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
 {
     if (m > MAX_ROWS)
         return whole(b->k, kernel->group) * whole(b->n, kernel->width) * element_size(b);
-    return least(kernel->depth, whole(b->k, kernel->group)) * kernel->width * element_size(b);
+    const size_t columns = most(kernel->width, ANYNPU_LINE_CODES) * least(kernel->depth, whole(b->k, kernel->group));
+    return most(columns, whole(FEW_COLUMNS, kernel->width) * FEW_STEPS) * element_size(b);
 }
 
 size_t anynpu_matrix_source_scratch_size(const struct anynpu_matrix *b, size_t m)
 {
     const struct anynpu_matrix_kernel *kernel = kernel_of(b);
-    return scratch_of(b, kernel, m, panel_size(b, kernel, m), NULL).size;
+    return scratch_of(b, kernel, m, panels_size(b, kernel, m), NULL).size;
 }
 
-/* Rows of a product that kernels for a few rows take; b is not packed at all. */
-static void multiply_few(const struct product *product, const struct anynpu_few_kernels *few, size_t row, size_t rows)
+/* The rows of a product by kernels for a few; b is not packed at all. A part of it is small enough to stay in a cache until all rows had
+ * it. */
+static void multiply_few_by_row(const struct product *product, const struct anynpu_few_kernels *few)
+{
+    const struct anynpu_matrix *b = product->b;
+    const size_t n = product->source->n, stride = product->a_stride;
+    const struct tiles tiles = cut(product->m, few->rows);
+    const int8_t *a = (const int8_t *)product->a;
+    const uint8_t *values = (const uint8_t *)product->values + product->source->first * n;
+    int32_t start[MAX_FEW];
+    sum_rows(a, stride, product->m, few->shift != 0 ? b->k : 0, few->shift, start);
+    for (size_t step = 0; step < b->k; step += few->steps)
+        for (size_t column = product->first; column < product->last; column += few->row_columns)
+            for (size_t tile = 0, row = 0; tile < tiles.count; row += tile_rows(&tiles, tile++))
+                few->by_row(&(struct anynpu_few_rows){tile_rows(&tiles, tile), least(few->row_columns, product->last - column),
+                                                      least(few->steps, b->k - step), a + row * stride + step, stride,
+                                                      values + step * n + column, n, (int32_t *)(void *)product->c + row * b->n + column,
+                                                      b->n, start + row, step == 0});
+}
+
+/* By run and row. */
+static void widen_rows(const int8_t *a, size_t stride, size_t rows, size_t k, int16_t *words)
+{
+    for (size_t run = 0; run < k; run += ANYNPU_FEW_RUN)
+        for (size_t row = 0; row < rows; row++, words += ANYNPU_FEW_RUN)
+            for (size_t i = 0; i < ANYNPU_FEW_RUN; i++)
+                words[i] = a[row * stride + run + i];
+}
+
+static void multiply_few_by_column(const struct product *product, const struct anynpu_few_kernels *few, int16_t *words)
 {
     const struct anynpu_matrix *b = product->b;
     const struct anynpu_matrix_source *source = product->source;
-    const int8_t *a = (const int8_t *)product->a + row * product->a_stride;
-    const uint8_t *values = product->values;
-    int32_t *c = (int32_t *)(void *)product->c + row * b->n + product->first;
-    const size_t columns = product->last - product->first;
-    int32_t start[MAX_FEW];
-    if (source->order == ANYNPU_BY_ROW) {
-        sum_rows(a, product->a_stride, rows, b->k, few->shift, start);
-        values += source->first * source->n + product->first;
-        few->by_row(&(struct anynpu_few_rows){rows, columns, b->k, a, product->a_stride, values, source->n, c, b->n, start});
-        return;
-    }
+    const struct tiles tiles = cut(product->m, few->rows);
     const int blocked = source->order == ANYNPU_BLOCKED;
-    const size_t block_n = blocked ? source->block_n : columns, segment = blocked ? source->segment : source->k;
+    const size_t block_n = blocked ? source->block_n : few->columns, segment = blocked ? source->segment : source->k;
+    const size_t stride = product->a_stride, run = ANYNPU_FEW_RUN;
+    const size_t together = few->words != 0 ? whole(few->words / product->m, run) : b->k;
+    const int8_t *a = (const int8_t *)product->a;
+    for (size_t tile = 0, row = 0; few->takes_words && tile < tiles.count; row += tile_rows(&tiles, tile++))
+        widen_rows(a + row * stride, stride, tile_rows(&tiles, tile), b->k, words + row * b->k);
     for (size_t step = 0; step < b->k;) {
         const size_t k = source->first + step, before = k / segment * segment, depth = least(segment, source->k - before);
-        const size_t count = least(depth - (k - before), b->k - step);
-        sum_rows(a + step, product->a_stride, rows, count, few->shift, start);
-        for (size_t column = product->first; column < product->last; column += block_n) {
-            const size_t block = column * depth + (blocked ? (k - before) * block_n : k);
-            few->by_column(&(struct anynpu_few_columns){
-                rows, least(block_n, product->last - column), count / ANYNPU_FEW_RUN, a + step, product->a_stride,
-                values + before * source->n + block, blocked ? ANYNPU_FEW_RUN : source->k,
-                blocked ? ANYNPU_FEW_RUN * block_n : ANYNPU_FEW_RUN, c + (column - product->first), b->n, start, step == 0});
+        const size_t count = least(together, least(depth - (k - before), b->k - step));
+        int32_t start[MAX_FEW];
+        sum_rows(a + step, stride, product->m, few->shift != 0 ? count : 0, few->shift, start);
+        for (size_t column = product->first, columns; column < product->last; column += columns) {
+            const size_t within = blocked ? column % block_n : 0; /* threads may share a block */
+            const size_t at = (column - within) * depth + (blocked ? (k - before) * block_n + within * run : k);
+            columns = least(block_n - within, product->last - column);
+            for (size_t tile = 0, row = 0; tile < tiles.count; row += tile_rows(&tiles, tile++))
+                few->by_column(&(struct anynpu_few_columns){
+                    .rows = tile_rows(&tiles, tile),
+                    .columns = columns,
+                    .runs = count / run,
+                    .a = a + row * stride + step,
+                    .a_stride = stride,
+                    .words = words + row * b->k + step * tile_rows(&tiles, tile),
+                    .b = (const uint8_t *)product->values + before * source->n + at,
+                    .column_stride = blocked ? run : source->k,
+                    .run_stride = blocked ? run * block_n : run,
+                    .ahead = tile == 0 && column + columns < product->last ? block_n * depth : 0,
+                    .c = (int32_t *)(void *)product->c + row * b->n + column,
+                    .c_stride = b->n,
+                    .start = start + row,
+                    .first = step == 0,
+                });
         }
         step += count;
     }
@@ -391,10 +468,12 @@ static const struct anynpu_few_kernels *few_of(const struct product *product)
     const struct anynpu_matrix *b = product->b;
     const struct anynpu_matrix_source *source = product->source;
     const struct anynpu_few_kernels *few = product->set->matrices != NULL ? product->set->matrices->few : NULL;
-    if (few == NULL || b->type == ANYNPU_F16 || source->bits != 8 || product->m > FEW_ROWS)
+    if (few == NULL || b->type == ANYNPU_F16 || source->bits != 8)
         return NULL;
     if (source->order == ANYNPU_BY_ROW)
-        return b->k % 4 == 0 ? few : NULL;
+        return b->k % 4 == 0 && product->m <= few->max_rows_by_row ? few : NULL;
+    if (product->m > few->max_rows_by_column)
+        return NULL;
     if (b->k % ANYNPU_FEW_RUN != 0 || source->first % ANYNPU_FEW_RUN != 0 || b->n % 16 != 0)
         return NULL;
     if (source->order == ANYNPU_BLOCKED && (source->block_k != ANYNPU_FEW_RUN || source->block_n % 16 != 0 || source->block_n > 64))
@@ -416,23 +495,26 @@ static void multiply_panels(const void *job, size_t thread, size_t first, size_t
     const struct anynpu_matrix *b = product.b;
     const struct anynpu_matrix_kernel *kernel = product.kernel;
     const struct scratch scratch =
-        scratch_of(b, kernel, product.m, panel_size(b, kernel, product.m), shared->memory + thread * shared->step);
+        scratch_of(b, kernel, product.m, panels_size(b, kernel, product.m), shared->memory + thread * shared->step);
     product.first = first * kernel->width;
     product.last = least(last * kernel->width, b->n);
     const struct anynpu_few_kernels *few = few_of(&product);
     if (few != NULL) {
-        for (size_t row = 0; row < product.m; row += few->rows)
-            multiply_few(&product, few, row, least(few->rows, product.m - row));
+        if (product.source->order == ANYNPU_BY_ROW)
+            multiply_few_by_row(&product, few);
+        else
+            multiply_few_by_column(&product, few, scratch.words);
         return;
     }
     if (product.m > MAX_ROWS) {
         uint8_t *packed = scratch.panel;
         for (size_t step = 0; step < b->k; step += product.depth) {
             const size_t count = least(product.depth, b->k - step);
-            for (size_t column = product.first; column < product.last; column += kernel->width) {
-                anynpu_matrix_pack_panel(b, product.set, kernel, product.source, product.values, column, product.last, step, count, packed,
-                                         scratch.piece);
-                packed += whole(count, kernel->group) * kernel->width * element_size(b);
+            for (size_t column = product.first; column < product.last;) {
+                const size_t columns = anynpu_matrix_pack_panels(b, product.set, kernel, product.source, product.values, column,
+                                                                 product.last, step, count, packed, scratch.piece);
+                packed += whole(count, kernel->group) * columns * element_size(b);
+                column += columns;
             }
         }
         product.packed = scratch.panel;
@@ -447,9 +529,10 @@ void anynpu_matrix_multiply_source(const struct anynpu_matrix *b, const struct a
     const struct anynpu_matrix_kernel *kernel = kernel_in(set, b);
     const struct shared_product shared = {
         .product = {.b = b, .set = set, .kernel = kernel, .source = source, .values = values, .a = a, .a_stride = a_stride, .m = m, .c = c,
-                    .depth = m <= FEW_ROWS ? least(FEW_STEPS, kernel->depth) : kernel->depth},
+                    .depth = m <= FEW_ROWS ? least(FEW_STEPS, kernel->depth) : kernel->depth,
+                    .together = m <= FEW_ROWS ? FEW_COLUMNS : 1},
         .memory = memory,
-        .step = scratch_of(b, kernel, m, panel_size(b, kernel, m), NULL).size};
+        .step = scratch_of(b, kernel, m, panels_size(b, kernel, m), NULL).size};
     const size_t panels = (b->n + kernel->width - 1) / kernel->width;
     if (workers != NULL && anynpu_workers_usable(workers))
         anynpu_share_rows(workers, multiply_panels, &shared, panels);

@@ -45,4 +45,5 @@ const struct anynpu_matrix_kernels anynpu_matrices_avx2 = {
     .codes = {.name = "matmul_avx2", .width = WIDTH, .rows = TILE_ROWS, .group = 2, .depth = 2048, .a_size = 2, .tile = tile_codes},
     .floats = {.name = "matmul_avx2", .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .a_size = 4, .takes_halves = 1,
                .tile = tile_floats},
+    .few = &anynpu_few_avx2,
 };

@@ -200,7 +200,8 @@ INLINE void all_chunks(int rows, const struct anynpu_few_rows *few)
     for (size_t step = 0; step < few->steps; step += STEPS) {
         const size_t steps = few->steps - step < STEPS ? few->steps - step : STEPS;
         for (size_t j = 0; j < few->columns; j += CHUNK)
-            chunk(rows, few, few->b + step * few->b_stride + j, few->a + step, steps, few->c + j, few->columns - j, step == 0);
+            chunk(rows, few, few->b + step * few->b_stride + j, few->a + step, steps, few->c + j, few->columns - j,
+                  step == 0 && few->first);
     }
 }
 
@@ -230,5 +231,6 @@ static void by_row(const struct anynpu_few_rows *few)
     kernels[few->rows - 1](few);
 }
 
-const struct anynpu_few_kernels anynpu_few_vnni = {.rows = 4, .shift = 128, .by_column = by_column, .by_row = by_row,
+const struct anynpu_few_kernels anynpu_few_vnni = {.rows = 4, .max_rows_by_column = 16, .max_rows_by_row = 8, .columns = 16, .words = 0,
+                                                   .row_columns = 1024, .steps = 16, .shift = 128, .by_column = by_column, .by_row = by_row,
                                                    .pack_rows = pack_rows};

@@ -141,19 +141,19 @@ static void pack_blocks(const struct packing *packing, size_t last, size_t count
     }
 }
 
-void anynpu_matrix_pack_panel(const struct anynpu_matrix *b, const struct anynpu_kernel_set *set,
-                              const struct anynpu_matrix_kernel *kernel, const struct anynpu_matrix_source *source,
-                              const void *values, size_t column, size_t last, size_t first, size_t count, void *packed,
-                              struct anynpu_matrix_piece *piece)
+size_t anynpu_matrix_pack_panels(const struct anynpu_matrix *b, const struct anynpu_kernel_set *set,
+                                 const struct anynpu_matrix_kernel *kernel, const struct anynpu_matrix_source *source,
+                                 const void *values, size_t column, size_t last, size_t first, size_t count, void *packed,
+                                 struct anynpu_matrix_piece *piece)
 {
     const struct packing packing = {kernel, source, set, values, piece, b->type == ANYNPU_F16 ? 2 : 1, packed, column, first};
     const size_t group = kernel->group, columns = least(kernel->width, last - column), steps = (count + group - 1) / group * group;
     const size_t size = steps * kernel->width * packing.size;
     const struct anynpu_few_kernels *few = set->matrices != NULL ? set->matrices->few : NULL;
-    if (few != NULL && source->order == ANYNPU_BY_ROW && !converts(&packing) && packing.size == 1 && columns == kernel->width &&
+    if (few != NULL && source->order == ANYNPU_BY_ROW && !converts(&packing) && packing.size == 1 && last - column >= ANYNPU_LINE_CODES &&
         count == steps) {
         few->pack_rows(packing.values + (source->first + first) * source->n + column, source->n, count, packed);
-        return;
+        return ANYNPU_LINE_CODES;
     }
     if (columns < kernel->width || count < steps)
         memset(packed, 0, size);
@@ -166,4 +166,5 @@ void anynpu_matrix_pack_panel(const struct anynpu_matrix *b, const struct anynpu
             pack_group(&packing, first + step, least(group, count - step), column, columns);
     if (kernel->shift != 0)
         packing.set->elements->flip(packed, packed, size, (uint8_t)kernel->shift);
+    return kernel->width;
 }

@@ -15,10 +15,11 @@ struct anynpu_matrix_piece {
 
 /* set: that of the level for which b is packed.
  * Steps [first, first + count) of the panel that begins at a column, as [step / group][column][group]; steps up to the next whole group and
- * columns up to the kernel's width that do not exist become zero. last: the column after the last one that exists. */
-void anynpu_matrix_pack_panel(const struct anynpu_matrix *b, const struct anynpu_kernel_set *set,
-                              const struct anynpu_matrix_kernel *kernel, const struct anynpu_matrix_source *source,
-                              const void *values, size_t column, size_t last, size_t first, size_t count, void *packed,
-                              struct anynpu_matrix_piece *piece);
+ * columns up to the kernel's width that do not exist become zero. last: the column after the last one that exists. Panels that follow may
+ * be packed with it, up to ANYNPU_LINE_CODES columns. Gives how many columns were packed. */
+size_t anynpu_matrix_pack_panels(const struct anynpu_matrix *b, const struct anynpu_kernel_set *set,
+                                 const struct anynpu_matrix_kernel *kernel, const struct anynpu_matrix_source *source,
+                                 const void *values, size_t column, size_t last, size_t first, size_t count, void *packed,
+                                 struct anynpu_matrix_piece *piece);
 
 #endif
