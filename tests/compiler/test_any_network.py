@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu import _optional
+from anynpu import _optional, modelfile
 from anynpu.compiler import calibrate
 from anynpu.compiler.control_flow import MAX_ROUNDS
 from anynpu.errors import CalibrationError, CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from anynpu.program import Float
 
 from .onnx_builders import Net
 from .running import assert_close_in_steps, assert_close_relative, execute, run_fp32, run_model
@@ -426,3 +427,38 @@ def test_suggested_sizes_fit_the_axis(shape: tuple[Any, ...], dtype: Any, exampl
     with pytest.raises(ShapeError) as caught:
         anynpu.compile(net.proto(), "rk3588", dtype="fp16")
     assert f"--shape x={example}," in caught.value.hint
+
+
+def growing_network(activation: str) -> onnx.ModelProto:
+    """Squares what it is given, and divides it again: the square leaves float16 where the input is beyond 256.
+
+    :param activation: Relu has a kernel in C, Ceil has none, so that onnxruntime runs it
+    """
+    net = Net()
+    x = net.input("x", (1, 16))
+    square = net.op("Mul", net.op("Abs", x), net.op(activation, x))
+    net.output(net.op("Mul", square, net.constant(np.full((1, 16), 1e-3, np.float32))))
+    return net.proto()
+
+
+@pytest.mark.parametrize("activation", ["Relu", "Ceil"])
+def test_results_beyond_float16_are_infinite_and_told(activation: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They stayed finite, in silence, where a chip overflows."""
+    large = [{"x": np.full((1, 16), 400, np.float32)}]
+    small = [{"x": np.full((1, 16), 10, np.float32)}]
+    with caplog.at_level(logging.WARNING, "anynpu.compiler"):
+        model = anynpu.compile(growing_network(activation), "rk3588", dtype="fp16", dataset=large)
+    assert "reaches 160000 on the given data, and float16 ends at 65504" in caplog.text
+    model = modelfile.read(modelfile.to_bytes(model))
+    assert np.isposinf(run_model(model, large)[0][0]).all()
+    np.testing.assert_allclose(run_model(model, small)[0][0], 0.1, rtol=2e-3)
+
+
+def test_nothing_is_cast_where_results_stay_within_float16(caplog: pytest.LogCaptureFixture) -> None:
+    data = [{"x": np.full((1, 16), 10, np.float32)}]
+    with caplog.at_level(logging.WARNING, "anynpu.compiler"):
+        model = anynpu.compile(growing_network("Relu"), "rk3588", dtype="fp16", dataset=data)
+    assert "float16" not in caplog.text
+    names = [name for layer in model.programs[0].layers if isinstance(layer.op, Float) for name in layer.op.names]
+    assert names
+    assert "Cast" not in names

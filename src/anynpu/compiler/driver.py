@@ -6,12 +6,13 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from .. import chips
-from ..errors import CompileError, TensorNameError
+from ..errors import CalibrationError, CompileError, TensorNameError
 from ..frontends import KnownScales, known_scales
 from ..modelfile import CompiledModel
 from ..modelfile.validate import metadata_complaint
@@ -40,6 +41,7 @@ from .lint import lint_steps, summary
 from .lower import lower
 from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
+from .overflow import near_the_end
 from .parameters import give_constants
 from .qdq import Qdq, QdqWeights, taken_apart
 from .qdq_scales import kept_weights, only_known, spread
@@ -214,6 +216,7 @@ class _Compilation:
     ranges: Ranges = field(default_factory=UnknownRanges)
     trials: list[Trial] = field(default_factory=list)
     remarks: dict[str, str] = field(default_factory=dict)
+    near_the_end: AbstractSet[str] = frozenset()
 
     @property
     def toolkit(self) -> bool:
@@ -222,6 +225,8 @@ class _Compilation:
 
     def calibrate(self) -> None:
         """Find the ranges of integer layers, and with int8 the recipe that keeps the network's answers."""
+        if self.kind.floats and self.kind.half is DType.FLOAT16 and self.options.dataset is not None:
+            self._look_for_overflow()
         if self.kind.floats or all(step.is_float for step in self.plans[0]):
             return
         if self.kept.ranges:
@@ -240,6 +245,15 @@ class _Compilation:
         self.remarks["calibration"] = f"{count}{self.recipe.algorithm}" + (", as the vendor's toolkit" if self.toolkit else "")
         if eight and not self.toolkit and not options.ranges:
             self._search(seen, data)
+
+    def _look_for_overflow(self) -> None:
+        first = self.prepared[0]
+        try:
+            data = _dataset(first, self.options)
+        except CalibrationError as error:  # a model of floats needs none
+            _log.debug("the data are not used: %s", error)
+            return
+        self.near_the_end = near_the_end(first.graph, self.plans[0], data, self.custom)
 
     def _search(self, seen: Calibration, data: Dataset) -> None:
         options, progress, first = self.options, self.progress, self.prepared[0]
@@ -305,6 +319,7 @@ class _Compilation:
             toolkit=self.toolkit,
             on_cpu=on_cpu,
             kept=self.kept.weights,
+            near_the_end=self.near_the_end,
         )
 
 
@@ -314,6 +329,13 @@ def _with_own_scales(entry: Prepared, steps: list[Step], options: CompileOptions
     spread(entry.graph, steps, given)
     graph, made = only_known(entry.graph, steps, given)
     return replace(entry, graph=graph), made
+
+
+def _dataset(first: Prepared, options: CompileOptions) -> Dataset:
+    """The calibration data as the inputs take them."""
+    graph, preprocess = first.graph, first.normalisation.preprocess
+    infos = [InputInfo(name, graph.shapes[name], graph.dtypes[name], preprocess.get(name)) for name in graph.inputs]
+    return open_dataset(options.dataset, infos, limit=options.calibration_limit)
 
 
 def calibrated(
@@ -329,9 +351,7 @@ def calibrated(
 
     :param groups: whether tensors may have several scales
     """
-    graph, preprocess = first.graph, first.normalisation.preprocess
-    infos = [InputInfo(name, graph.shapes[name], graph.dtypes[name], preprocess.get(name)) for name in graph.inputs]
-    data = open_dataset(options.dataset, infos, limit=options.calibration_limit)
+    graph, data = first.graph, _dataset(first, options)
     known = {*graph.inputs, *graph.producers()}
     names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
     candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and groups]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..tensor import DType
 from ..types import Array
 from .graph import Graph, Node, element_type
 from .opsets import Additions, modern
+from .overflow import HALF_MAX
 from .steps import Step
 
 __all__ = ["FloatEmitter", "weight_bytes"]
@@ -27,7 +28,6 @@ __all__ = ["FloatEmitter", "weight_bytes"]
 _KINDS = {"int": int, "float": float, "str": str}
 _HALVES = ("float16", "bfloat16")
 _ADDING = ("Add", "Sub", "Where", "Max", "Min", "Clip", "Concat")
-_HALF_MAX = 65504.0
 _log = logging.getLogger("anynpu.compiler")
 
 
@@ -42,11 +42,13 @@ class FloatEmitter:
 
     :ivar half: what the NPU holds float weights in
     :ivar outline: shapes of weights without their values
+    :ivar near_the_end: results that may be beyond float16, and are cast to it
     """
 
     graph: Graph
     half: DType
     outline: bool = False
+    near_the_end: AbstractSet[str] = frozenset()
 
     def __post_init__(self) -> None:
         self._position = {id(node): index for index, node in enumerate(self.graph.nodes)}
@@ -93,7 +95,36 @@ class FloatEmitter:
                             more.dtypes.get(name, self.graph.dtypes.get(name, np.dtype(np.float32))),
                         )
                 operators.append(self._typed(node, original, inputs, outputs))
+        if compute is DType.FLOAT16:
+            operators = self._through_half(step, operators, names, inner)
         return Float(tuple(operators), constants, compute), inner
+
+    def _through_half(
+        self,
+        step: Step,
+        operators: list[FloatOp],
+        names: Mapping[str, str],
+        inner: dict[str, tuple[tuple[int, ...], np.dtype[Any]]],
+    ) -> list[FloatOp]:
+        """The operators with the step's results cast to float16 and back, where they may be beyond it."""
+        for name in step.outputs:
+            if name not in self.near_the_end:
+                continue
+            known = names.get(name, name)
+            wide, half = f"{known}@wide", f"{known}@half"
+            shape = tuple(self.graph.shapes[name])
+            inner |= {wide: (shape, np.dtype(np.float32)), half: (shape, np.dtype(np.float16))}
+            operators = [
+                replace(
+                    op,
+                    inputs=tuple(wide if entry == known else entry for entry in op.inputs),
+                    outputs=tuple(wide if entry == known else entry for entry in op.outputs),
+                )
+                for op in operators
+            ]
+            operators.append(FloatOp("Cast", (wide,), (half,), {"to": element_type(np.dtype(np.float16))}))
+            operators.append(FloatOp("Cast", (half,), (known,), {"to": element_type(np.dtype(np.float32))}))
+        return operators
 
     def _typed(self, node: Node, original: Node, inputs: Sequence[str], outputs: Sequence[str]) -> FloatOp:
         operator = f"{node.domain}.{node.op}" if node.domain else node.op
@@ -157,7 +188,7 @@ def _half(name: str, value: Array, node: Node) -> Array:
     if not beyond.any():
         return held
     if node.op in _ADDING:
-        return np.where(beyond, np.sign(value) * np.float16(_HALF_MAX), held).astype(np.float16)
+        return np.where(beyond, np.sign(value) * np.float16(HALF_MAX), held).astype(np.float16)
     _log.warning(
         "the constant '%s' of '%s' reaches %g, and float16 ends at 65504: it is infinite on the chip, and so are results or NaN; "
         "scale it down, or compile to int8 or bfloat16",

@@ -67,16 +67,19 @@ def lower(
     toolkit: bool = False,
     on_cpu: Set[str] = frozenset(),
     kept: Mapping[str, npt.NDArray[Any]] | None = None,
+    near_the_end: Set[str] = frozenset(),
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
     An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights.
     *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
     does. *on_cpu* are results that the CPU computes, whatever the chip could. *kept* are scales of weights that were codes already.
+    *near_the_end* are results that may be beyond float16.
     """
     emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
     emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit, kept or {})
-    return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, emit, outline=outline, on_cpu=on_cpu).run()
+    floats = FloatEmitter(graph, kind.half, outline, near_the_end)
+    return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, emit, floats, on_cpu=on_cpu).run()
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,8 @@ class _Lowering:
         quantization: Mapping[str, Quantization],
         kind: Format,
         emitter: Emitter,
+        floats: FloatEmitter,
         *,
-        outline: bool,
         on_cpu: Set[str],
     ) -> None:
         self._graph = graph
@@ -104,7 +107,7 @@ class _Lowering:
         self._emitter = emitter
         self._on_cpu = on_cpu
         self._half = kind.half
-        self._floats = FloatEmitter(graph, kind.half, outline)
+        self._floats = floats
         self._layers: list[Layer] = []
         self._tensors = Tensors(kind.codes, quantization, self._layers)
         self._steps = [_Placed(step, *self._place(step)) for step in steps]
