@@ -112,7 +112,7 @@ ELEMENTWISE.add("Mul constant of the whole shape", _with_constant("Mul", _IMAGE)
 ELEMENTWISE.add(
     "Add constant that widens the shape", _with_constant("Add", (2, 6, 1, 1), shape=(1, 6, 5, 7)), integer=False, steps=0.3
 )
-ELEMENTWISE.add("Max constant by channel", _with_constant("Max", (6, 1, 1)), integer=False, steps=0.3)
+ELEMENTWISE.add("Max constant by channel", _with_constant("Max", (6, 1, 1)), steps=3.0)
 
 
 def _several(op: str, count: int) -> Build:
@@ -217,7 +217,7 @@ ELEMENTWISE.add("PRelu after Conv 1d", _prelu((6, 1), shape=(2, 6, 9)), steps=4.
 ELEMENTWISE.add("PRelu alone", _prelu((6, 1, 1), before=""), steps=2.1, kinds=("ConvPRelu",))
 ELEMENTWISE.add("PRelu after Tanh", _prelu((6, 1, 1), before="Tanh"), steps=2.1, kinds=("Tanh", "ConvPRelu"))
 ELEMENTWISE.add("PRelu by column", _prelu((7,), before=""), integer=False, steps=2.1)
-ELEMENTWISE.add("PRelu rank 3 alone", _prelu((6, 1), before="", shape=(2, 6, 9)), integer=False, steps=1.1)
+ELEMENTWISE.add("PRelu rank 3 alone", _prelu((6, 1), before="", shape=(2, 6, 9)), steps=3.0)
 
 
 def _prelu_of_shared(shape: tuple[int, ...]) -> Build:
@@ -231,7 +231,7 @@ def _prelu_of_shared(shape: tuple[int, ...]) -> Build:
 
 
 ELEMENTWISE.add("PRelu of a tensor with two readers", _prelu_of_shared(_IMAGE), steps=4.0)
-ELEMENTWISE.add("PRelu of a tensor of rank 3 with two readers", _prelu_of_shared((2, 6, 9)), steps=4.0, integer=False)
+ELEMENTWISE.add("PRelu of a tensor of rank 3 with two readers", _prelu_of_shared((2, 6, 9)), steps=4.0)
 
 
 def hard_swish(net: Net, x: str) -> str:

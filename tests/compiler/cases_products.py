@@ -88,7 +88,7 @@ for _name, _build in {
     "depthwise": _transposed(cout=6, group=6, strides=[2, 2], kernel=(4, 4), pads=[1, 1, 1, 1]),
 }.items():
     PRODUCTS.add(f"ConvTranspose {_name}", _build, steps=_STEPS, kinds=("ConvTranspose",))
-PRODUCTS.add("ConvTranspose 1d", _transposed(kernel=(3,)), integer=False, steps=0.3)
+PRODUCTS.add("ConvTranspose 1d", _transposed(kernel=(3,)), steps=_STEPS)
 
 
 def _gemm(bias: tuple[int, ...] | None = (7,), rows: int = 3, **attributes: Any) -> Build:
@@ -115,10 +115,10 @@ for _name, _build in {
     "beta 0": _gemm(beta=0.0),
 }.items():
     PRODUCTS.add(f"Gemm {_name}", _build, steps=_STEPS, kinds=("Gemm",))
-PRODUCTS.add("Gemm bias by row", _gemm(bias=(3, 1)), integer=False, steps=0.5)
-PRODUCTS.add("Gemm bias by row and column", _gemm(bias=(3, 7)), integer=False, steps=0.5)
-PRODUCTS.add("Gemm bias by row, transB", _gemm(bias=(3, 7), transB=1), integer=False, steps=0.5)
-PRODUCTS.add("Gemm transA", _gemm(transA=1), integer=False, steps=0.5)
+PRODUCTS.add("Gemm bias by row", _gemm(bias=(3, 1)), steps=3.0)
+PRODUCTS.add("Gemm bias by row and column", _gemm(bias=(3, 7)), steps=3.0)
+PRODUCTS.add("Gemm bias by row, transB", _gemm(bias=(3, 7), transB=1), steps=3.0)
+PRODUCTS.add("Gemm transA", _gemm(transA=1), steps=_STEPS)
 PRODUCTS.add("Gemm opset 9", _gemm(transB=1), opset=9, steps=_STEPS, kinds=("Gemm",))
 
 

@@ -4,6 +4,8 @@ A detector ends in such nodes (sums of scores, grids, strides), and an int8 mode
 already: a sum or a mean is a convolution with equal weights, a matrix product or a pooling; ``x * a + b`` with constants a and b of any
 shape is a depthwise convolution, once the axes along which a and b differ are the channels.
 
+Other nodes only have to be written otherwise (:mod:`anynpu.compiler.plain_forms`).
+
 What belongs to a normalisation (a mean that is subtracted, a sum that divides) stays float: eight bits are too few for it.
 """
 
@@ -18,6 +20,7 @@ import numpy as np
 from ..types import Array
 from .forms import Form, form_of, is_cheap
 from .graph import Graph, Node
+from .plain_forms import PLAIN_FORMS, Builder
 
 __all__ = ["integer_graph"]
 
@@ -71,10 +74,11 @@ class _Rewriting:
         for node in list(self._graph.nodes):
             if id(node) in self._gone or self._settle(node) or not self._reads_integers(node):
                 continue
-            made = self._reduction(node) or self._constants(node)
-            if made:
-                for entry in made:
-                    self._settle(entry)
+            made = self._reduction(node) or self._constants(node) or self._plain_form(node)
+            for entry in made or ():
+                if not self._settle(entry):
+                    for part in self._constants(entry) or ():
+                        self._settle(part)
 
     def _settle(self, node: Node) -> bool:
         """Whether a node is computed in integers as it is."""
@@ -109,7 +113,7 @@ class _Rewriting:
         shape = graph.shapes[node.inputs[0]]
         if not axes or math.prod(shape) == 0 or self._normalises(node):
             return None
-        build = _Builder(graph, node.label)
+        build = Builder(graph, node.label)
         if node.op == "ReduceMin":
             turned = build.node("Neg", [node.inputs[0]], shape)
             build.node("Neg", [_reduced(build, turned, shape, axes, "Max", node.outputs[0])], graph.shapes[node.outputs[0]])
@@ -140,9 +144,18 @@ class _Rewriting:
         if affine is None or not self._is_wanted(affine.nodes[-1].outputs[0]):
             return None
         result = affine.nodes[-1].outputs[0]
-        build = _Builder(self._graph, affine.nodes[-1].label)
+        build = Builder(self._graph, affine.nodes[-1].label)
         _depthwise(build, affine, self._graph.shapes[result])
         return self._replace(affine.nodes, build.ending_in(result))
+
+    # what only has another form
+
+    def _plain_form(self, node: Node) -> list[Node] | None:
+        rewrite = PLAIN_FORMS.get(node.op)
+        if rewrite is None or node.domain or not self._graph.is_float(node.outputs[0]) or not self._is_wanted(node.outputs[0]):
+            return None
+        build = Builder(self._graph, node.label)
+        return self._replace([node], build.ending_in(node.outputs[0])) if rewrite(build, node) else None
 
     def _affine(self, node: Node) -> _Affine | None:
         """The chain of arithmetic with constants that begins with *node*, if that is one with a constant of more than one number."""
@@ -178,49 +191,6 @@ class _Rewriting:
         )
 
 
-@dataclass
-class _Builder:
-    """New nodes in order, with shapes for what they make."""
-
-    graph: Graph
-    label: str
-    nodes: list[Node] = field(default_factory=list)
-
-    def node(
-        self,
-        op: str,
-        inputs: list[str],
-        shape: Sequence[int],
-        attributes: dict[str, object] | None = None,
-        *,
-        named: bool = False,
-    ) -> str:
-        """Add a node and return the name of its result. The one that is *named* has the label of what is replaced."""
-        part = f"{self.label}.{len(self.nodes)}"
-        name = self.graph.free_name(f"{part}.{op}")
-        self.graph.shapes[name], self.graph.dtypes[name] = tuple(shape), np.dtype(np.float32)
-        label = self.label if named else part
-        self.nodes.append(Node(op, inputs, [name], dict(attributes or {}), label, rewritten=True))
-        return name
-
-    def reshape(self, source: str, shape: Sequence[int]) -> str:
-        if self.graph.shapes[source] == tuple(shape):
-            return source
-        extents = self.graph.add_constant(f"{source}.shape", np.array(shape, np.int64))
-        return self.node("Reshape", [source, extents], shape)
-
-    def transpose(self, source: str, perm: Sequence[int]) -> str:
-        if list(perm) == sorted(perm):
-            return source
-        shape = self.graph.shapes[source]
-        return self.node("Transpose", [source], [shape[axis] for axis in perm], {"perm": list(perm)})
-
-    def ending_in(self, name: str) -> list[Node]:
-        """The nodes, the last of which makes the tensor *name*."""
-        self.nodes[-1].outputs = [name]
-        return self.nodes
-
-
 def _axes(graph: Graph, node: Node) -> list[int]:
     """The axes of a reduction in order; empty where they are not known."""
     rank = graph.rank(node.inputs[0])
@@ -235,7 +205,7 @@ def _axes(graph: Graph, node: Node) -> list[int]:
     return sorted({int(axis) % rank for axis in axes})
 
 
-def _reduced(build: _Builder, source: str, shape: tuple[int, ...], axes: list[int], kind: str, result: str) -> str:
+def _reduced(build: Builder, source: str, shape: tuple[int, ...], axes: list[int], kind: str, result: str) -> str:
     """Reduce *axes* of *source* by Sum, Mean or Max, to the shape of the tensor *result*."""
     wanted = build.graph.shapes[result]
     count = math.prod(shape[axis] for axis in axes)
@@ -264,7 +234,7 @@ def _reduced(build: _Builder, source: str, shape: tuple[int, ...], axes: list[in
     return build.reshape(build.node("MatMul", inputs, (rows, 1), named=True), wanted)
 
 
-def _pooled(build: _Builder, source: str, shape: tuple[int, ...], axes: list[int], kind: str, wanted: tuple[int, ...]) -> str:
+def _pooled(build: Builder, source: str, shape: tuple[int, ...], axes: list[int], kind: str, wanted: tuple[int, ...]) -> str:
     """Reduce one or both axes of an image."""
     kernel = [shape[axis] if axis in axes else 1 for axis in (2, 3)]
     extents = [1 if axis in axes else shape[axis] for axis in (2, 3)]
@@ -330,7 +300,7 @@ def _joined(first: _Affine, second: _Affine) -> _Affine | None:
     return _Affine(first.data, scale, shift, [*first.nodes, *second.nodes])
 
 
-def _depthwise(build: _Builder, affine: _Affine, shape: tuple[int, ...]) -> None:
+def _depthwise(build: Builder, affine: _Affine, shape: tuple[int, ...]) -> None:
     """The depthwise convolution that is ``x * scale + shift``: axes along which the constants differ become channels, others pixels."""
     rank = len(shape)
     varying = [axis for axis in range(rank) if affine.scale.shape[axis] > 1 or affine.shift.shape[axis] > 1]
