@@ -13,7 +13,7 @@ from tools import need
 
 STREAM_CASES = {"http": 1500, "grpc": 900}
 """About twenty seconds each, on an idle machine; `make soak` runs each for hours."""
-MUTANTS = 800
+MUTANTS = 400
 
 
 def inputs(what: str) -> list[Path]:
