@@ -208,8 +208,15 @@ def test_processes_end_with_their_parent(model: Path) -> None:
         children = [int(word) for word in parent.stdout.readline().split()]
         parent.kill()
     assert children
+
+    def has_ended(process: int) -> bool:
+        try:
+            return " Z " in Path(f"/proc/{process}/stat").read_text()
+        except OSError:  # gone, maybe at this very moment
+            return True
+
     for child in children:
-        wait_until(lambda child=child: not Path(f"/proc/{child}").exists() or " Z " in Path(f"/proc/{child}/stat").read_text())
+        wait_until(lambda child=child: has_ended(child))
 
 
 def test_what_isolation_does_not_go_with(model: Path) -> None:
