@@ -84,6 +84,8 @@ ARROWS: dict[str, set[str]] = {
     "rknn_toolkit": VENDOR | {"rknn", "rknnlite", "compiler", "comparison", "frontends"},
     "dropin": DEVICE,
     "serve": DEVICE | {"session", "protocol", "pages"},
+    "networks": BASE,
+    "playground": DEVICE | {"serve", "session", "compiler", "profiling", "comparison", "tasks", "pages"},
     "profiling": DEVICE | {"pages"},
     "board": DATA | {"compiler"},
     "comparison": DEVICE | {"compiler", "profiling", "pages"},
@@ -91,7 +93,7 @@ ARROWS: dict[str, set[str]] = {
     "demo": DEVICE | {"compiler", "session", "profiling", "pages", "tasks"},
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
-    | {"onnxruntime", "board", "tasks", "frontends", "tails"},
+    | {"onnxruntime", "board", "tasks", "frontends", "tails", "playground", "networks"},
     # old names of modules
     "devices": {"vendors"},
     "validate": {"modelfile"},

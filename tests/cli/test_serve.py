@@ -145,7 +145,7 @@ def test_a_server_without_grpc_names_http_alone(compiled_path: Path) -> None:
 def test_the_command_without_grpc(invoke: Any, compiled_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 
-    def serve(self: Server, models: Any, options: ServeOptions, *, exits: bool) -> None:
+    def serve(self: Server, models: Any, options: ServeOptions, *, exits: bool, mounts: Any) -> None:
         self.options, self.port, self.grpc_port = options, options.port, options.grpc_port
         seen.append(self._addresses())
 
@@ -153,3 +153,17 @@ def test_the_command_without_grpc(invoke: Any, compiled_path: Path, monkeypatch:
     monkeypatch.setattr(Server, "run", lambda self: None)
     assert invoke("serve", compiled_path, "--port", 8000, "--grpc-port", -1).code == 0
     assert seen == ["http://127.0.0.1:8000"]
+
+
+def test_the_playground_is_for_this_machine_alone(invoke: Any) -> None:
+    outcome = invoke("serve", "--playground", "--host", "0.0.0.0", "--insecure")
+    assert outcome.code != 0
+    assert "for this machine alone" in outcome.err
+    assert "127.0.0.1" in outcome.err
+
+
+def test_a_server_without_models_and_without_a_playground_says_what_is_missing(invoke: Any) -> None:
+    outcome = invoke("serve")
+    assert outcome.code == 2
+    assert "name at least one model" in outcome.err
+    assert "--playground" in outcome.err

@@ -12,8 +12,8 @@ import json
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from ..errors import AccessDeniedError, OverloadedError, RequestError
@@ -29,7 +29,7 @@ from .rest import HEADER_LENGTH, OutputForms, encode_answer, header_length, pars
 from .service import NAME, Service
 from .unpack import unpack
 
-__all__ = ["Application", "description"]
+__all__ = ["Application", "Exchange", "Handler", "Mount", "description", "is_local"]
 
 log = logging.getLogger("anynpu.serve")
 
@@ -75,6 +75,16 @@ class Exchange:
         # what is packed may be a little longer than what it holds
         body = await incoming.read(self._holding, most if plain else most + most // 100 + 1024, text or 0)
         return body if plain else await unpack(body, encoding, self._holding, most)
+
+    async def raw_body(self, most: int) -> bytes | memoryview:
+        """All of a body of at most *most* bytes that is no request of the protocol, such as a file."""
+        incoming = self._request.body
+        if incoming is None:
+            return b""
+        if self.headers.get("content-encoding", "").strip().lower() not in ("", "identity"):
+            raise RequestError("a file comes as it is", hint="leave content-encoding out")
+        self.service.limits.check_size(int(self.headers.get("content-length", "0")), most)
+        return await incoming.read(self._holding, most)
 
     def end(self) -> None:
         """Give back what the request held."""
@@ -131,14 +141,40 @@ class Exchange:
         await self.answer(failure.status, [body], b"application/json", *headers)
 
 
-class Application:
-    """Answers requests, with errors as answers."""
+class Mount(Protocol):
+    """What a server offers besides its models: pages and calls of another room.
 
-    def __init__(self, service: Service) -> None:
+    :ivar title: what the log calls it
+    :ivar path: of its first page
+    """
+
+    @property
+    def title(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+    @property
+    def open_paths(self) -> Sequence[str]:
+        """Paths that need no key."""
+
+    def routes(self) -> Sequence[tuple[str, str, Handler]]:
+        """Method, path and what answers."""
+
+    async def close(self) -> None:
+        """The server ends."""
+
+
+class Application:
+    """Answers requests, with errors as answers.
+
+    :param mounts: what there is besides the protocol
+    """
+
+    def __init__(self, service: Service, mounts: Sequence[Mount] = ()) -> None:
         self._service = service
         self._only_local = is_loopback(service.options.host) and not service.keys
+        self._open_paths = {*OPEN_PATHS, *(path for mount in mounts for path in mount.open_paths)}
         handlers: dict[str, dict[str, Handler]] = {}
-        for method, path, handler in _ROUTES:
+        for method, path, handler in (*_ROUTES, *(route for mount in mounts for route in mount.routes())):
             handlers.setdefault(path, {})[method] = handler
         self._fixed = {path: methods for path, methods in handlers.items() if "{" not in path}
         self._patterns = [
@@ -178,7 +214,7 @@ class Application:
     def _check_access(self, request: Request) -> None:
         headers = request.headers
         host = headers.get("host", "")
-        if self._only_local and not _is_local(host):
+        if self._only_local and not is_local(host):
             # a page of the web that made its name point at this machine
             raise AccessDeniedError(f"the server does not go by the name {host!r}", hint="address it as 127.0.0.1 or localhost")
         origin = headers.get("origin")
@@ -186,7 +222,7 @@ class Application:
             raise AccessDeniedError(
                 "pages of other servers may not use this one", hint="call it from a program, or from its own page"
             )
-        if request.path not in OPEN_PATHS:
+        if request.path not in self._open_paths:
             self._service.check_key(
                 headers.get("authorization"), headers.get("x-api-key"), _CONTROL.fullmatch(request.path) is not None
             )
@@ -214,7 +250,8 @@ def _place_of(origin: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
+    """Whether a Host header names this machine by a loopback address."""
     try:
         return is_loopback(urlsplit(f"//{host}").hostname or "")
     except ValueError:

@@ -24,7 +24,7 @@ from typing import Any
 from .. import _optional
 from ..errors import ServeError
 from .connection import Connections
-from .http import Application
+from .http import Application, Mount
 from .listener import Listener, connection_bound, listen
 from .options import ServeOptions
 from .rpc import rpc_server
@@ -47,6 +47,7 @@ class Server:
     :param models: ``PATH``, ``NAME=PATH``, ``NAME:VERSION=PATH``, or folders
     :param options: see :class:`ServeOptions`
     :param exits: the process has nothing else to do: when it is told to end and the time for that is over, it ends, whatever still runs
+    :param mounts: what HTTP offers besides the protocol
 
     >>> with Server(["yolo.rknn"], ServeOptions(port=0, grpc_port=0)) as server:             # doctest: +SKIP
     ...     print(server.http_address, server.grpc_address)
@@ -55,7 +56,14 @@ class Server:
     exit_grace = 0.0
     """Seconds beyond ``drain_timeout`` for what has to end behind the server, before the process ends in any case."""
 
-    def __init__(self, models: Sequence[str | Path], options: ServeOptions | None = None, *, exits: bool = False) -> None:
+    def __init__(
+        self,
+        models: Sequence[str | Path],
+        options: ServeOptions | None = None,
+        *,
+        exits: bool = False,
+        mounts: Sequence[Mount] = (),
+    ) -> None:
         self.options = options or ServeOptions()
         self._models = tuple(str(model) for model in models)
         self.port = self.options.port
@@ -66,6 +74,7 @@ class Server:
         self._started = threading.Event()
         self._failure: BaseException | None = None
         self._exits = exits
+        self._mounts = tuple(mounts)
 
     @property
     def http_address(self) -> str:
@@ -127,7 +136,7 @@ class Server:
         try:
             self.port = listening.getsockname()[1]
             service = self._make_service()
-            shared = Connections(options, service.limits, Application(service).handle)
+            shared = Connections(options, service.limits, Application(service, self._mounts).handle)
             http = Listener(listening, shared, connection_bound(2 * options.max_connections))
             rpc = None
             if options.grpc_port is not None:
@@ -147,15 +156,19 @@ class Server:
                 await rpc.start()
             service.ready = True
             log.info("serving on %s", self._addresses())
+            for mount in self._mounts:
+                log.info("%s: %s%s", mount.title, self._http(), mount.path)
             self._started.set()
             await self._stop.wait()
         finally:
             sampling.cancel()
             await self._end(service, http, rpc)
 
+    def _http(self) -> str:
+        return f"{'http' if self.options.certificate is None else 'https'}://{self.http_address}"
+
     def _addresses(self) -> str:
-        scheme = "http" if self.options.certificate is None else "https"
-        http = f"{scheme}://{self.http_address}"
+        http = self._http()
         return http if self.grpc_port is None else f"{http} and grpc://{self.grpc_address}"
 
     def _check_loaded(self, service: Service) -> None:
@@ -164,7 +177,8 @@ class Server:
             return
         if self._exits and service.repository.problems():
             raise ServeError("no model could be loaded, so there is nothing to serve", hint="the log above says why")
-        log.warning("no model is loaded yet: nothing is served until a client loads one")
+        if not self._mounts:
+            log.warning("no model is loaded yet: nothing is served until a client loads one")
 
     def _make_service(self) -> Service:
         return Service(self._models, self.options)
@@ -177,7 +191,7 @@ class Server:
         ends = [http.end(seconds)]
         if rpc is not None:
             ends.append(rpc.stop(seconds))
-        await asyncio.gather(*ends, return_exceptions=True)
+        await asyncio.gather(*ends, *(mount.close() for mount in self._mounts), return_exceptions=True)
         await service.repository.close()
         service.regions.close()
         if service.traces is not None:

@@ -18,6 +18,7 @@ from .faces import decode_faces, face_priors
 from .grids import ANCHORS, decode_anchors, decode_cells, decode_distances
 from .labels import COCO, labels_from_file, labels_from_metadata
 from .picture import FITS, Placement, fit_picture, place
+from .pictured import PictureReader, Spent
 from .pixels import classify, segment
 from .reader import TASKS, OutputReader, Result, reader_for
 from .results import Classification, Detections, SemanticMap, TextLine, TextRegions, Thresholds
@@ -33,9 +34,11 @@ __all__ = [
     "Classification",
     "Detections",
     "OutputReader",
+    "PictureReader",
     "Placement",
     "Result",
     "SemanticMap",
+    "Spent",
     "TextLine",
     "TextRegions",
     "Thresholds",

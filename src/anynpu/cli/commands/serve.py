@@ -27,10 +27,15 @@ def _print_description(wanted: bool) -> None:
 
 @with_flags(ServeOptions)
 def command(
-    models: Annotated[
-        list[str], typer.Argument(metavar="MODELS...", help="Model files, NAME=FILE, NAME:VERSION=FILE, or folders with models.")
-    ],
     given: dict[str, Any],
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="MODELS...", help="Model files, NAME=FILE, NAME:VERSION=FILE, or folders with models."),
+    ] = None,
+    playground: Annotated[
+        bool,
+        typer.Option("--playground", help="A page to try models and pictures on, at /playground; for this machine alone."),
+    ] = False,
     json_log: JsonLogOption = False,
     faults: FaultsOption = None,
     openapi: Annotated[
@@ -44,13 +49,21 @@ def command(
     Example:
       anynpu serve yolo.rknn
       anynpu serve models/ det:2=new/det.rknn --device sim:rk3588 --port 8000 --grpc-port 8001
+      anynpu serve --playground
     """
     from ...serve import Server
 
     options = ServeOptions(**given)
-    for model in models:
+    if not models and not playground:
+        raise typer.BadParameter("name at least one model, or try models on a page with --playground", param_hint="'MODELS...'")
+    mounts = []
+    if playground:
+        from ...playground import Playground
+
+        mounts.append(Playground(options))
+    for model in models or ():
         if not Path(model).exists():
             need_model(model.partition("=")[2] or model)
     use_faults(faults, os.environ)
     start_log(json_log)
-    Server(models, options, exits=True).run()
+    Server(models or (), options, exits=True, mounts=mounts).run()

@@ -1,0 +1,268 @@
+"use strict";
+const SHOWN_LAYERS = 15, POLL_MS = 400, MARK = { "X-Anynpu-Playground": "1" };
+let key = sessionStorage.getItem("key") || "", state = null, job = null, picked = { model: null, pictures: [] }, sent = new Map(), addresses = [];
+const byId = name => document.getElementById(name);
+function make(tag, text, kind) {
+  const node = document.createElement(tag);
+  if (text !== undefined) node.textContent = text;
+  if (kind) node.className = kind;
+  return node;
+}
+const number = (value, digits) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+const time = ms => ms >= 1 ? `${number(ms, 2)} ms` : `${number(1000 * ms, 0)} us`;
+const size = bytes => bytes >= 1e6 ? `${number(bytes / 1e6, 1)} MB` : `${number(bytes / 1e3, 0)} kB`;
+const plural = (count, one, many) => `${count} ${count === 1 ? one : many || `${one}s`}`;
+
+class Trouble extends Error {
+  constructor(text, hint) { super(text); this.hint = hint || ""; }
+}
+async function call(method, path, body) {
+  let answer;
+  try {
+    answer = await fetch(path, { method, body, headers: { ...(method === "POST" ? MARK : {}), ...(key ? { "X-API-Key": key } : {}) } });
+  } catch (error) {
+    throw new Trouble("the server does not answer", "it may have ended; start it again with: anynpu serve --playground");
+  }
+  if (answer.status === 401) byId("access").hidden = false;
+  if (!answer.ok) {
+    const said = await answer.json().catch(() => ({}));
+    const [text, hint] = String(said.error || `the server answered with status ${answer.status}`).split(/\s*\(?hint: /);
+    throw new Trouble(text, hint ? hint.replace(/\)$/, "") : "");
+  }
+  return answer;
+}
+function trouble(error) {
+  const box = byId("trouble");
+  box.hidden = !error;
+  box.replaceChildren();
+  if (error) {
+    box.append(make("b", `${error.message}.`.replace(/\.\.$/, ".")));
+    if (error.hint) box.append(make("div", `What to do: ${error.hint}`));
+  }
+}
+function options(select, pairs) {
+  select.replaceChildren(...pairs.map(([value, text]) => Object.assign(make("option", text), { value })));
+}
+async function begin() {
+  try {
+    state = await (await call("GET", "/playground/state")).json();
+  } catch (error) {
+    trouble(error);
+    return;
+  }
+  trouble(null);
+  const groups = new Map();
+  for (const chip of state.chips) {
+    if (!groups.has(chip.vendor)) groups.set(chip.vendor, Object.assign(make("optgroup"), { label: chip.vendor }));
+    groups.get(chip.vendor).append(Object.assign(make("option", chip.name), { value: chip.name }));
+  }
+  byId("chip").replaceChildren(...groups.values());
+  if (state.chips.some(chip => chip.name === "rk3588")) byId("chip").value = "rk3588";
+  options(byId("scale"), Object.entries(state.scales));
+  byId("served-line").hidden = state.served.length === 0;
+  options(byId("served"), [["", "none"], ...state.served.map(one => [one.name, one.name])]);
+  types();
+  byId("results").dataset.ready = "yes";
+  if (state.job && state.job.state === "running") follow(state.job); // the page was loaded anew
+}
+function types() {
+  const chip = state.chips.find(one => one.name === byId("chip").value), before = byId("dtype").value;
+  options(byId("dtype"), Object.entries(state.types).filter(([name]) => name !== "fp16" || chip.float16));
+  if ([...byId("dtype").options].some(one => one.value === before)) byId("dtype").value = before;
+}
+function refresh() {
+  const served = byId("served").value, file = picked.model;
+  byId("model-words").textContent = file ? `${file.name}, ${size(file.size)}` : "Drop an ONNX file here, or click";
+  byId("drop-model").classList.toggle("filled", Boolean(file));
+  byId("pictures-words").textContent = picked.pictures.length ? plural(picked.pictures.length, "picture") : "Drop one or more pictures here, or click";
+  byId("drop-pictures").classList.toggle("filled", picked.pictures.length > 0);
+  for (const name of ["chip", "dtype", "scale", "order", "shape"]) byId(name).disabled = Boolean(served);
+  byId("order").disabled = Boolean(served) || byId("scale").value === "auto";
+  byId("go").disabled = Boolean(job) || !(file || (served && picked.pictures.length));
+  byId("cancel").hidden = byId("progress").hidden = !job;
+}
+function take(kind, files) {
+  if (kind === "model") {
+    picked.model = files[0] || null;
+    byId("served").value = "";
+  } else {
+    picked.pictures = files.slice(0, 16);
+    addresses.forEach(URL.revokeObjectURL);
+    addresses = picked.pictures.map(file => URL.createObjectURL(file));
+    byId("thumbs").replaceChildren(...addresses.slice(0, 8).map((address, at) => Object.assign(make("img"), { src: address, alt: picked.pictures[at].name })));
+  }
+  trouble(null);
+  refresh();
+}
+async function drop(kind, file) { // each file is sent once
+  if (file.size > state.max_bytes) throw new Trouble(`${file.name} has ${size(file.size)}, and the server takes ${size(state.max_bytes)}`, "start it with a larger --max-request");
+  if (!sent.has(file)) sent.set(file, (await (await call("POST", `/playground/files/${kind}`, file)).json()).name);
+  return sent.get(file);
+}
+async function go() {
+  trouble(null);
+  const served = byId("served").value, text = byId("shape").value.trim();
+  job = { stage: "sending the files", done: 0, total: null };
+  told(job);
+  refresh();
+  try {
+    const shape = text ? text.split(/[\s,x]+/).map(Number) : [];
+    const wish = { pictures: [], chip: byId("chip").value, dtype: byId("dtype").value, scale: byId("scale").value, order: byId("order").value, shape };
+    if (served) wish.served = served; else wish.model = await drop("model", picked.model);
+    for (const file of picked.pictures) wish.pictures.push(await drop("picture", file));
+    await follow(await (await call("POST", "/playground/jobs", JSON.stringify(wish))).json());
+  } catch (error) {
+    if (/not there any more/.test(error.message)) sent = new Map();
+    ended("failed");
+    trouble(error);
+  }
+}
+function told(now) {
+  byId("stage").textContent = now.stage;
+  const bar = byId("bar");
+  if (now.total > 1) { bar.max = now.total; bar.value = now.done; } else bar.removeAttribute("value");
+}
+async function follow(started) {
+  job = started;
+  byId("results").dataset.state = "running";
+  for (;;) {
+    told(job);
+    refresh();
+    if (job.state !== "running") break;
+    await new Promise(done => setTimeout(done, POLL_MS));
+    job = await (await call("GET", `/playground/jobs/${job.job}`)).json();
+  }
+  const last = job;
+  if (last.state === "done") await show(last);
+  ended(last.state);
+  if (last.state !== "done") trouble(new Trouble(last.error, last.hint));
+}
+function ended(how) {
+  job = null;
+  refresh();
+  byId("results").dataset.state = how;
+}
+function table(heads, rows, numeric) {
+  const node = make("table"), head = make("tr"), body = make("tbody"), wide = make("div", undefined, "wide");
+  head.append(...heads.map((text, at) => make("th", text, numeric.includes(at) ? "number" : "")));
+  for (const row of rows) {
+    const line = make("tr");
+    line.append(...row.map((cell, at) => {
+      const one = make("td", cell instanceof Node ? undefined : cell, numeric.includes(at) ? "number" : at === 0 ? "name" : "");
+      if (cell instanceof Node) one.append(cell);
+      return one;
+    }));
+    body.append(line);
+  }
+  node.append(make("thead"), body);
+  node.tHead.append(head);
+  wide.append(node);
+  return wide;
+}
+async function side(name, found, result, at) {
+  const figure = make("figure", undefined, "side"), caption = make("figcaption"), picture = make("img");
+  const title = name === "float" ? "float32, the file as it is" : `${result.dtype} on ${result.chip}`;
+  const data = await (await call("GET", `/playground/jobs/${at}/pictures/${name}`)).blob();
+  picture.src = URL.createObjectURL(data);
+  picture.alt = `what ${title} sees`;
+  caption.append(make("b", title), make("span", `${found.count} found`, "dim"));
+  figure.dataset.side = name;
+  figure.append(caption, picture, finds(found.rows));
+  return figure;
+}
+function finds(rows) {
+  if (!rows.length) return make("p", "Nothing was found.", "dim");
+  const words = row => row.text !== undefined ? row.text || "(empty)" : row.label !== undefined ? row.label : "text";
+  const share = row => row.share !== undefined ? `${number(100 * row.share, 1)} %` : number(row.score, 3);
+  const place = row => row.box ? row.box.map(value => Math.round(value)).join(", ") : "";
+  return table(["what", rows[0].share !== undefined ? "share" : "score", "box"], rows.slice(0, 12).map(row => [words(row), share(row), place(row)]), [1, 2]);
+}
+function section(title, ...content) {
+  return [make("h2", title), ...content];
+}
+function figures(result) {
+  const cpu = result.on_cpu.length, shown = [
+    [time(result.latency_ms), `predicted on one core of ${result.chip}`],
+    [`${time(result.range_ms[0])} to ${time(result.range_ms[1])}`, "four of five like networks lie in this range"],
+    [`${number(result.fps, 0)} per second`, result.cores === 1 ? "on its core" : `on all ${result.cores} cores`],
+    [size(result.memory.all), `memory: ${size(result.memory.weights)} of weights, ${size(result.memory.internal)} inside`],
+    [cpu ? plural(cpu, "layer") : "none", cpu ? `on the CPU, ${number(100 * result.cpu_share, 0)} % of the time` : "of its layers on the CPU"],
+  ];
+  const row = make("div", undefined, "figures");
+  row.append(...shown.map(([value, label]) => {
+    const box = make("div", undefined, "figure");
+    box.append(make("b", value), make("span", label));
+    return box;
+  }));
+  return row;
+}
+function layers(result) {
+  const slowest = [...result.layers].sort((a, b) => b.time_us - a.time_us), longest = Math.max(1e-9, slowest.length ? slowest[0].time_us : 0);
+  const rows = list => table(["layer", "operator", "", "time, us", "bound by"], list.map(layer => {
+    const bar = make("div", undefined, "bar"), full = make("i", undefined, layer.bound === "cpu" ? "cpu" : "");
+    full.style.width = `${100 * layer.time_us / longest}%`;
+    bar.append(full);
+    return [layer.name, layer.operator, bar, number(layer.time_us, 1), layer.bound];
+  }), [3]);
+  const place = make("div");
+  place.append(rows(slowest.slice(0, SHOWN_LAYERS)));
+  if (slowest.length > SHOWN_LAYERS) {
+    const more = make("button", `Show all ${slowest.length} layers in their order`);
+    more.type = "button";
+    more.addEventListener("click", () => place.replaceChildren(rows(result.layers)));
+    place.append(more);
+  }
+  return place;
+}
+function list(sentences) {
+  const node = make("ul", undefined, "notes");
+  node.append(...sentences.map(text => make("li", text)));
+  return node;
+}
+async function show(last) {
+  const result = last.result, parts = [figures(result)], names = Object.keys(result.sides || {});
+  const notes = [...(result.notes || []), ...(result.confidence ? [`Times are predicted: ${result.confidence}.`] : [])];
+  if (names.length) {
+    const both = make("div", undefined, "sides");
+    for (const name of ["float", "compiled"]) if (names.includes(name)) both.append(await side(name, result.sides[name], result, last.job));
+    parts.push(...section("What it sees", make("p", result.task, "dim"), both));
+  }
+  parts.push(...section("Good to know", list(notes)));
+  if (result.distance && result.distance.length) {
+    const rows = result.distance.map(one => [one.output, one.shape.join(" x "), number(one.cosine, 4), one.snr_db === null ? "-" : number(one.snr_db, 1)]);
+    parts.push(...section("How far the outputs are from float", table(["output", "shape", "cosine", "signal to noise, dB"], rows, [2, 3])));
+  }
+  if (result.on_cpu.length) {
+    parts.push(...section("What falls to the CPU, and why", table(["layer", "operator", "why", "time, us"],
+      result.on_cpu.map(one => [one.name, one.operator, one.reason, number(one.time_us, 1)]), [3])));
+  }
+  parts.push(...section("Where the time goes", ...(result.advice.length ? [list(result.advice)] : []), layers(result)));
+  if (result.command) parts.push(...section("The same on the command line", make("code", result.command)));
+  byId("results").replaceChildren(...parts);
+}
+for (const [kind, zone, field] of [["model", "drop-model", "model"], ["pictures", "drop-pictures", "pictures"]]) {
+  const area = byId(zone);
+  byId(field).addEventListener("change", event => take(kind, [...event.target.files]));
+  area.addEventListener("dragover", event => { event.preventDefault(); area.classList.add("over"); });
+  area.addEventListener("dragleave", () => area.classList.remove("over"));
+  area.addEventListener("drop", event => {
+    event.preventDefault();
+    area.classList.remove("over");
+    take(kind, [...event.dataTransfer.files]);
+  });
+}
+for (const name of ["dragover", "drop"]) window.addEventListener(name, event => event.preventDefault()); // a file beside the zone does not replace the page
+byId("chip").addEventListener("change", () => { types(); refresh(); });
+byId("scale").addEventListener("change", refresh);
+byId("served").addEventListener("change", () => { if (byId("served").value) picked.model = null; refresh(); });
+byId("wish").addEventListener("submit", event => { event.preventDefault(); go(); });
+byId("cancel").addEventListener("click", () => { if (job && job.job) call("POST", `/playground/jobs/${job.job}/cancel`).catch(trouble); });
+byId("access").addEventListener("submit", event => {
+  event.preventDefault();
+  key = byId("key").value;
+  sessionStorage.setItem("key", key);
+  byId("access").hidden = true;
+  begin();
+});
+refresh();
+begin();

@@ -1,0 +1,10 @@
+"""The playground: a page on which a model, a picture and a chip become results side by side.
+
+It is a part of a server for one person at one machine: loopback only, one job at a time. What strangers made, models and pictures, is
+opened in a process with limits; the server itself only stores and hands on bytes.
+"""
+
+from .jobs import JobLimits
+from .mount import Playground
+
+__all__ = ["JobLimits", "Playground"]
