@@ -31,6 +31,7 @@ COMMANDS = {
     "lint": "Find int8 accuracy risks.",
     "optimize": "Rewrite a model for any int8 quantiser.",
     "export": "Write a quantised ONNX model with the scales of the recipe, for other tools.",
+    "models": "List well-known networks, and print the recipe of one for 'anynpu compile -c'.",
     "inspect": "Show what is in a model file.",
     "run": "Run a compiled model on the software NPU and show what it sees.",
     "compare": "Compare two forms of one network, layer by layer.",
