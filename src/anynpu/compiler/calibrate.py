@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,14 +12,16 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import ffi, lib
-from .._optional import MISTAKEN_OPTIMIZERS, onnx, onnxruntime
+from .._optional import MISTAKEN_OPTIMIZERS, onnxruntime
 from ..errors import CalibrationError
 from ..progress import Progress, tell
 from .custom import CustomOperator, CustomTable, compute_custom
-from .graph import Graph, Node, external_tensor, to_onnx
+from .detached import HandedConstants
+from .graph import Graph, Node, to_onnx
 from .onnx_model import first_line
 from .ranges import Observer
 from .stages import Stage, needed_nodes, stages
+from .threads import in_order, thread_count
 
 __all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "float_session"]
 
@@ -27,9 +29,6 @@ Floats = npt.NDArray[np.float32]
 
 _log = logging.getLogger("anynpu.compiler")
 _FAILED = "the float model failed in onnxruntime: "
-
-_LARGE_BYTES = 1 << 16
-"""Weights from this size on are handed to onnxruntime as they lie in memory, not copied through the bytes of a model."""
 
 
 class CalibratedRanges:
@@ -76,19 +75,18 @@ def calibrate(
     inputs = set(graph.inputs)
     channels = {name: _empty_range(graph, name) for name in by_channel}
     wanted = [name for name in dict.fromkeys((*names, *channels)) if name not in inputs and graph.is_float(name)]
-    model = FloatModel(graph, wanted, custom or {})
+    # a caller's own code for custom operators need not be safe in several threads
+    alone = any(node.custom for node in graph.nodes) or total == 1
+    threads = 1 if alone else thread_count(sum(4 * math.prod(graph.shapes[name]) for name in wanted))
+    model = FloatModel(graph, wanted, custom or {}, threads=threads)
     observer = Observer()
     seen = 0
-    for sample in samples:
-        try:
-            results = model.run(sample)
-        except CalibrationError as error:
-            if not error.message.startswith(_FAILED):
-                raise
-            text = error.message.removeprefix(_FAILED)
+    for sample, results in in_order(lambda given: (given, _run(model, given)), samples, threads):
+        if isinstance(results, CalibrationError):
+            text = results.message.removeprefix(_FAILED)
             raise CalibrationError(
                 f"the model failed on calibration sample {seen + 1}: {text}", hint="check that sample"
-            ) from error
+            ) from results
         for name in wanted:
             value = results[name]
             observer.observe(name, value)
@@ -103,6 +101,16 @@ def calibrate(
         raise CalibrationError("the calibration data set is empty", hint="give at least one sample; 10 to 20 are usual")
     _warn_of_constants(observer, [name for name in graph.inputs if graph.is_float(name)], wanted)
     return Calibration(observer, channels)
+
+
+def _run(model: FloatModel, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]] | CalibrationError:
+    """What the float model gives for a sample, or why onnxruntime failed with it."""
+    try:
+        return model.run(sample)
+    except CalibrationError as error:
+        if not error.message.startswith(_FAILED):
+            raise
+        return error
 
 
 def _warn_of_constants(observer: Observer, inputs: Sequence[str], inner: Sequence[str]) -> None:
@@ -152,9 +160,12 @@ def widen(ranges: tuple[Floats, Floats], values: npt.NDArray[Any]) -> None:
 
 
 class FloatModel:
-    """The part of a graph that *wanted* tensors depend on: sessions of onnxruntime, and custom operators in between."""
+    """The part of a graph that *wanted* tensors depend on: sessions of onnxruntime, and custom operators in between.
 
-    def __init__(self, graph: Graph, wanted: list[str], custom: CustomTable) -> None:
+    :param threads: how many threads run it at a time; with one, onnxruntime uses threads of its own
+    """
+
+    def __init__(self, graph: Graph, wanted: list[str], custom: CustomTable, *, threads: int = 1) -> None:
         self._graph = graph
         self._custom = custom
         nodes = needed_nodes(graph, set(wanted))
@@ -164,7 +175,7 @@ class FloatModel:
         self._parts: list[tuple[Stage, list[str], list[str], Any]] = []
         for stage in stages(nodes):
             inputs, outputs = stage.entering(graph), stage.leaving(nodes, set(wanted))
-            session = float_session(graph, stage.nodes, inputs, outputs) if outputs else None
+            session = float_session(graph, stage.nodes, inputs, outputs, threads=threads) if outputs else None
             self._parts.append((stage, inputs, outputs, session))
 
     def run(self, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]]:
@@ -190,27 +201,29 @@ def _not_computed(node: Node) -> CalibrationError:
 
 
 def float_session(
-    graph: Graph, nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str], *, rounding: bool = False
+    graph: Graph,
+    nodes: Sequence[Node],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    rounding: bool = False,
+    threads: int = 1,
 ) -> Any:
-    """An onnxruntime session of some nodes of *graph*; with *rounding*, nodes that quantise and dequantise stay where they are."""
+    """An onnxruntime session of some nodes of *graph*.
+
+    :param rounding: nodes that quantise and dequantise stay where they are
+    :param threads: how many threads run it at a time; with more than one, each does all of its own work
+    """
     runtime = onnxruntime()
-    large: dict[str, npt.NDArray[Any]] = {}
-
-    def initializer(name: str, value: npt.NDArray[Any]) -> Any:
-        if value.nbytes < _LARGE_BYTES:
-            return onnx().numpy_helper.from_array(value, name)
-        large[name] = np.ascontiguousarray(value)
-        return external_tensor(name, value)
-
-    model = to_onnx(graph, nodes, inputs, outputs, initializer=initializer)
+    constants = HandedConstants()
+    model = to_onnx(graph, nodes, inputs, outputs, initializer=constants.initializer)
     options = runtime.SessionOptions()
     options.log_severity_level = 4
+    if threads > 1:
+        options.intra_op_num_threads = 1
     if rounding:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    if large:
-        values = [runtime.OrtValue.ortvalue_from_numpy(value) for value in large.values()]
-        options.add_external_initializers(list(large), values)
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+    constants.give(options, runtime)
     return _FloatSession(_session(runtime, model.SerializeToString(), options))
 
 

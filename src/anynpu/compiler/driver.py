@@ -21,6 +21,7 @@ from ..program import Model, OnnxMetadata, Program
 from ..progress import Progress, tell
 from ..reports import Report, report
 from ..tensor import DType
+from ..types import Array
 from ..vendors import registry
 from .arithmetic import CHIP, with_arithmetic
 from .calibrate import CalibratedRanges, Calibration, UnknownRanges, calibrate
@@ -29,6 +30,7 @@ from .compile_options import CompileOptions
 from .curves import assign_curves, leave_unrounded
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import Dataset, InputInfo, open_dataset
+from .detached import detach
 from .formats import Format, format_of, without_zero_points
 from .forms import forms_of
 from .fuse import build_steps
@@ -98,7 +100,10 @@ def compile(
     if note:
         _log.warning("%s", note if options.tail == KEEP else f"{note.partition(', and ')[0]}; the rest is cut off")
     custom = custom_table(options.custom_ops)
-    prepared = [prepare(proto, entry, options, custom) for entry in shape_sets(options.shapes)]
+    proto, values = detach(proto)
+    whole, own = None, replace(own, model=None)  # the weights are in memory once from here on
+    prepared = [prepare(proto, entry, options, custom, values) for entry in shape_sets(options.shapes)]
+    values = {}
     tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
     rules = toolkit_rules(chip) if options.quantizer == VENDOR else OWN_RULES
@@ -423,8 +428,11 @@ class Prepared:
     normalisation: Normalisation
 
 
-def prepare(proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomTable) -> Prepared:
-    graph = import_onnx(_copy(proto), shapes, options.batch, custom)
+def prepare(
+    proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomTable, detached: Mapping[str, Array] | None = None
+) -> Prepared:
+    """The simplified graph of a checked model; *detached* are values of constants that it has without values."""
+    graph = import_onnx(_copy(proto), shapes, options.batch, custom, detached=detached)
     normalisation = preprocessing(graph.inputs, graph.shapes, options)
     if options.quantizer == VENDOR:
         simplify_as_toolkit(graph)

@@ -15,6 +15,7 @@ from .control_flow import write_out_control_flow
 from .custom import DOMAIN as CUSTOM_DOMAIN
 from .custom import CustomTable, Declarations, custom_node, infer_custom
 from .dequantize import dequantize
+from .detached import HandedConstants
 from .extents import suggested_extent
 from .graph import Graph, Node, to_onnx
 from .onnx_model import first_line, input_names
@@ -48,10 +49,13 @@ def import_onnx(
     custom: CustomTable | None = None,
     *,
     weights: Mapping[str, npt.NDArray[Any]] | None = None,
+    detached: Mapping[str, npt.NDArray[Any]] | None = None,
 ) -> Graph:
     """The graph of a checked model with the input shapes of *shapes*.
 
     With *weights*, which the model declares as inputs, the model is not executed where its shapes can be inferred.
+
+    :param detached: values of constants that the model has without values (:func:`anynpu.compiler.detached.detach`)
     """
     source_nodes = sum(node.op_type != "Constant" for node in proto.graph.node)
     known = {*(tensor.name for tensor in proto.graph.initializer), *(weights or {})}
@@ -59,7 +63,11 @@ def import_onnx(
     fixed = _fix_inputs(proto, known, dict(shapes or {}), batch)
     declared.fix(fixed)
     write_out_control_flow(proto)
-    constants = {tensor.name: constant_array(tensor) for tensor in proto.graph.initializer}
+    values = detached or {}
+    constants = {
+        tensor.name: values[tensor.name] if tensor.name in values else constant_array(tensor)
+        for tensor in proto.graph.initializer
+    }
     constants.update(weights or {})
     inferred = _refuse_huge(proto, fixed)
     nodes = [_node(node) for node in proto.graph.node]
@@ -430,14 +438,15 @@ def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:
     produced = [output for node in stage.nodes for output in node.outputs if output]
     helper = package.helper
     inputs = stage.entering(graph)
-    model = _whole(graph, stage.nodes, inputs)
+    constants = HandedConstants()
+    model = _whole(graph, stage.nodes, inputs, constants)
     probes = []
     for index, name in enumerate(produced):
         model.graph.node.append(helper.make_node("Shape", [name], [f"anynpu.shape.{index}"]))
         model.graph.output.append(helper.make_tensor_value_info(f"anynpu.shape.{index}", package.TensorProto.INT64, None))
         model.graph.output.append(helper.make_empty_tensor_value_info(name))
         probes.append(f"anynpu.shape.{index}")
-    session = _session(model, runtime, graph)
+    session = _session(model, runtime, graph, constants)
     values = _run_on(session, [*probes, *frontier], {name: (graph.shapes[name], graph.dtypes[name]) for name in inputs}, graph)
     for entry in session.get_outputs():
         if not entry.name.startswith("anynpu.shape."):
@@ -464,19 +473,22 @@ def _run_on(
     raise _explain(first, graph) from first
 
 
-def _whole(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str]) -> Any:
+def _whole(graph: Graph, nodes: Sequence[Node], inputs: Sequence[str], constants: HandedConstants) -> Any:
     """Nodes as an ONNX model, before the types of their results are known."""
-    model = to_onnx(graph, nodes, inputs, ())
-    if model.ByteSize() > MAX_MODEL:
+    model = to_onnx(graph, nodes, inputs, (), initializer=constants.initializer)
+    if model.ByteSize() + constants.nbytes > MAX_MODEL:
         raise CompileError("the model is larger than 2 GiB, which no chip of the catalogue can hold", hint="use a smaller model")
     return model
 
 
-def _session(model: Any, runtime: Any, graph: Graph) -> Any:
+def _session(model: Any, runtime: Any, graph: Graph, constants: HandedConstants | None = None) -> Any:
     options = runtime.SessionOptions()
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.disable_prepacking", "1")  # it runs once, and packed weights are a copy
+    if constants is not None:
+        constants.give(options, runtime)
     try:
         return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's exception classes are private

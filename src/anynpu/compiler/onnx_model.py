@@ -16,6 +16,7 @@ from ..frontends import as_onnx
 from ..vendors import registry
 from .bounds import check_bounds
 from .custom import CustomOperators, mark_custom
+from .detached import checked_form
 from .stripped import is_stripped
 
 __all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
@@ -118,8 +119,11 @@ def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
     for value in incomplete:  # some exporters leave it out; the checker wants one, the compiler does not
         value.type.tensor_type.elem_type = onnx().TensorProto.FLOAT
         value.type.tensor_type.shape.SetInParent()
+    form, large = checked_form(proto)
     try:
-        checker.check_model(proto)
+        checker.check_model(form)
+        for tensor in large:
+            checker.check_tensor(tensor)
     except Exception as error:  # the checker raises ValidationError, but also RuntimeError and TypeError from its C++ side
         text = first_line(error)
         unknown = re.search(r"No Op registered for (\S+)", text)

@@ -10,42 +10,41 @@ Nothing is fitted to labels, and nothing but weights and biases changes: the lay
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from ..arithmetic import WeightScales, quantize_weights
+from ..arithmetic import WeightScales
 from ..progress import Progress, tell
 from ..tensor import Quantization
-from ..types import Array, Floats
+from ..types import Array
 from .calibrate import FloatModel
+from .fit import at_positions, columns_of, fit_dense, fit_depthwise
 from .forms import Form
 from .graph import Graph, Node
 from .groups import is_depthwise
 from .quantize import head_tensors
 from .simulate import QuantizedWeights, Rewriter, column_ratio, session_of, simulated_weights, step_of_node
 from .steps import Step
+from .threads import in_order, thread_count
 from .windows import window_of
 
-__all__ = ["FEWEST_SAMPLES", "refit"]
+__all__ = ["FEWEST_SAMPLES", "FloatAnswers", "refit"]
 
 Sample = Mapping[str, Array]
 
 FEWEST_SAMPLES = 8
 """With fewer samples a fit learns the samples instead of the layer."""
 
-_RIDGE = 0.05
-"""How strongly weights are held where they are, in relation to the mean energy of an input."""
-
 _MAX_COLUMNS = 1200
 _FEWEST_ROWS = 4000
 _ROWS_PER_COLUMN = 6
-_BLOCK = 64
-_ROUNDS = 2
 _MAX_BIAS = 2.0**30
-_TINY = 1e-12
+_MAX_KEPT = 1 << 28
+"""Bytes of the float network's answers that are kept for another re-fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,10 +66,14 @@ def refit(
     samples: Sequence[Sample],
     progress: Progress | None = None,
     sharing: WeightScales = WeightScales.CHANNEL,
+    answers: FloatAnswers | None = None,
 ) -> dict[str, QuantizedWeights]:
-    """Weights and biases fitted to normalised *samples*, by the result of their step; *sharing* says how weights share scales."""
+    """Weights and biases fitted to normalised *samples*, by the result of their step; *sharing* says how weights share scales.
+
+    :param answers: what is known from an earlier re-fit of the same network to the same samples
+    """
     targets = _targets(graph, steps, len(samples))
-    wanted = _float_results(graph, targets, samples)
+    wanted = (answers or FloatAnswers()).of(graph, targets, samples)
     walk = _Walk(graph, steps, quantization, samples, sharing)
     fitted: dict[str, QuantizedWeights] = {}
     by_node = {id(target.node): target for target in targets}
@@ -109,17 +112,42 @@ def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]
     return found
 
 
+class FloatAnswers:
+    """What the float network gives at the positions of targets, computed once for all re-fits that look at the same positions."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[_Target, Array]] = {}
+
+    def of(self, graph: Graph, targets: Sequence[_Target], samples: Sequence[Sample]) -> dict[str, Array]:
+        """The answers by the result of each target's node: [channels, positions]. The caller may take them out of the dict."""
+        if not all(self._has(target) for target in targets):
+            found = _float_results(graph, targets, samples)
+            self._known = {target.node.outputs[0]: (target, found[target.node.outputs[0]]) for target in targets}
+        result = {target.node.outputs[0]: self._known[target.node.outputs[0]][1] for target in targets}
+        if sum(array.nbytes for array in result.values()) > _MAX_KEPT:
+            self._known = {}
+        return result
+
+    def _has(self, target: _Target) -> bool:
+        known = self._known.get(target.node.outputs[0])
+        if known is None or len(known[0].positions) != len(target.positions):
+            return False
+        return all(np.array_equal(one, other) for one, other in zip(known[0].positions, target.positions, strict=True))
+
+
 def _float_results(graph: Graph, targets: Sequence[_Target], samples: Sequence[Sample]) -> dict[str, Array]:
-    """What the float network gives at the positions of each target: [positions, channels]."""
+    """What the float network gives at the positions of each target: [channels, positions]."""
     names = [target.node.outputs[0] for target in targets]
-    model = FloatModel(graph, names, {})
-    found: dict[str, list[Array]] = {name: [] for name in names}
-    for index, sample in enumerate(samples):
+    threads = thread_count(sum(4 * math.prod(graph.shapes[name]) for name in names))
+    model = FloatModel(graph, names, {}, threads=threads)
+
+    def answers(numbered: tuple[int, Sample]) -> list[Array]:
+        index, sample = numbered
         values = model.run(sample)
-        for name, target in zip(names, targets, strict=True):
-            rows = np.moveaxis(values[name], 1, -1).reshape(-1, values[name].shape[1])
-            found[name].append(rows[target.positions[index]])
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+        return [at_positions(values[name], target.positions[index]) for name, target in zip(names, targets, strict=True)]
+
+    parts = list(in_order(answers, enumerate(samples), threads))
+    return {name: np.concatenate([part[index] for part in parts], axis=1) for index, name in enumerate(names)}
 
 
 class _Walk:
@@ -188,12 +216,17 @@ class _Walk:
             if name and name not in made and name not in constants
         ]
         outputs = [name for name in made if name == wanted or self._left.get(name, 0) > 0]
-        session = session_of(self._graph, self._pending, self._rewriter.constants, inputs, outputs)
-        for environment in self._environments:
+        threads = min(thread_count(), len(self._environments))
+        session = session_of(self._graph, self._pending, self._rewriter.constants, inputs, outputs, threads=threads)
+
+        def advance(environment: dict[str, Array]) -> None:
             results = session.run(outputs, {name: environment[name] for name in inputs})
             environment.update(zip(outputs, results, strict=True))
             for name in [name for name in environment if self._left.get(name, 0) <= 0 and name != wanted]:
                 del environment[name]
+
+        for _ in in_order(advance, self._environments, threads):
+            pass
         self._pending = []
 
 
@@ -210,108 +243,16 @@ def _fit(
     bias = np.zeros(len(weights))
     if len(node.inputs) > 2 and node.inputs[2]:
         bias = graph.constants[node.inputs[2]].astype(np.float64).reshape(-1)
-    pieces = [_columns(graph, step, value, taken) for value, taken in zip(inputs, target.positions, strict=True)]
-    columns = np.concatenate(pieces)  # [rows, Cin, kernel]
+    _, _, height, width = graph.shapes[node.outputs[0]]
+    columns = columns_of(window_of(graph, node), (height, width), inputs, target.positions)
     depthwise = is_depthwise(graph, step)
     ratio = column_ratio(graph, step, quantization)
     if ratio is not None:
-        columns /= ratio.astype(np.float32)[None, :, None]
+        columns /= ratio.astype(np.float32)[:, None, None]
         weights = weights * ratio[None, :, None, None]
     source = quantization[step.inputs[0]].expand(graph.shapes[step.inputs[0]][1])[0].astype(np.float64)
     scale = source if depthwise else np.full(1, source.max())
     smallest = np.maximum(np.abs(bias) / (scale * _MAX_BIAS), 1e-9)
-    fit = _fit_depthwise if depthwise else _fit_dense
-    codes, scales, zeros, offset = fit(columns, wanted.astype(np.float64), weights, smallest, sharing)
+    fit = fit_depthwise if depthwise else fit_dense
+    codes, scales, zeros, offset = fit(columns, wanted, weights, smallest, sharing)
     return QuantizedWeights(codes.reshape(weights.shape), scales, zeros, offset)
-
-
-def _columns(graph: Graph, step: Step, values: Array, positions: npt.NDArray[np.int64]) -> Array:
-    """What the convolution sees at some positions of its output: [positions, Cin, kernel]."""
-    window = window_of(graph, step.node)
-    _, _, height, width = graph.shapes[step.node.outputs[0]]
-    top, left, bottom, right = window.pads
-    padded = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    image, rest = np.divmod(positions, height * width)
-    row, column = np.divmod(rest, width)
-    kernel = window.kernel
-    result = np.empty((len(positions), values.shape[1], kernel[0] * kernel[1]), np.float32)
-    for index in range(kernel[0] * kernel[1]):
-        down, across = divmod(index, kernel[1])
-        rows = row * window.strides[0] + down * window.dilations[0]
-        columns = column * window.strides[1] + across * window.dilations[1]
-        result[:, :, index] = padded[image, :, rows, columns]
-    return result
-
-
-def _fit_dense(
-    columns: Array, wanted: Floats, weights: Floats, smallest: Floats, sharing: WeightScales
-) -> tuple[Array, Array, Array, Floats]:
-    flat = columns.reshape(len(columns), -1)
-    mean, target_mean = flat.mean(axis=0, dtype=np.float64), wanted.mean(axis=0)
-    centred = flat - mean.astype(np.float32)
-    start = weights.reshape(len(weights), -1)
-    energy = (centred.T @ centred).astype(np.float64) / len(flat)
-    energy[np.diag_indices_from(energy)] += _RIDGE * np.trace(energy) / len(energy) + _TINY
-    missing = (wanted - target_mean).astype(np.float32) - centred @ start.T.astype(np.float32)
-    step = np.linalg.solve(energy, (centred.T @ missing).astype(np.float64) / len(flat)).T
-    better = start + step
-    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
-    size, zero = scales.astype(np.float64), zeros.astype(np.float64)
-    chosen = (codes - zero[:, None]) * size[:, None]
-    _round_columns(better, chosen, energy, size, zero)
-    offset = target_mean - chosen @ mean
-    return np.rint(chosen / size[:, None] + zero[:, None]).astype(np.int8), scales, zeros, offset
-
-
-def _round_columns(better: Floats, chosen: Floats, energy: Floats, size: Floats, zero: Floats) -> None:
-    """Move each column of *chosen* to the codes that make up best for what the other columns lose; in place.
-
-    Columns are taken in blocks: inside a block each sees at once what the one before it did, the others are told once a block.
-    """
-    gradient = (better - chosen) @ energy
-    diagonal = np.diag(energy)
-    for _ in range(_ROUNDS):
-        changed = False
-        for start in range(0, len(energy), _BLOCK):
-            block = slice(start, min(start + _BLOCK, len(energy)))
-            local = gradient[:, block].copy()
-            differences = np.zeros_like(local)
-            for index in range(local.shape[1]):
-                column = start + index
-                ideal = chosen[:, column] + local[:, index] / diagonal[column]
-                moved = (np.clip(np.rint(ideal / size) + zero, -128, 127) - zero) * size
-                difference = chosen[:, column] - moved
-                if np.any(difference):
-                    local += difference[:, None] * energy[column, block][None]
-                    differences[:, index] = difference
-                    chosen[:, column] = moved
-                    changed = True
-            gradient += differences @ energy[block]
-        if not changed:
-            break
-
-
-def _fit_depthwise(
-    columns: Array, wanted: Floats, weights: Floats, smallest: Floats, sharing: WeightScales
-) -> tuple[Array, Array, Array, Floats]:
-    mean, target_mean = columns.mean(axis=0, dtype=np.float64), wanted.mean(axis=0)
-    centred = np.ascontiguousarray((columns - mean.astype(np.float32)).transpose(1, 2, 0))  # [C, kernel, rows]
-    start = weights.reshape(len(weights), -1)
-    taps = start.shape[1]
-    energy = (centred @ centred.transpose(0, 2, 1)).astype(np.float64) / centred.shape[2]
-    held = _RIDGE * np.trace(energy, axis1=1, axis2=2) / taps + _TINY
-    energy += held[:, None, None] * np.eye(taps)
-    predicted = (start.astype(np.float32)[:, None, :] @ centred)[:, 0]
-    missing = (wanted - target_mean).T.astype(np.float32) - predicted
-    right = (centred @ missing[:, :, None]).astype(np.float64) / centred.shape[2]
-    better = start + np.linalg.solve(energy, right)[:, :, 0]
-    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
-    size, zero = scales.astype(np.float64), zeros.astype(np.float64)
-    chosen = (codes - zero[:, None]) * size[:, None]
-    for _ in range(_ROUNDS):
-        for index in range(taps):
-            gradient = ((better - chosen) * energy[:, index]).sum(axis=1)
-            ideal = chosen[:, index] + gradient / energy[:, index, index]
-            chosen[:, index] = (np.clip(np.rint(ideal / size) + zero, -128, 127) - zero) * size
-    offset = target_mean - (chosen * mean).sum(axis=1)
-    return np.rint(chosen / size[:, None] + zero[:, None]).astype(np.int8), scales, zeros, offset

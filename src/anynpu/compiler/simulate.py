@@ -207,13 +207,14 @@ def _is_tabulated(step: Step) -> bool:
 
 
 class Simulation:
-    """A quantised network in onnxruntime. For one thread at a time.
+    """A quantised network in onnxruntime.
 
     :param quantization: of every tensor that has codes; int8 only
     :param refined: weights that were rounded with care, by the result of their step
     :param wanted: the tensors that a run gives; the model's outputs by default
     :param weights: round weights too
     :param sharing: how weights share scales
+    :param threads: how many threads run it at a time; with one, onnxruntime uses threads of its own
     """
 
     def __init__(
@@ -226,6 +227,7 @@ class Simulation:
         wanted: Sequence[str] | None = None,
         weights: bool = True,
         sharing: WeightScales = WeightScales.CHANNEL,
+        threads: int = 1,
     ) -> None:
         self._outputs = list(graph.outputs if wanted is None else wanted)
         rewriter = Rewriter(graph, quantization)
@@ -249,7 +251,7 @@ class Simulation:
             rewriter.rounded(name) if name in quantization and (name not in made_float or name in graph.coded) else name
             for name in self._outputs
         ]
-        self._session = session_of(graph, nodes, rewriter.constants, graph.inputs, self._names)
+        self._session = session_of(graph, nodes, rewriter.constants, graph.inputs, self._names, threads=threads)
         self._inputs = graph.inputs
 
     def run(self, sample: Sample) -> list[Array]:
@@ -265,9 +267,15 @@ def step_of_node(steps: Iterable[Step]) -> dict[int, Step]:
 
 
 def session_of(
-    graph: Graph, nodes: Sequence[Node], constants: Mapping[str, Array], inputs: Sequence[str], outputs: Sequence[str]
+    graph: Graph,
+    nodes: Sequence[Node],
+    constants: Mapping[str, Array],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    *,
+    threads: int = 1,
 ) -> Any:
-    """A session of rewritten nodes of *graph*; *constants* are what rewriting added."""
+    """A session of rewritten nodes of *graph*; *constants* are what rewriting added, and *threads* run it at a time."""
     whole = Graph(
         list(nodes),
         list(inputs),
@@ -283,4 +291,4 @@ def session_of(
         if name not in whole.shapes and form in _SUFFIXES:
             whole.shapes[name] = graph.shapes[original]
             whole.dtypes[name] = np.dtype(np.int8) if form == "codes" else np.dtype(np.float32)
-    return float_session(whole, whole.nodes, whole.inputs, whole.outputs, rounding=True)
+    return float_session(whole, whole.nodes, whole.inputs, whole.outputs, rounding=True, threads=threads)

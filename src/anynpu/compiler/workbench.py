@@ -30,9 +30,10 @@ from .metrics import Metric, cosine, metric_of
 from .perturb import KINDS, perturbed
 from .quantize import assign_quantization
 from .recipe import Recipe
-from .refit import FEWEST_SAMPLES, refit
+from .refit import FEWEST_SAMPLES, FloatAnswers, refit
 from .simulate import QuantizedWeights, Simulation
 from .steps import Step
+from .threads import in_order, thread_count
 
 __all__ = ["GROUP_BUDGET", "Score", "Trial", "Workbench", "with_floats", "within_budget"]
 
@@ -172,14 +173,27 @@ class Workbench:
 
     @cached_property
     def _expected(self) -> list[list[Array]]:
-        model = FloatModel(self.graph, list(self.graph.outputs), {})
-        return [[np.asarray(values[name]) for name in self.graph.outputs] for values in map(model.run, self.judging)]
+        threads = self._threads
+        model = FloatModel(self.graph, list(self.graph.outputs), {}, threads=threads)
+        found = in_order(model.run, self.judging, threads)
+        return [[np.asarray(values[name]) for name in self.graph.outputs] for values in found]
+
+    @property
+    def _threads(self) -> int:
+        """How many samples are judged at a time."""
+        largest = max(4 * math.prod(self.graph.shapes[name]) for name in (*self.graph.inputs, *self.graph.producers()))
+        return min(thread_count(_LIVE * largest), len(self.judging))
+
+    @cached_property
+    def _float_answers(self) -> FloatAnswers:
+        return FloatAnswers()
 
     def with_graph(self, graph: Graph) -> Workbench:
         """A workbench for the same network with other weights, judged by the answers of this one's float network."""
         other = copy(self)
         other.__dict__["_expected"] = self._expected
         other.__dict__["judging"] = self.judging
+        other.__dict__.pop("_float_answers", None)
         other.graph = graph
         return other
 
@@ -260,13 +274,18 @@ class Workbench:
         fitting = self.fitting[: _FIT_BYTES // (_LIVE * largest)]
         if len(fitting) < _FEWEST_FITTED:
             return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
-        refined = refit(self.graph, trial.steps, trial.quantization, fitting, self._progress, self.kind.weights)
+        refined = refit(
+            self.graph, trial.steps, trial.quantization, fitting, self._progress, self.kind.weights, self._float_answers
+        )
         return replace(trial, refined=refined) if refined else _noted(trial, "refit: left out, no convolution to fit")
 
     def score(self, trial: Trial) -> Score:
         """How a trial does on the samples that judge."""
-        simulation = Simulation(self.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=self.kind.weights)
-        given = [simulation.run(sample) for sample in self.judging]
+        threads = self._threads
+        simulation = Simulation(
+            self.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=self.kind.weights, threads=threads
+        )
+        given = list(in_order(simulation.run, self.judging, threads))
         pairs = list(zip(self._expected, given, strict=True))
         cosines = [cosine(*pair) for pair in pairs]
         values = cosines if self._metric is cosine else [float(self._metric(*pair)) for pair in pairs]

@@ -1,0 +1,156 @@
+"""The arithmetic of the re-fit: weights by least squares, rounded one column after the other so that each makes up for those before it.
+
+Arrays lie with the positions of a layer's output along their last axis: reading a tensor, its mean and the products of matrices then all go
+through memory in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..arithmetic import WeightScales, quantize_weights
+from ..types import Array, Floats
+from .threads import in_order
+from .windows import Window
+
+__all__ = ["at_positions", "columns_of", "fit_dense", "fit_depthwise"]
+
+Positions = npt.NDArray[np.int64]
+Fitted = tuple[Array, Array, Array, Floats]
+"""Codes, scales, zero points and bias."""
+
+_RIDGE = 0.05
+"""How strongly weights are held where they are, in relation to the mean energy of an input."""
+
+_BLOCK = 64
+_ROUNDS = 2
+_TINY = 1e-12
+
+
+def at_positions(values: Array, positions: Positions) -> Array:
+    """A tensor [N, C, H, W] at some positions of N, H and W: [C, positions]."""
+    batch, channels = values.shape[:2]
+    if batch == 1:
+        result: Array = values.reshape(channels, -1).take(positions, axis=1)
+        return result
+    planes = values.reshape(batch, channels, -1)
+    image, place = np.divmod(positions, planes.shape[2])
+    return planes[image, :, place].T
+
+
+def columns_of(window: Window, extent: tuple[int, int], values: Sequence[Array], positions: Sequence[Positions]) -> Array:
+    """What a convolution sees at some positions of its output of height and width *extent*, over all samples: [Cin, kernel, positions]."""
+    ends = np.cumsum([len(taken) for taken in positions])
+    result = np.empty((values[0].shape[1], window.kernel[0] * window.kernel[1], int(ends[-1])), np.float32)
+
+    def fill(index: int) -> None:
+        part = result[:, :, ends[index] - len(positions[index]) : ends[index]]
+        _fill_columns(part, window, extent, values[index], positions[index])
+
+    for _ in in_order(fill, range(len(values))):
+        pass
+    return result
+
+
+def _fill_columns(part: Array, window: Window, extent: tuple[int, int], values: Array, positions: Positions) -> None:
+    top, left, bottom, right = window.pads
+    if any(window.pads):
+        values = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    high, wide = values.shape[2:]
+    image, rest = np.divmod(positions, extent[0] * extent[1])
+    row, column = np.divmod(rest, extent[1])
+    for index in range(part.shape[1]):
+        down, across = divmod(index, window.kernel[1])
+        rows = row * window.strides[0] + down * window.dilations[0]
+        columns = column * window.strides[1] + across * window.dilations[1]
+        part[:, index] = at_positions(values, (image * high + rows) * wide + columns)
+
+
+def fit_dense(columns: Array, wanted: Array, weights: Floats, smallest: Floats, sharing: WeightScales) -> Fitted:
+    """Weights [Cout, Cin * kernel] of a convolution that shall give *wanted*, [Cout, positions].
+
+    :param columns: [Cin, kernel, positions]
+    :param smallest: least scale by output channel
+    """
+    # one position after the other, in this order of the products: another one rounds otherwise, which changes codes of later layers
+    flat = np.ascontiguousarray(columns.reshape(-1, columns.shape[-1]).T)
+    rows = np.ascontiguousarray(wanted.T).astype(np.float64)
+    mean, target_mean = flat.mean(axis=0, dtype=np.float64), rows.mean(axis=0)
+    flat -= mean.astype(np.float32)
+    start = weights.reshape(len(weights), -1)
+    energy = (flat.T @ flat).astype(np.float64) / len(flat)
+    energy[np.diag_indices_from(energy)] += _RIDGE * np.trace(energy) / len(energy) + _TINY
+    missing = (rows - target_mean).astype(np.float32) - flat @ start.T.astype(np.float32)
+    step = np.linalg.solve(energy, (flat.T @ missing).astype(np.float64) / len(flat)).T
+    better = start + step
+    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
+    size, zero = scales.astype(np.float64), zeros.astype(np.float64)
+    chosen = (codes - zero[:, None]) * size[:, None]
+    chosen = _round_columns(better, chosen, energy, size, zero)
+    offset = target_mean - chosen @ mean
+    return np.rint(chosen / size[:, None] + zero[:, None]).astype(np.int8), scales, zeros, offset
+
+
+def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, zero: Floats) -> Floats:
+    """*start* with each column moved to the codes that make up best for what the other columns lose.
+
+    Columns are taken in blocks: inside a block each sees at once what the one before it did, the others are told once a block. Here a
+    column lies in memory as a row.
+    """
+    gradient = np.ascontiguousarray(((better - start) @ energy).T)
+    chosen = np.ascontiguousarray(start.T)
+    diagonal = np.diag(energy)
+    lowest, highest = (-128.0 - zero) * size, (127.0 - zero) * size
+    for _ in range(_ROUNDS):
+        changed = False
+        for first in range(0, len(energy), _BLOCK):
+            block = slice(first, min(first + _BLOCK, len(energy)))
+            local = gradient[block].copy()
+            differences = np.zeros_like(local)
+            for index in range(len(local)):
+                column = first + index
+                ideal = local[index] / diagonal[column]
+                ideal += chosen[column]
+                ideal /= size
+                np.rint(ideal, out=ideal)
+                ideal *= size
+                np.clip(ideal, lowest, highest, out=ideal)
+                difference = chosen[column] - ideal
+                if np.any(difference):
+                    local[index + 1 :] += energy[column, first + index + 1 : block.stop, None] * difference
+                    differences[index] = difference
+                    chosen[column] = ideal
+                    changed = True
+            gradient += energy[:, block] @ differences
+        if not changed:
+            break
+    return chosen.T
+
+
+def fit_depthwise(columns: Array, wanted: Array, weights: Floats, smallest: Floats, sharing: WeightScales) -> Fitted:
+    """As :func:`fit_dense` for a depthwise convolution, each channel by itself. Changes *columns*."""
+    count = columns.shape[-1]
+    mean, target_mean = columns.mean(axis=2, dtype=np.float64), wanted.mean(axis=1, dtype=np.float64)
+    columns -= mean.astype(np.float32)[:, :, None]
+    start = weights.reshape(len(weights), -1)
+    taps = start.shape[1]
+    energy = (columns @ columns.transpose(0, 2, 1)).astype(np.float64) / count
+    held = _RIDGE * np.trace(energy, axis1=1, axis2=2) / taps + _TINY
+    energy += held[:, None, None] * np.eye(taps)
+    predicted = (start.astype(np.float32)[:, None, :] @ columns)[:, 0]
+    missing = (wanted - target_mean[:, None]).astype(np.float32) - predicted
+    right = (columns @ missing[:, :, None]).astype(np.float64) / count
+    better = start + np.linalg.solve(energy, right)[:, :, 0]
+    codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
+    size, zero = scales.astype(np.float64), zeros.astype(np.float64)
+    chosen = (codes - zero[:, None]) * size[:, None]
+    for _ in range(_ROUNDS):
+        for index in range(taps):
+            gradient = ((better - chosen) * energy[:, index]).sum(axis=1)
+            ideal = chosen[:, index] + gradient / energy[:, index, index]
+            chosen[:, index] = (np.clip(np.rint(ideal / size) + zero, -128, 127) - zero) * size
+    offset = target_mean - (chosen * mean).sum(axis=1)
+    return np.rint(chosen / size[:, None] + zero[:, None]).astype(np.int8), scales, zeros, offset

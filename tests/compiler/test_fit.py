@@ -1,0 +1,104 @@
+"""The arithmetic of the re-fit, and samples in several threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from anynpu.arithmetic import WeightScales
+from anynpu.compiler.fit import at_positions, columns_of, fit_dense, fit_depthwise
+from anynpu.compiler.threads import in_order, thread_count
+from anynpu.compiler.windows import Window
+
+RNG = np.random.default_rng(5)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_positions_count_over_pictures_rows_and_columns(batch: int) -> None:
+    values = RNG.standard_normal((batch, 3, 4, 5), np.float32)
+    taken = RNG.permutation(batch * 20)[:7]
+    rows = values.transpose(0, 2, 3, 1).reshape(-1, 3)
+    np.testing.assert_array_equal(at_positions(values, taken), rows[taken].T)
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_columns_times_weights_are_the_convolution(batch: int) -> None:
+    window = Window((3, 2), (2, 1), (1, 0, 1, 1), (1, 2))
+    weights = RNG.standard_normal((4, 3, 3, 2), np.float32)
+    samples = [RNG.standard_normal((batch, 3, 7, 6), np.float32) for _ in range(3)]
+    extent = (4, 5)
+    taken = [RNG.permutation(batch * 20)[:9] for _ in samples]
+    columns = columns_of(window, extent, samples, taken)
+    assert columns.shape == (3, 6, 27)
+    given = weights.reshape(4, -1) @ columns.reshape(-1, 27)
+    expected = []
+    for sample, positions in zip(samples, taken, strict=True):
+        padded = np.pad(sample, ((0, 0), (0, 0), (1, 1), (0, 1)))
+        for position in positions:
+            image, row, column = np.unravel_index(position, (batch, *extent))
+            seen = padded[image, :, row * 2 : row * 2 + 3, column : column + 3 : 2]
+            expected.append(np.tensordot(weights, seen, 3))
+    np.testing.assert_allclose(given, np.transpose(expected), rtol=1e-4, atol=1e-4)
+
+
+def test_a_fit_finds_the_weights_that_give_what_is_wanted() -> None:
+    columns = RNG.standard_normal((6, 1, 400)).astype(np.float32)
+    weights = RNG.standard_normal((5, 6))
+    wanted = (weights @ columns[:, 0] + 3.0).astype(np.float32)
+    codes, scales, zeros, bias = fit_dense(columns, wanted, 0.9 * weights, np.full(5, 1e-9), WeightScales.CHANNEL)
+    np.testing.assert_allclose((codes - zeros[:, None]) * scales[:, None], weights, atol=0.05)
+    np.testing.assert_allclose(bias, 3.0, atol=0.05)
+
+
+def test_a_depthwise_fit_takes_each_channel_by_itself() -> None:
+    columns = RNG.standard_normal((3, 9, 400)).astype(np.float32)
+    weights = RNG.standard_normal((3, 9))
+    wanted = ((weights[:, :, None] * columns).sum(axis=1) - 2.0).astype(np.float32)
+    codes, scales, zeros, bias = fit_depthwise(columns, wanted, 0.9 * weights, np.full(3, 1e-9), WeightScales.CHANNEL)
+    np.testing.assert_allclose((codes - zeros[:, None]) * scales[:, None], weights, atol=0.05)
+    np.testing.assert_allclose(bias, -2.0, atol=0.05)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_results_come_in_the_order_of_the_items(threads: int) -> None:
+    assert list(in_order(lambda value: value * value, range(20), threads)) == [value * value for value in range(20)]
+
+
+def test_items_are_read_no_further_ahead_than_there_are_threads() -> None:
+    read = []
+
+    def items() -> Iterator[int]:
+        for value in range(10):
+            read.append(value)
+            yield value
+
+    results = in_order(str, items(), 2)
+    assert next(results) == "0"
+    assert len(read) == 3
+    results.close()  # type: ignore[attr-defined]
+
+
+def test_two_samples_are_worked_on_at_a_time() -> None:
+    both = threading.Barrier(2, timeout=60)
+    assert sorted(in_order(lambda _: both.wait(), range(2), 2)) == [0, 1]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_error_reaches_the_caller(threads: int) -> None:
+    def fail(value: int) -> int:
+        if value == 3:
+            raise ValueError("three")
+        return value
+
+    results = in_order(fail, range(10), threads)
+    assert [next(results) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(ValueError, match="three"):
+        next(results)
+
+
+def test_large_samples_come_one_at_a_time() -> None:
+    assert thread_count(1 << 30) == 1
+    assert thread_count() >= 1
