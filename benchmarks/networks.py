@@ -10,7 +10,7 @@ import anynpu
 from anynpu._optional import onnx
 from anynpu.program import Model
 
-__all__ = ["NETWORKS", "mobilenet_v1", "resnet18", "tiny_model", "yolov5s"]
+__all__ = ["NETWORKS", "mobilenet_v1", "mobilenet_v2", "resnet18", "tiny_model", "vit_b", "yolov5s", "yolov8n"]
 
 
 class _Builder:
@@ -30,6 +30,22 @@ class _Builder:
         self.nodes.append(onnx().helper.make_node(operator, list(inputs), [name], **attributes))
         return name
 
+    def constant(self, value: Any) -> str:
+        """A constant of the network."""
+        name = f"w{len(self._weights)}"
+        self._weights.append(onnx().numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def random(self, *shape: int, spread: float = 0.02) -> str:
+        """Random weights."""
+        return self.constant(self._rng.standard_normal(shape, np.float32) * np.float32(spread))
+
+    def several(self, operator: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        """A node with several outputs."""
+        names = [f"{self._name()}.{index}" for index in range(count)]
+        self.nodes.append(onnx().helper.make_node(operator, list(inputs), names, **attributes))
+        return names
+
     def conv(
         self, x: str, channels: tuple[int, int], kernel: int = 3, stride: int = 1, group: int = 1, activation: str = "relu"
     ) -> str:
@@ -44,6 +60,8 @@ class _Builder:
         y = self.add("Conv", x, name, bias, kernel_shape=[kernel] * 2, strides=[stride] * 2, pads=[kernel // 2] * 4, group=group)
         if activation == "relu":
             return self.add("Relu", y)
+        if activation == "relu6":
+            return self.add("Clip", y, self.constant(np.float32(0)), self.constant(np.float32(6)))
         if activation == "silu":
             return self.add("Mul", y, self.add("Sigmoid", y))
         return y
@@ -58,7 +76,7 @@ class _Builder:
             [helper.make_tensor_value_info(output, proto.FLOAT, None)],
             self._weights,
         )
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 def mobilenet_v1(size: int = 224) -> Any:
@@ -102,6 +120,105 @@ def yolov5s(size: int = 640) -> Any:
             left = net.add("Add", left, inner)
         x = net.conv(net.add("Concat", left, right, axis=1), (target, target), kernel=1, activation="silu")
     return net.model(net.conv(x, (512, 255), kernel=1, activation=""))
+
+
+def mobilenet_v2(size: int = 224) -> Any:
+    """Inverted residual blocks with ReLU6, and a classifier."""
+    net = _Builder(size)
+    x, channels = net.conv("images", (3, 32), stride=2, activation="relu6"), 32
+    blocks = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+    for wider, target, repeats, first_stride in blocks:
+        for index in range(repeats):
+            stride, inner = first_stride if index == 0 else 1, channels * wider
+            y = x if wider == 1 else net.conv(x, (channels, inner), kernel=1, activation="relu6")
+            y = net.conv(y, (inner, inner), stride=stride, group=inner, activation="relu6")
+            y = net.conv(y, (inner, target), kernel=1, activation="")
+            x = net.add("Add", x, y) if stride == 1 and channels == target else y
+            channels = target
+    x = net.add("Flatten", net.add("GlobalAveragePool", net.conv(x, (channels, 1280), kernel=1, activation="relu6")))
+    return net.model(net.add("Gemm", x, net.random(1280, 1000, spread=0.03), net.random(1000)))
+
+
+def yolov8n(size: int = 640) -> Any:
+    """Backbone, both ways of the neck, and heads for three sizes with the distribution of box edges."""
+    net = _Builder(size)
+
+    def conv(x: str, source: int, target: int, kernel: int = 1, stride: int = 1) -> str:
+        return net.conv(x, (source, target), kernel, stride, activation="silu")
+
+    def block(x: str, source: int, target: int, repeats: int, *, residual: bool) -> str:
+        half = target // 2
+        parts = net.several("Split", 2, conv(x, source, target), net.constant(np.array([half, half], np.int64)), axis=1)
+        for _ in range(repeats):
+            inner = conv(conv(parts[-1], half, half, 3), half, half, 3)
+            parts.append(net.add("Add", parts[-1], inner) if residual else inner)
+        return conv(net.add("Concat", *parts, axis=1), half * len(parts), target)
+
+    def larger(x: str) -> str:
+        scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+        mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return net.add("Resize", x, "", scales, **mode)
+
+    x = block(conv(conv("images", 3, 16, 3, 2), 16, 32, 3, 2), 32, 32, 1, residual=True)
+    fine = block(conv(x, 32, 64, 3, 2), 64, 64, 2, residual=True)
+    middle = block(conv(fine, 64, 128, 3, 2), 128, 128, 2, residual=True)
+    pooled = [conv(block(conv(middle, 128, 256, 3, 2), 256, 256, 1, residual=True), 256, 128)]
+    for _ in range(3):
+        pooled.append(net.add("MaxPool", pooled[-1], kernel_shape=[5, 5], strides=[1, 1], pads=[2] * 4))
+    coarse = conv(net.add("Concat", *pooled, axis=1), 512, 256)
+    up = block(net.add("Concat", larger(coarse), middle, axis=1), 384, 128, 1, residual=False)
+    first = block(net.add("Concat", larger(up), fine, axis=1), 192, 64, 1, residual=False)
+    second = block(net.add("Concat", conv(first, 64, 64, 3, 2), up, axis=1), 192, 128, 1, residual=False)
+    third = block(net.add("Concat", conv(second, 128, 128, 3, 2), coarse, axis=1), 384, 256, 1, residual=False)
+    rows = net.constant(np.array([1, 144, -1], np.int64))
+    heads = []
+    for source, channels in ((first, 64), (second, 128), (third, 256)):
+        boxes, classes = (
+            net.conv(conv(conv(source, channels, width, 3), width, width, 3), (width, width), 1, activation="")
+            for width in (64, 80)
+        )
+        heads.append(net.add("Reshape", net.add("Concat", boxes, classes, axis=1), rows))
+    split = net.constant(np.array([64, 80], np.int64))
+    edges, classes = net.several("Split", 2, net.add("Concat", *heads, axis=2), split, axis=1)
+    places = 21 * (size // 32) ** 2
+    edges = net.add("Reshape", edges, net.constant(np.array([1, 4, 16, places], np.int64)))
+    shares = net.add("Softmax", net.add("Transpose", edges, perm=[0, 2, 1, 3]), axis=1)
+    distance = net.add("Conv", shares, net.constant(np.arange(16, dtype=np.float32).reshape(1, 16, 1, 1)))
+    distance = net.add("Reshape", distance, net.constant(np.array([1, 4, places], np.int64)))
+    return net.model(net.add("Concat", distance, net.add("Sigmoid", classes), axis=1))
+
+
+def vit_b(size: int = 224, layers: int = 12, width: int = 768) -> Any:
+    """A vision transformer: 346 MB of weights."""
+    net = _Builder(size)
+    tokens = (size // 16) ** 2 + 1
+
+    def linear(x: str, source: int, target: int) -> str:
+        return net.add("Add", net.add("MatMul", x, net.random(source, target)), net.random(target))
+
+    def normal(x: str) -> str:
+        scale, offset = net.constant(np.ones(width, np.float32)), net.constant(np.zeros(width, np.float32))
+        return net.add("LayerNormalization", x, scale, offset, axis=-1, epsilon=1e-6)
+
+    heads = net.constant(np.array([1, tokens, width // 64, 64], np.int64))
+    flat = net.constant(np.array([1, tokens, width], np.int64))
+    one, half, root, scale = (net.constant(np.float32(value)) for value in (1.0, 0.5, 2**0.5, 0.125))
+    x = net.add("Conv", "images", net.random(width, 3, 16, 16), net.random(width), kernel_shape=[16, 16], strides=[16, 16])
+    x = net.add("Reshape", x, net.constant(np.array([1, width, tokens - 1], np.int64)))
+    x = net.add("Concat", net.random(1, 1, width), net.add("Transpose", x, perm=[0, 2, 1]), axis=1)
+    x = net.add("Add", x, net.random(1, tokens, width))
+    for _ in range(layers):
+        y = normal(x)
+        query, key, value = (net.add("Reshape", linear(y, width, width), heads) for _ in range(3))
+        query, value = (net.add("Transpose", name, perm=[0, 2, 1, 3]) for name in (query, value))
+        scores = net.add("Mul", net.add("MatMul", query, net.add("Transpose", key, perm=[0, 2, 3, 1])), scale)
+        y = net.add("Transpose", net.add("MatMul", net.add("Softmax", scores, axis=-1), value), perm=[0, 2, 1, 3])
+        x = net.add("Add", x, linear(net.add("Reshape", y, flat), width, width))
+        y = linear(normal(x), width, 4 * width)
+        y = net.add("Mul", net.add("Mul", y, net.add("Add", net.add("Erf", net.add("Div", y, root)), one)), half)
+        x = net.add("Add", x, linear(y, 4 * width, width))
+    first = net.add("Gather", normal(x), net.constant(np.int64(0)), axis=1)
+    return net.model(net.add("Gemm", first, net.random(width, 1000), net.random(1000)))
 
 
 NETWORKS = {"MobileNetV1 224": mobilenet_v1, "ResNet18 224": resnet18, "YOLOv5s backbone 640": yolov5s}

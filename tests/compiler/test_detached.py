@@ -99,6 +99,7 @@ def test_detached_weights_compile_to_what_they_are(kind: Any) -> None:
     compiled = anynpu.compile(proto, "rk3588", dtype="fp16")
     (given,) = run_model(compiled, [sample])
     np.testing.assert_allclose(given[0], expected[0], atol=0.02)
+    assert compiled.metadata is not None
     assert dict(compiled.metadata.properties) == {"author": "nobody"}
 
 

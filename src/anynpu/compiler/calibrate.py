@@ -30,6 +30,9 @@ Floats = npt.NDArray[np.float32]
 _log = logging.getLogger("anynpu.compiler")
 _FAILED = "the float model failed in onnxruntime: "
 
+_PACKED_BYTES = 1 << 27
+"""Weights up to this size are also held as onnxruntime packs them, which makes runs a little quicker."""
+
 
 class CalibratedRanges:
     """Ranges as an observer saw them."""
@@ -224,6 +227,8 @@ def float_session(
     if rounding:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     constants.give(options, runtime)
+    if constants.nbytes > _PACKED_BYTES:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     return _FloatSession(_session(runtime, model.SerializeToString(), options))
 
 

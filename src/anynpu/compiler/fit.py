@@ -38,7 +38,8 @@ def at_positions(values: Array, positions: Positions) -> Array:
         return result
     planes = values.reshape(batch, channels, -1)
     image, place = np.divmod(positions, planes.shape[2])
-    return planes[image, :, place].T
+    gathered: Array = planes[image, :, place].T
+    return gathered
 
 
 def columns_of(window: Window, extent: tuple[int, int], values: Sequence[Array], positions: Sequence[Positions]) -> Array:
@@ -127,7 +128,8 @@ def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, 
             gradient += energy[:, block] @ differences
         if not changed:
             break
-    return chosen.T
+    result: Floats = chosen.T
+    return result
 
 
 def fit_depthwise(columns: Array, wanted: Array, weights: Floats, smallest: Floats, sharing: WeightScales) -> Fitted:

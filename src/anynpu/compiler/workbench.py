@@ -18,7 +18,7 @@ import numpy as np
 
 from ..chips import Chip
 from ..program import Preprocess
-from ..progress import Progress
+from ..progress import Progress, tell
 from ..tensor import Quantization
 from ..types import Array
 from .calibrate import CalibratedRanges, Calibration, FloatModel
@@ -285,7 +285,10 @@ class Workbench:
         simulation = Simulation(
             self.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=self.kind.weights, threads=threads
         )
-        given = list(in_order(simulation.run, self.judging, threads))
+        given: list[list[Array]] = []
+        for outputs in in_order(simulation.run, self.judging, threads):
+            given.append(outputs)
+            tell(self._progress, "judging", len(given), len(self.judging))
         pairs = list(zip(self._expected, given, strict=True))
         cosines = [cosine(*pair) for pair in pairs]
         values = cosines if self._metric is cosine else [float(self._metric(*pair)) for pair in pairs]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -23,7 +24,7 @@ from ...printable import printable
 from .fitting import FittingTable
 from .verbosity import is_quiet
 
-__all__ = ["ProgressFunction", "fail", "numbers", "plain_table", "print_json", "progress_bar", "results", "size_text"]
+__all__ = ["ProgressFunction", "TimeLeft", "fail", "numbers", "plain_table", "print_json", "progress_bar", "results", "size_text"]
 
 ProgressFunction = Callable[[str, int, int | None], None]
 
@@ -102,9 +103,10 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(description, total=None, stage="")
+        left = TimeLeft()
 
         def report(stage: str, done: int, total: int | None) -> None:
-            progress.update(task, stage=stage, completed=done, total=total)
+            progress.update(task, stage=f"{stage}{left.text(stage, done, total)}", completed=done, total=total)
 
         try:
             yield report
@@ -112,6 +114,35 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
             progress.update(task, visible=False)  # an error message is enough
             raise
         progress.update(task, stage="", completed=1, total=1)
+
+
+class TimeLeft:
+    """How long a stage of some work will still take, by how long its parts took so far.
+
+    :param clock: seconds; only differences matter
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[str, tuple[float, int, int]] = {}  # when a stage began, how much was done then, and how much last
+
+    def text(self, stage: str, done: int, total: int | None) -> str:
+        """What to say after the name of the stage; nothing where it cannot be told yet, or where it is a second or less.
+
+        >>> times = iter([0.0, 10.0])
+        >>> left = TimeLeft(lambda: next(times))
+        >>> left.text("fitting", 0, 6), left.text("fitting", 2, 6)
+        ('', ', 20 s left')
+        """
+        now = self._clock()
+        began, first, last = self._known.get(stage, (now, done, done))
+        if done < last:  # it runs once more
+            began, first = now, done
+        self._known[stage] = began, first, done
+        if total is None or done <= first:
+            return ""
+        seconds = (now - began) / (done - first) * max(total - done, 0)
+        return f", {seconds:.0f} s left" if seconds > 1.0 else ""
 
 
 def _ignore(stage: str, done: int, total: int | None) -> None:

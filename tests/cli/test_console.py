@@ -1,0 +1,17 @@
+"""What a bar says about the time that is left."""
+
+from __future__ import annotations
+
+from anynpu.cli.helpers.console import TimeLeft
+
+
+def test_time_left_is_by_stage_and_begins_anew_with_it() -> None:
+    times = iter([0.0, 10.0, 12.0, 20.0, 30.0, 31.0, 33.0])
+    left = TimeLeft(lambda: next(times))
+    assert left.text("calibrating", 1, 4) == ""
+    assert left.text("calibrating", 2, 4) == ", 20 s left"
+    assert left.text("judging", 1, 3) == ""
+    assert left.text("calibrating", 3, 4) == ", 10 s left"
+    assert left.text("calibrating", 4, 4) == ""
+    assert left.text("judging", 1, 9) == ""  # seen again with as much done: nothing to tell by
+    assert left.text("judging", 5, None) == ""
