@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from anynpu.arithmetic import WeightScales
+from anynpu.compiler.blas import _openblas, one_blas_thread
 from anynpu.compiler.fit import at_positions, columns_of, fit_dense, fit_depthwise
 from anynpu.compiler.threads import in_order, thread_count
 from anynpu.compiler.windows import Window
@@ -102,3 +103,22 @@ def test_an_error_reaches_the_caller(threads: int) -> None:
 def test_large_samples_come_one_at_a_time() -> None:
     assert thread_count(1 << 30) == 1
     assert thread_count() >= 1
+
+
+def test_products_run_on_one_thread_inside_a_block_and_as_before_after_it() -> None:
+    found = _openblas()
+    if found is None:
+        pytest.skip("numpy has another library than OpenBLAS")
+    get, put = found
+    before = get()
+    put(2)
+    wide = get()  # 1 where the library knows no threads
+    try:
+        with one_blas_thread():
+            assert get() == 1
+            with one_blas_thread():
+                assert get() == 1
+            assert get() == 1
+        assert get() == wide
+    finally:
+        put(before)

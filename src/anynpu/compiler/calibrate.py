@@ -35,16 +35,19 @@ _PACKED_BYTES = 1 << 27
 
 
 class CalibratedRanges:
-    """Ranges as an observer saw them."""
+    """Ranges as an observer saw them; it has seen all samples by now, so that each is worked out once."""
 
     def __init__(self, observer: Observer, algorithm: str, percentile: float) -> None:
         self._observer = observer
         self._algorithm = algorithm
         self._percentile = percentile
+        self._known: dict[tuple[str, str], tuple[float, float]] = {}
 
     def __call__(self, name: str, *, exact: bool) -> tuple[float, float]:
         algorithm = "minmax" if exact else self._algorithm
-        return self._observer.range(name, algorithm, percentile=self._percentile)
+        if (name, algorithm) not in self._known:
+            self._known[name, algorithm] = self._observer.range(name, algorithm, percentile=self._percentile)
+        return self._known[name, algorithm]
 
 
 class UnknownRanges:

@@ -19,7 +19,7 @@ from .groups import ChannelRanges, Grouping
 from .ranges import clip_to_table
 from .steps import Activation, Step
 
-__all__ = ["Ranges", "assign_quantization", "head_tensors", "quantized_tensors", "pixel_range"]
+__all__ = ["Clips", "Ranges", "assign_quantization", "head_tensors", "quantized_tensors", "pixel_range"]
 
 Floats = npt.NDArray[Any]
 
@@ -79,6 +79,20 @@ def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:
     return heads
 
 
+class Clips:
+    """Ranges before tables, each drawn in once: what is asked again is remembered."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Activation, float, float, Quantization, DType], tuple[float, float]] = {}
+
+    def of(self, activation: Activation, low: float, high: float, target: Quantization, dtype: DType) -> tuple[float, float]:
+        """The part of a range that the table of an activation can tell apart; see :func:`~anynpu.compiler.ranges.clip_to_table`."""
+        key = (activation, low, high, target, dtype)
+        if key not in self._known:
+            self._known[key] = clip_to_table(activation.function, low, high, target, dtype)
+        return self._known[key]
+
+
 def assign_quantization(
     graph: Graph,
     steps: list[Step],
@@ -91,6 +105,7 @@ def assign_quantization(
     exact_heads: bool = True,
     clip: bool = True,
     given: Mapping[str, Quantization] | None = None,
+    clips: Clips | None = None,
 ) -> dict[str, Quantization]:
     """The quantisation of each tensor of :func:`quantized_tensors`.
 
@@ -99,7 +114,9 @@ def assign_quantization(
     :param exact_heads: whatever lies between the last convolution and an output keeps its whole range
     :param clip: draw in the range before a table where the table is flat
     :param given: the quantisation of tensors that the caller has decided
+    :param clips: what earlier calls for the same steps have found out about ranges before tables
     """
+    known = Clips() if clips is None else clips
     groups, channels, dtype = groups or {}, channels or {}, kind.codes
     heads = head_tensors(graph, steps) if exact_heads else set()
     made_by = {name: step for step in steps for name in step.outputs}
@@ -141,7 +158,7 @@ def assign_quantization(
             pixels = pixel_range(graph, name, (preprocess or {}).get(name))
             return from_range(name, *(pixels or ranges(name, exact=True)))
         if name in groups:
-            return _grouped(groups[name], channels[name], ranges(name, exact=False), dtype)
+            return _grouped(groups[name], channels[name], ranges(name, exact=False), dtype, known)
         return from_range(name, *ranges(name, exact=name in heads))
 
     for step in steps:
@@ -156,11 +173,11 @@ def assign_quantization(
             if step.outputs[0] in groups:
                 grouping = groups[step.outputs[0]]
                 wide = ranges(before, exact=False)
-                result[before] = _grouped(grouping, channels[before], wide, dtype, activation if clip else None, target)
+                result[before] = _grouped(grouping, channels[before], wide, dtype, known, activation if clip else None, target)
                 continue
             low, high = ranges(before, exact=before in heads)
             if clip and dtype is DType.INT8:  # 16 bits have codes enough for the flat parts
-                low, high = clip_to_table(activation.function, low, high, target, dtype)
+                low, high = known.of(activation, low, high, target, dtype)
             result[before] = from_range(before, low, high)
     for name in sorted(graph.coded):
         of(name)
@@ -172,6 +189,7 @@ def _grouped(
     channels: tuple[Floats, Floats],
     whole: tuple[float, float],
     dtype: DType,
+    clips: Clips,
     activation: Activation | None = None,
     target: Quantization | None = None,
 ) -> Affine:
@@ -186,7 +204,7 @@ def _grouped(
         least, most = max(float(low[members].min()), whole[0]), min(float(high[members].max()), whole[1])
         if activation is not None and isinstance(target, Affine):
             after = Affine.per_tensor(target.scales[index], target.zero_points[index])
-            least, most = clip_to_table(activation.function, min(least, 0.0), max(most, 0.0), after, dtype)
+            least, most = clips.of(activation, min(least, 0.0), max(most, 0.0), after, dtype)
         affine = affine_from_range(least, most, dtype)
         scales.append(affine.scale)
         zeros.append(affine.zero_point)

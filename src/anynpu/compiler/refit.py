@@ -21,6 +21,7 @@ from ..arithmetic import WeightScales
 from ..progress import Progress, tell
 from ..tensor import Quantization
 from ..types import Array
+from .blas import one_blas_thread
 from .calibrate import FloatModel
 from .fit import at_positions, columns_of, fit_dense, fit_depthwise
 from .forms import Form
@@ -83,7 +84,8 @@ def refit(
             walk.add(node)
             continue
         inputs = walk.values(node.inputs[0])
-        made = _fit(graph, target, quantization, inputs, wanted.pop(node.outputs[0]), sharing)
+        with one_blas_thread():
+            made = _fit(graph, target, quantization, inputs, wanted.pop(node.outputs[0]), sharing)
         fitted[target.step.outputs[0]] = made
         walk.add(node, made)
         tell(progress, "fitting", len(fitted), len(targets))

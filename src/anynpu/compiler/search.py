@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..progress import Progress, tell
+from .blas import one_blas_thread
 from .recipe import Recipe
 from .steps import Step
 from .workbench import Score, Trial, Workbench, with_floats, within_budget
@@ -47,12 +48,13 @@ def run_recipe(
 ) -> list[Trial]:
     """The networks of all shape sets, quantised. Choices are made on the first one; the others follow."""
     first = benches[0]
-    if best and first.can_judge:
-        chosen = _search(first, plans[0], recipe, time_budget, progress)
-    elif first.can_judge and recipe.refit:
-        chosen = _never_worse(first, plans[0], recipe)
-    else:
-        chosen = first.quantized(recipe, plans[0])
+    with one_blas_thread():
+        if best and first.can_judge:
+            chosen = _search(first, plans[0], recipe, time_budget, progress)
+        elif first.can_judge and recipe.refit:
+            chosen = _never_worse(first, plans[0], recipe)
+        else:
+            chosen = first.quantized(recipe, plans[0])
     trials = [chosen]
     for bench, steps in zip(benches[1:], plans[1:], strict=True):
         other = bench.quantized(chosen.recipe, with_floats(steps, chosen.floats))

@@ -28,7 +28,7 @@ from .groups import GroupChoice, choose_groups
 from .lower import lower
 from .metrics import Metric, cosine, metric_of
 from .perturb import KINDS, perturbed
-from .quantize import assign_quantization
+from .quantize import Clips, assign_quantization
 from .recipe import Recipe
 from .refit import FEWEST_SAMPLES, FloatAnswers, refit
 from .simulate import QuantizedWeights, Simulation
@@ -138,6 +138,8 @@ class Workbench:
         self.preprocess: Mapping[str, Preprocess] = preprocess or {}
         self._source = samples
         self._progress = progress
+        self._ranges: dict[tuple[str, float], CalibratedRanges] = {}
+        self._clips = Clips()
         self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
 
     @cached_property
@@ -229,14 +231,21 @@ class Workbench:
         return assign_quantization(
             self.graph,
             steps,
-            CalibratedRanges(self.calibration.observer, recipe.algorithm, recipe.percentile),
+            self._ranges_of(recipe),
             self.kind,
             self.preprocess,
             {name: choice.grouping for name, choice in groups.items()},
             self.calibration.channels,
             exact_heads=recipe.heads,
             clip=recipe.clip,
+            clips=self._clips,
         )
+
+    def _ranges_of(self, recipe: Recipe) -> CalibratedRanges:
+        key = (recipe.algorithm, recipe.percentile)
+        if key not in self._ranges:
+            self._ranges[key] = CalibratedRanges(self.calibration.observer, *key)
+        return self._ranges[key]
 
     def _rival(self, recipe: Recipe, steps: list[Step], name: str, added: float, plain: float) -> str:
         """What float16 would cost for a tensor instead of groups, where that is less."""
