@@ -76,10 +76,10 @@ ultralytics: $(FULL)
 	$(VENV)/ultralytics/bin/python $(PIP) --no-deps ultralytics ultralytics-thop
 	$(ONE_THREAD) $(BIN)/pytest -q tests/examples/test_vendor_classes.py
 
-# 75 networks of timm and transformers with random weights, from module to result; takes hours, and is never in continuous integration
+# 112 networks of timm, torchvision and transformers with random weights, from module to result; takes hours, and is never in continuous integration
 zoo: $(STAMP)
 	test -x $(VENV)/zoo/bin/python || $(BIN)/python -m venv $(VENV)/zoo
-	$(VENV)/zoo/bin/python $(PIP) ".[sim]" torch onnxscript transformers timm
+	$(VENV)/zoo/bin/python $(PIP) ".[sim]" torch torchvision onnxscript transformers timm
 	$(VENV)/zoo/bin/python tools/zoo.py --json $(VENV)/zoo/table.json
 
 venv: $(FULL)

@@ -1,4 +1,4 @@
-"""Networks of timm and transformers, built from their own configurations with random weights: from module to result, as a table.
+"""Networks of timm, torchvision and transformers from their own configurations with random weights: from module to result, as a table.
 
 ``make zoo`` runs it in an environment that it makes. Each network is compiled from its module in float16 and in int8, in a process of its
 own, run on the software NPU, and compared with torch. A network may be refused with an error of anynpu; any other error, and a result that
@@ -94,13 +94,100 @@ PICTURES = [
         "xcit_nano_12_p16_224",
     ),
 ]
+TORCHVISION = [
+    *("resnet18", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "mnasnet0_5", "efficientnet_b0"),
+    *("regnet_y_400mf", "googlenet", "densenet121", "convnext_tiny", "vit_b_16", "swin_t", "maxvit_t"),
+    *("deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "fcn_resnet50"),
+]
 TEXTS = ["bert", "distilbert", "albert", "electra", "mobilebert", "roberta", "gpt2", "t5-encoder", "mpnet"]
+SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
+PATCHES = {**SMALL, "image_size": 64, "patch_size": 8}
+WINDOWS = {"image_size": 64, "patch_size": 4, "embed_dim": 24, "depths": [2, 2], "num_heads": [2, 4], "window_size": 4}
+DECODER = {**SMALL, "vocab_size": 500, "num_key_value_heads": 2, "use_cache": False, "max_position_embeddings": 128}
+STAGES = {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1]}
+PICTURE, SOUND, MEL = (1, 3, 64, 64), (1, 4000), (1, 80, 64)
+OTHERS: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...] | None]] = {
+    # class of the network, its configuration, what it is made of, shape of the input (None: 64 tokens)
+    "vit": ("ViTModel", "ViTConfig", PATCHES, PICTURE),
+    "deit": ("DeiTModel", "DeiTConfig", PATCHES, PICTURE),
+    "beit": ("BeitModel", "BeitConfig", PATCHES, PICTURE),
+    "dinov2": ("Dinov2Model", "Dinov2Config", PATCHES, PICTURE),
+    "yolos": ("YolosModel", "YolosConfig", {**PATCHES, "image_size": [64, 64], "num_detection_tokens": 10}, PICTURE),
+    "clip-vision": ("CLIPVisionModel", "CLIPVisionConfig", PATCHES, PICTURE),
+    "siglip-vision": ("SiglipVisionModel", "SiglipVisionConfig", PATCHES, PICTURE),
+    "swin": ("SwinModel", "SwinConfig", WINDOWS, PICTURE),
+    "swinv2": ("Swinv2Model", "Swinv2Config", WINDOWS, PICTURE),
+    "segformer": (
+        "SegformerForSemanticSegmentation",
+        "SegformerConfig",
+        {
+            "hidden_sizes": [16, 32, 48, 64],
+            "depths": [1, 1, 1, 1],
+            "num_attention_heads": [1, 2, 3, 4],
+            "decoder_hidden_size": 32,
+        },
+        PICTURE,
+    ),
+    "convnext": ("ConvNextModel", "ConvNextConfig", STAGES, PICTURE),
+    "poolformer": ("PoolFormerModel", "PoolFormerConfig", STAGES, PICTURE),
+    "resnet": ("ResNetModel", "ResNetConfig", {**STAGES, "embedding_size": 16}, PICTURE),
+    "regnet": ("RegNetModel", "RegNetConfig", {**STAGES, "embedding_size": 16, "groups_width": 8}, PICTURE),
+    "mobilevit": ("MobileViTModel", "MobileViTConfig", {"image_size": 64}, PICTURE),
+    "detr": (
+        "DetrForObjectDetection",
+        "DetrConfig",
+        {
+            "d_model": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_ffn_dim": 64,
+            "decoder_ffn_dim": 64,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "num_queries": 10,
+            "use_timm_backbone": False,
+            "use_pretrained_backbone": False,
+            "backbone": None,
+            "backbone_config": "resnet",
+        },
+        PICTURE,
+    ),
+    "whisper-encoder": (
+        "WhisperModel",
+        "WhisperConfig",
+        {
+            "d_model": 64,
+            "encoder_layers": 2,
+            "decoder_layers": 1,
+            "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4,
+            "encoder_ffn_dim": 128,
+            "decoder_ffn_dim": 128,
+            "max_source_positions": 32,
+            "vocab_size": 500,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 1,
+        },
+        MEL,
+    ),
+    "wav2vec2": (
+        "Wav2Vec2Model",
+        "Wav2Vec2Config",
+        {**SMALL, "conv_dim": (32, 32), "conv_stride": (5, 4), "conv_kernel": (10, 8), "num_conv_pos_embeddings": 16},
+        SOUND,
+    ),
+    "llama": ("LlamaModel", "LlamaConfig", DECODER, None),
+    "qwen2": ("Qwen2Model", "Qwen2Config", DECODER, None),
+}
 
 
 def main() -> int:
     """Print the table; 1 where an error has no type or a result is wrong without a word."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=[*PICTURES, *TEXTS])
+    everything = [*PICTURES, *(f"torchvision:{name}" for name in TORCHVISION), *TEXTS, *OTHERS]
+    parser.add_argument("names", nargs="*", default=everything, help="timm names, torchvision:NAME, or names of the lists here")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -152,7 +239,7 @@ def tried(name: str) -> dict[str, Any]:
 
     torch = importlib.import_module("torch")
     torch.manual_seed(0)
-    module, examples = text_network(name) if name in TEXTS else picture_network(name)
+    module, examples = network(name)
     module.eval()
     row: dict[str, Any] = {"name": name, "note": "", "fault": False}
     with torch.no_grad():
@@ -179,6 +266,65 @@ def tried(name: str) -> dict[str, Any]:
         row |= {"note": f"{type(error).__name__}: {str(error)[:160]}", "fault": True}
     row["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return row
+
+
+def network(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A module, and what it is called with."""
+    kind, _, rest = name.partition(":")
+    if kind == "torchvision" and rest:
+        return torchvision_network(rest)
+    if name in OTHERS:
+        return other_network(name)
+    return text_network(name) if name in TEXTS else picture_network(name)
+
+
+def torchvision_network(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A network of torchvision; those that give a dict give its first entry."""
+    torch = importlib.import_module("torch")
+    load_torchvision()
+    models = importlib.import_module("torchvision.models")
+    options: dict[str, Any] = {"weights_backbone": None} if name.startswith(("deeplab", "lraspp", "fcn")) else {}
+    if name == "googlenet":
+        options = {"init_weights": False}
+    module = models.get_model(name, weights=None, **options)
+    module.train()
+    with torch.no_grad():
+        for _ in range(2):
+            module(torch.randn(4, 3, 224, 224))
+    return with_one_result(module), (torch.randn(1, 3, 224, 224),)
+
+
+def with_one_result(module: Any) -> Any:
+    """A module that gives the first tensor of what another gives."""
+    torch = importlib.import_module("torch")
+
+    class OneResult(torch.nn.Module):  # type: ignore[name-defined, misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, value: Any) -> Any:
+            return first(self.inner(value))
+
+    return OneResult()
+
+
+def other_network(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A small network of transformers, with the statistics of its normalisations made to fit random weights."""
+    torch = importlib.import_module("torch")
+    if importlib.util.find_spec("torchvision") is not None:
+        load_torchvision()
+    transformers = importlib.import_module("transformers")
+    kind, configuration, settings, shape = OTHERS[name]
+    settings = dict(settings)
+    if settings.get("backbone_config") == "resnet":
+        settings["backbone_config"] = transformers.ResNetConfig(**STAGES, embedding_size=16, out_features=["stage4"])
+    made = getattr(transformers, configuration)(**settings)
+    made._attn_implementation = "eager"
+    module = getattr(transformers, kind)(made)
+    if name == "whisper-encoder":
+        module = module.get_encoder()
+    return with_one_result(module), (torch.randint(0, 500, (1, 64)) if shape is None else torch.randn(*shape),)
 
 
 def picture_network(name: str) -> tuple[Any, tuple[Any, ...]]:
@@ -248,6 +394,8 @@ def other(example: Any, seed: int) -> Any:
 
 def first(result: Any) -> Any:
     """The first tensor of what a module gives."""
+    if isinstance(result, dict):
+        return first(next(iter(result.values())))
     return first(result[0]) if isinstance(result, (tuple, list)) else result
 
 
