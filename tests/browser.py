@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import json
 import os
+import select
 import subprocess
 import tempfile
 from pathlib import Path
@@ -34,6 +36,13 @@ def open_page(page: Path | str, *, screenshot: Path | None = None) -> tuple[str,
     return result.stdout, [line for line in result.stderr.splitlines() if "CONSOLE" in line]
 
 
+def _moved(descriptor: int) -> int:
+    """The same file under a descriptor from 10 on."""
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
+    os.close(descriptor)
+    return moved
+
+
 class Page:
     """A page that a test works with, over the pipes that Chromium has for that. No name resolves in it: the network is off.
 
@@ -50,6 +59,8 @@ class Page:
         self._folder = tempfile.TemporaryDirectory()
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
+        # away from 3 and 4, which the shell below puts in their places
+        theirs_in, theirs_out = _moved(theirs_in), _moved(theirs_out)
         flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
         flags += [
             f"--user-data-dir={self._folder.name}",
@@ -103,6 +114,9 @@ class Page:
 
     def _receive(self) -> dict[str, Any]:
         while b"\0" not in self._pending:
+            poll = select.poll()
+            poll.register(self._in, select.POLLIN)
+            assert poll.poll(5 * 1000 * PATIENCE), "the browser does not answer"
             piece = self._answers.read(2**20)
             assert piece, "the browser has ended"
             self._pending += piece
