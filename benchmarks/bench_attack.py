@@ -44,7 +44,7 @@ import logging, sys
 logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(message)s")
 from anynpu.serve import ServeOptions, Server
 from benchmarks.serve_sleeper import Sleeper
-Server(["net=" + sys.argv[1]], ServeOptions(port=0, grpc_port=0, device=Sleeper(), api_keys=({KEY!r},))).run()
+Server(["net=" + sys.argv[1]], ServeOptions(port=0, grpc_port=0, device=Sleeper(), api_keys=({KEY!r},)), exits=True).run()
 """
 
 Trees = dict[str, tuple[Path, str]]

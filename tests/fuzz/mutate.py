@@ -356,6 +356,7 @@ def change_array(sample: Sample, dice: random.Random) -> None:
     for extent in reference["shape"]:
         size *= extent
     memory, start = sample.sections[WEIGHTS], reference["offset"]
+    size = min(size, len(memory))  # another change may have made the array larger than all weights
     patterns = (
         b"\0",
         b"\xff",

@@ -242,6 +242,56 @@ def test_idle_clients_do_not_keep_others_out(serve: Serve) -> None:
         one.close()
 
 
+def test_beginnings_of_requests_make_room_for_requests(serve: Serve) -> None:
+    """However short they are there: a request that has come is worth more."""
+    server = serve(FakeDevice(), max_connections=20)
+    slow = [connect(server) for _ in range(30)]
+    for number, one in enumerate(slow):
+        one.sendall((b"POST /v2/mod", b"GET / HTTP/1.1\r\nHost: a\r\n", b"P")[number % 3])
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(lambda _: exchange(server, "POST", INFER, infer_body())[0], range(10)))
+    assert answers == [200] * 10
+    for one in slow:
+        one.close()
+
+
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_a_first_request_in_pieces(serve: Serve, size: int) -> None:
+    server = serve(FakeDevice())
+    body = infer_body()
+    whole = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body)
+    with connect(server) as connection:
+        for start in range(0, len(whole), size):
+            connection.sendall(whole[start : start + size])
+        assert read_answer(connection)[0] == 200
+        connection.sendall(whole)
+        assert read_answer(connection)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "text", [b"GET / HTTP/1.1\n\n", b"GET / HTTP/1.1\nHost: a\r\n\n", b"get / HTTP/1.1", b"\x16\x03\x01", b"P\0"]
+)
+def test_what_is_no_head_is_not_waited_for(serve: Serve, text: bytes) -> None:
+    server = serve(FakeDevice(), header_timeout=3600.0)
+    with connect(server) as connection:
+        connection.sendall(text)
+        assert read_answer(connection)[0] == 400
+
+
+def test_a_client_that_goes_before_its_request_leaves_nothing(serve: Serve) -> None:
+    server = serve(FakeDevice(), header_timeout=3600.0)
+    for text in (b"", b"P", b"GET / HTTP/1.1\r\n"):
+        with connect(server) as connection:
+            connection.sendall(text)
+
+    def alone() -> bool:
+        with connect(server) as connection:
+            connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            return b"\nanynpu_connections 1.0\n" in read_answer(connection)[1]
+
+    wait_until(alone, "the others are gone")
+
+
 def test_a_connection_too_many_is_told_so(serve: Serve) -> None:
     server = serve(FakeDevice(), max_connections=2)
     kept = [http.client.HTTPConnection(server.http_address, timeout=PATIENCE) for _ in range(2)]

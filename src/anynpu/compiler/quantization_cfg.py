@@ -97,11 +97,11 @@ def _entry(name: str, values: dict[str, Any]) -> CfgEntry:
         low, high = (float(np.ravel(values[key])[0]) for key in ("min", "max"))
         scale, zero = (np.ravel(values.get(key, [])) for key in ("scale", "zero_point"))
         entry = CfgEntry(low, high, float(scale[0]) if scale.size else 0.0, int(zero[0]) if zero.size else 0)
-    except (TypeError, KeyError, ValueError, IndexError):
+    except (TypeError, KeyError, ValueError, IndexError, OverflowError):
         raise ModelError(
             f"quantize_parameters of '{name}' lacks numbers for min, max, scale or zero_point", hint="change numbers only"
         ) from None
-    if not (np.isfinite([low, high]).all() and max(high, 0.0) > min(low, 0.0)):
+    if not (np.isfinite([low, high]).all() and (max(high, 0.0) - min(low, 0.0)) / 255 > 0):
         raise ParameterError(f"the range of '{name}' is empty", hint="max must be larger than min")
     return entry
 
@@ -116,6 +116,13 @@ def read_cfg(path: Path) -> QuantizationCfg:
         raise ModelError(f"{path} is not text", hint="pass the .quantization.cfg of step 1") from None
 
 
+_MAX_LINE = 1 << 20
+_MAX_GAP = " " * 1000
+"""Length of a line that is read, and spaces inside of one: the pattern takes time in proportion to their product."""
+
+_MAX_DEPTH = 4
+"""Lists in lists."""
+
 _LINE = re.compile(r"""(\s*)(?:"((?:[^"\\]|\\.)*)"|'((?:[^']|'')*)'|([^\s:#](?:[^#]|(?<=\S)#)*?))\s*:(?:\s+(.*?))?\s*""")
 
 
@@ -125,19 +132,22 @@ def _parse_yaml(text: str) -> dict[str, Any]:
     stack: list[tuple[int, dict[str, Any]]] = [(-1, root)]
     pending: tuple[dict[str, Any], str] | None = None
     anchors: dict[str, tuple[dict[str, Any], str]] = {}
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(map(str.rstrip, text.splitlines()), 1):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if pending is not None and line.lstrip().startswith("- "):
             holder, key = pending
-            entries = holder[key] if isinstance(holder[key], list) else []
-            holder[key] = [*entries, _scalar(line.strip()[2:])]
+            if not isinstance(holder[key], list):
+                holder[key] = []
+            holder[key].append(_scalar(line.strip()[2:]))
             continue
-        match = _LINE.fullmatch(line)
-        if match is None:
-            raise ModelError(f"line {number} of the quantization.cfg cannot be read: {line.strip()}", hint="write 'name: value'")
-        indent = len(match[1])
-        key = _key(match)
+        match = None if len(line) > _MAX_LINE or _MAX_GAP in line.lstrip() else _LINE.fullmatch(line)
+        name = None if match is None else _key(match)
+        if match is None or name is None:
+            raise ModelError(
+                f"line {number} of the quantization.cfg cannot be read: {line.strip()[:200]}", hint="write 'name: value'"
+            )
+        indent, key = len(match[1]), name
         while stack[-1][0] >= indent:
             stack.pop()
         holder = stack[-1][1]
@@ -160,21 +170,26 @@ def _parse_yaml(text: str) -> dict[str, Any]:
     return root
 
 
-def _key(match: re.Match[str]) -> str:
+def _key(match: re.Match[str]) -> str | None:
     if match[2] is not None:
-        return str(json.loads(f'"{match[2]}"'))
+        try:
+            return str(json.loads(f'"{match[2]}"'))
+        except ValueError:  # an escape that there is not
+            return None
     return str(match[3].replace("''", "'") if match[3] is not None else match[4])
 
 
-def _scalar(text: str) -> Any:
+def _scalar(text: str, depth: int = 0) -> Any:
     text = text.strip()
+    if depth > _MAX_DEPTH:
+        return text
     if text in ("{}", "~", "null"):
         return {}
     if text.startswith("{") and text.endswith("}"):
         pairs = (pair.rpartition(":") for pair in text[1:-1].split(",") if pair.strip())
-        return {key.strip().strip("\"'"): _scalar(value) for key, _, value in pairs}
+        return {key.strip().strip("\"'"): _scalar(value, depth + 1) for key, _, value in pairs}
     if text.startswith("[") and text.endswith("]"):
-        return [_scalar(part) for part in text[1:-1].split(",") if part.strip()]
+        return [_scalar(part, depth + 1) for part in text[1:-1].split(",") if part.strip()]
     for kind in (int, float):
         try:
             return kind(text)

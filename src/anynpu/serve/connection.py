@@ -147,13 +147,15 @@ class Connection(asyncio.BufferedProtocol):
 
     :param client: the address of the other side
     :param crowded: whether it is above the limit, so that its request is to be refused
+    :param first: what the client has sent already
     :ivar deadline: when the client is cut off
     :ivar since: when it began to owe something
     :ivar made: whether it has begun; before that, there is TLS's handshake
     """
 
-    def __init__(self, shared: Connections, client: str, crowded: bool, closed: Callable[[], None]) -> None:
+    def __init__(self, shared: Connections, client: str, crowded: bool, closed: Callable[[], None], first: bytes = b"") -> None:
         self._shared = shared
+        self._first = first
         self._closed = closed
         self._loop = asyncio.get_running_loop()
         self.client = client
@@ -183,6 +185,14 @@ class Connection(asyncio.BufferedProtocol):
         if self._shared.ending:
             transport.abort()
         self._owes(self._shared.options.header_timeout)
+        if self._first:
+            # Not here: the transport begins to read behind this call, whatever is asked of it. What is put in line now is done before
+            # anything that it reads.
+            self._loop.call_soon(self._feed_first)
+
+    def _feed_first(self) -> None:
+        first, self._first = self._first, b""
+        self._feed(first)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
@@ -444,7 +454,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._lingering and self._transport.can_write_eof() and not self._transport.is_closing():
             self._owes(LINGER)
             self._resume()
-            self._transport.write_eof()
+            try:
+                self._transport.write_eof()
+            except OSError:  # the client has gone
+                self.abort()
         else:
             self._owes(self._shared.options.write_timeout)
             self._pause()

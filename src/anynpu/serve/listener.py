@@ -1,8 +1,10 @@
 """The socket on which HTTP clients arrive.
 
 How many connections there may be is bounded by the options and by the descriptors that the process may have, of which some are kept for
-model files and sessions. A connection above that is closed at once. A few are accepted at a time, and one on which nothing is sent costs
-next to nothing, so that a burst of connections does not hold up the requests of those who are connected.
+model files and sessions. A few are accepted at a time. A client waits in a hall until the head of its first request has come. It costs next
+to nothing there: it has no transport, no parser and no task. So a burst of connections, or a crowd that sends a byte now and then, does not
+hold up the requests of those who are connected. When there are too many, whoever has been in the hall for longest makes room: at once for
+a client that has sent its request, after a moment for one that has only come.
 
 Everything belongs to the event loop of the server: no lock.
 """
@@ -12,13 +14,15 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import re
 import resource
 import socket
 import ssl
+from dataclasses import dataclass
 
 from ..errors import ServeError
 from .connection import Connection, Connections
-from .limits import GRACE, Complaints
+from .limits import Complaints
 from .options import ServeOptions
 
 __all__ = ["Listener", "connection_bound", "listen"]
@@ -33,6 +37,16 @@ BACKLOG = 1024
 
 SWEEP = 0.1
 """Seconds between two checks of the deadlines of all connections."""
+
+HASTE = 0.02
+"""Seconds that a client has in the hall even if others come: the head of a request is one packet, right behind the handshake."""
+
+MAX_WAITING = 1024
+"""Bytes of a first request that are kept in the hall; with more of them it goes to the parser as it is."""
+
+_BEGINNING = re.compile(rb"[A-Z]{1,16}(?: .*)?", re.DOTALL)
+"""What may become a request; everything else is refused at once, by the parser."""
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
 
 RETRY = 0.1
 """Seconds until connections are accepted again if the system has no descriptors left."""
@@ -71,6 +85,19 @@ def listen(host: str, port: int) -> socket.socket:
         raise ServeError(f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another --host or --port") from None
 
 
+@dataclass(slots=True)
+class _Arrival:
+    """A client in the hall.
+
+    :ivar since: when it came
+    :ivar data: what it has sent
+    """
+
+    since: float
+    client: str
+    data: bytes = b""
+
+
 class Listener:
     """Accepts connections, and ends them.
 
@@ -83,12 +110,12 @@ class Listener:
         self._bound = bound
         self._loop = asyncio.get_running_loop()
         self._tls = _tls_context(shared.options)
-        self._silent: dict[socket.socket, float] = {}  # clients that have not sent anything, and since when they are there
+        self._hall: dict[socket.socket, _Arrival] = {}  # in the order in which they came
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
         self._sweeping: asyncio.TimerHandle | None = None
         self._empty = asyncio.Event()
-        self._too_many = Complaints("%d connections were closed at once: there are too many")
+        self._too_many = Complaints("%d connections were closed before they had sent a request: there are too many")
         self._no_descriptors = Complaints("connections cannot be accepted (%d times): the process has no descriptors left")
 
     def start(self) -> None:
@@ -100,8 +127,8 @@ class Listener:
     async def end(self, timeout: float) -> None:
         """Let nobody in any more, wait until all requests are answered, and cut off who is left after *timeout* seconds."""
         self.close()
-        for silent in list(self._silent):
-            self._dismiss(silent)
+        for waiting in list(self._hall):
+            self._dismiss(waiting)
         self._shared.end()
         if self._shared.limits.connections:
             self._empty.clear()
@@ -122,8 +149,8 @@ class Listener:
 
     def cut_off(self) -> None:
         """End all connections."""
-        for silent in list(self._silent):
-            self._dismiss(silent)
+        for waiting in list(self._hall):
+            self._dismiss(waiting)
         for connection in list(self._shared.open):
             connection.abort()
         for task in list(self._tasks):
@@ -143,39 +170,59 @@ class Listener:
                 self._loop.remove_reader(self._socket)
                 self._retry = self._loop.call_later(RETRY, self._loop.add_reader, self._socket, self._accept)
                 return
-            now = self._loop.time()
-            crowded = limits.connections >= min(options.max_connections, self._bound) and not self._make_room(now)
-            if limits.connections >= min(2 * options.max_connections, self._bound + ACCEPTS):
+            if limits.connections >= min(2 * options.max_connections, self._bound + ACCEPTS) and not self._make_room(HASTE):
                 self._too_many.add()
                 accepted.close()
                 continue
             accepted.setblocking(False)
             limits.connections += 1
-            self._silent[accepted] = now
-            self._loop.add_reader(accepted, self._begin, accepted, str(address[0]), crowded)
+            self._hall[accepted] = _Arrival(self._loop.time(), str(address[0]))
+            self._loop.add_reader(accepted, self._hear, accepted)
 
-    def _begin(self, accepted: socket.socket, client: str, crowded: bool) -> None:
-        """A client sends its first bytes."""
+    def _hear(self, accepted: socket.socket) -> None:
+        """A client in the hall sends something, or has gone."""
+        arrival = self._hall[accepted]
+        try:
+            data = accepted.recv(1, socket.MSG_PEEK) if self._tls is not None else accepted.recv(MAX_WAITING)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._dismiss(accepted)
+            return
+        if self._tls is None:
+            arrival.data += data
+            waits = len(arrival.data) < MAX_WAITING and _BEGINNING.fullmatch(arrival.data)
+            if waits and not _END_OF_HEAD.search(arrival.data):
+                return
+        self._begin(accepted, arrival)
+
+    def _begin(self, accepted: socket.socket, arrival: _Arrival) -> None:
+        """A client has sent its first request."""
         self._loop.remove_reader(accepted)
-        del self._silent[accepted]
-        connection = Connection(self._shared, client, crowded, self._closed)
+        del self._hall[accepted]
+        limits, options = self._shared.limits, self._shared.options
+        crowded = limits.connections > min(options.max_connections, self._bound) and not self._make_room(0.0)
+        connection = Connection(self._shared, arrival.client, crowded, self._closed, arrival.data)
         task = self._loop.create_task(self._connect(accepted, connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _make_room(self, now: float) -> bool:
-        """Cut off who has owed something for longest, whoever has not sent anything first."""
-        for silent, since in self._silent.items():
-            if now - since < GRACE:
-                break
-            self._dismiss(silent)
+    def _make_room(self, haste: float) -> bool:
+        """Cut off who has owed something for longest: first a client that has been in the hall for *haste* seconds."""
+        now = self._loop.time()
+        oldest = next(iter(self._hall), None)
+        if oldest is not None and now - self._hall[oldest].since >= haste:
+            self._too_many.add()
+            self._dismiss(oldest)
             return True
         return self._shared.make_room(now)
 
-    def _dismiss(self, silent: socket.socket) -> None:
-        self._loop.remove_reader(silent)
-        del self._silent[silent]
-        silent.close()
+    def _dismiss(self, waiting: socket.socket) -> None:
+        self._loop.remove_reader(waiting)
+        del self._hall[waiting]
+        waiting.close()
         self._closed()
 
     async def _connect(self, accepted: socket.socket, connection: Connection) -> None:
@@ -197,8 +244,8 @@ class Listener:
         now = self._loop.time()
         self._shared.cut_off_late(now)
         late = now - self._shared.options.header_timeout
-        for silent in [one for one, since in self._silent.items() if since < late]:
-            self._dismiss(silent)
+        for waiting in [one for one, arrival in self._hall.items() if arrival.since < late]:
+            self._dismiss(waiting)
         self._sweeping = self._loop.call_later(SWEEP, self._sweep)
 
 

@@ -12,6 +12,7 @@ once. A process that is to end with the server ends when that time is over, what
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -147,6 +148,10 @@ class Server:
         except BaseException:
             listening.close()
             raise
+        if self._exits:
+            # what is there now stays: looking through it at each collection would hold up all requests for tens of milliseconds
+            gc.collect()
+            gc.freeze()
         if signals:
             self._take_signals(http)
         sampling = asyncio.ensure_future(_sample(service))

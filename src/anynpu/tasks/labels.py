@@ -14,6 +14,9 @@ __all__ = ["COCO", "keypoint_count", "labels_from_file", "labels_from_metadata"]
 MAX_BYTES = 1 << 22
 """Size of a file of labels that is read."""
 
+MAX_KEYPOINTS = 10_000
+"""That a model may say it has."""
+
 _COCO = (
     "person,bicycle,car,motorcycle,airplane,bus,train,truck,boat,traffic light,fire hydrant,stop sign,parking meter,bench,"
     "bird,cat,dog,horse,sheep,cow,elephant,bear,zebra,giraffe,backpack,umbrella,handbag,tie,suitcase,frisbee,skis,snowboard,"
@@ -57,7 +60,7 @@ def _parsed(text: str) -> tuple[str, ...]:
         if isinstance(value, dict):
             try:
                 numbered = {int(number): str(name) for number, name in value.items()}
-            except (TypeError, ValueError):
+            except (TypeError, ValueError, OverflowError):
                 return ()
             count = max(numbered, default=-1) + 1
             return (
@@ -75,8 +78,8 @@ def keypoint_count(metadata: Mapping[str, str]) -> int:
     """
     try:
         count, _ = json.loads(metadata.get("kpt_shape", ""))
-        return int(count)
-    except (ValueError, TypeError):
+        return int(count) if 0 <= count <= MAX_KEYPOINTS else 0
+    except (ValueError, TypeError, RecursionError):
         return 0
 
 
