@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 import anynpu
 from anynpu import modelfile
+from anynpu.recording import read_trace
 from anynpu.rknn import Context, Matmul, RknnModel
 from anynpu.rknnlite import RKNNLite
 from anynpu.sanitizer import Reporter
@@ -125,11 +127,17 @@ def test_classes_of_allwinner(
 
 
 @pytest.mark.full
-def test_an_example_as_it_stands(rknn_file: Path) -> None:
-    """With the variable alone, and with exit code 23 if there were anything."""
+@pytest.mark.parametrize("faulty", [False, True])
+def test_an_example_as_it_stands(faulty: bool, rknn_file: Path, tmp_path: Path) -> None:
+    """With the variable alone, and with exit code 23 if there were anything; also recorded, on a board that is busy and hot."""
     script = EXAMPLES / "cameras" / "cameras.py"
     environment = {**os.environ, "ANYNPU_SANITIZE": "1"}
+    if faulty:
+        kinds = [{"kind": "slow", "every": 3, "factor": 2}, {"kind": "busy", "every": 7, "seconds": 0.001}]
+        (tmp_path / "plan.json").write_text(json.dumps({"fault": kinds}))
+        environment |= {"ANYNPU_FAULTS": str(tmp_path / "plan.json"), "ANYNPU_RECORD": str(tmp_path / "trace.jsonl")}
     command = [sys.executable, str(script), str(rknn_file), "--device", "sim:rk3588", "--cameras", "2", "--seconds", "0.5"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "sanitizer" not in done.stderr
+    assert not faulty or read_trace(tmp_path / "trace.jsonl").calls
