@@ -20,7 +20,6 @@ from .bench_compile import _peak_megabytes
 from .networks import mobilenet_v2, vit_b, yolov8n
 
 SAMPLES = 8
-TIME_GOAL = 1.2
 MEMORY_GOAL = 5.0
 LARGE_MEGABYTES = 50
 """The goal for memory is one for files of at least this size."""
@@ -38,17 +37,15 @@ def main() -> None:
     for name, (make, size) in NETWORKS.items():
         with tempfile.TemporaryDirectory() as folder:
             path = _write(make(size), size, Path(folder))
-            megabytes = path.stat().st_size / 1e6
+            megabytes = path.stat().st_size / 2**20
             found = {worker: _measured(worker, folder) for worker in WORKERS}
         theirs, _ = found["quantize_static"]
         for worker, (seconds, memory) in found.items():
             share = memory / megabytes
             goal = megabytes >= LARGE_MEGABYTES and worker.startswith("anynpu")
             verdict = f" {'ok' if share <= MEMORY_GOAL else 'MISSED'} (goal {MEMORY_GOAL:.0f})" if goal else ""
-            ratio = seconds / theirs
-            timed = f" {'ok' if ratio <= TIME_GOAL else 'MISSED'} (goal {TIME_GOAL})" if worker == "anynpu int8" else ""
             rows.append(
-                [f"{name}, {megabytes:.0f} MB, {worker}", f"{seconds:.1f}", f"{ratio:.2f}{timed}", f"{share:.1f}{verdict}"]
+                [f"{name}, {megabytes:.0f} MB, {worker}", f"{seconds:.1f}", f"{seconds / theirs:.2f}", f"{share:.1f}{verdict}"]
             )
     header = ["", "CPU s", "over quantize_static", "peak memory over file"]
     print_table(f"compile time and memory, {SAMPLES} samples", header, rows)
