@@ -166,6 +166,8 @@ NETWORKS: tuple[Network, ...] = (
         "1x1x640x640, a map of text",
         {**_IMAGENET_BGR, "shape": "x=1,3,640,640"},
         note="choose the shape that your pages have: both sides are multiples of 32",
+        measured="int8 for rk3588, calibrated with 4 generated pages (--accuracy fast): all 9 lines of another page found; 102 "
+        "layers, none on the CPU",
     ),
     _paddle(
         "ppocr-v4-rec",
@@ -174,6 +176,7 @@ NETWORKS: tuple[Network, ...] = (
         "1x40x6625 of characters, which the model names itself",
         {**_SIGNED_BGR, "shape": "x=1,3,48,320"},
         note="give it to anynpu run --recognize beside a detector; a longer line is read in pieces",
+        measured="float16 for rk3588: 9 lines of a generated page read without an error; 139 layers, none on the CPU",
     ),
     _paddle(
         "ppocr-v2-cls",
@@ -182,6 +185,7 @@ NETWORKS: tuple[Network, ...] = (
         "1x2: upright, upside down",
         {**_SIGNED_BGR, "shape": "x=1,3,48,192"},
         note="tells whether a line of text stands on its head",
+        measured="int8 for rk3588 (--accuracy fast): compiled and run, an upright line is called upright; 77 layers, none on the CPU",
     ),
     Network(
         name="retinaface-mobilenet",
