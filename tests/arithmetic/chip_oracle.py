@@ -58,9 +58,10 @@ def weight_codes(weights: Array) -> tuple[list[list[int]], list[Any]]:
     """Codes without zero points and float32 scales by row."""
     codes, scales = [], []
     for row in weights.reshape(len(weights), -1).astype(F):
-        low, high = min(F(row.min()), F(0)), max(F(row.max()), F(0))
-        scale = F((high - low) / F(255))
-        zero = clip8(round(float(F(-128) - F(low / scale))))
+        low, high = min(float(row.min()), 0.0), max(float(row.max()), 0.0)
+        exact = (high - low) / 255  # in double, and stored as float32
+        scale = F(exact)
+        zero = clip8(round(-128 - low / exact))
         codes.append([clip8(round(float(F(value / scale))) + zero) - zero for value in row])
         scales.append(scale)
     return codes, scales

@@ -71,6 +71,7 @@ class RKNN:
         if MODE == "config":
             raise ValueError("The target_platform is not supported!")
         assert target_platform == "rk3588", target_platform
+        self.normalisation = [mean_values, std_values]
         for values in (mean_values, std_values):
             assert values is None or all(isinstance(entry, (list, type(None))) for entry in values), values
         return 0
@@ -113,6 +114,7 @@ class RKNN:
         ]
         entries += [entry(name + "_int8", "int8", -4.0, 4.0) for name in inputs + outputs]
         open(self.name + ".quantization.cfg", "w").write(CFG % "".join(entries))
+        json.dump(self.normalisation, open("normalisation.json", "w"))
         open(self.name + ".model", "wb").write(self.model.SerializeToString())
         open(self.name + ".data", "w").write(json.dumps(unedited(open(self.name + ".quantization.cfg").read())))
         return 0
@@ -122,7 +124,34 @@ class RKNN:
         text = open(model_quantization_cfg).read()
         if MODE == "refused" or unedited(text) != json.load(open(data_input)):
             raise ValueError("The quantize_parameters in " + model_quantization_cfg + " is invalid!")
-        self.cfg = text
+        self.cfg, self.built = text, model_input
+        return 0
+
+    def accuracy_analysis(self, inputs, output_dir, target=None, device_id=None):
+        """Every tensor of the float model; an input also as codes, which are as fine as floats here."""
+        if MODE == "analysis":
+            print("E accuracy_analysis: the input is wrong")
+            return -1
+        import onnx, onnxruntime
+
+        model = onnx.load_model_from_string(open(self.built, "rb").read())
+        names = [i.name for i in model.graph.input]
+        del model.graph.output[:]
+        made = [name for node in model.graph.node for name in node.output]
+        model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in made)
+        means, deviations = json.load(open("normalisation.json"))
+        feed = {}
+        for index, (name, file) in enumerate(zip(names, inputs, strict=True)):
+            mean, std = (np.array(values[index], np.float32).reshape(1, -1, 1, 1) for values in (means, deviations))
+            feed[name] = ((np.load(file) - mean) / std).astype(np.float32)
+        found = onnxruntime.InferenceSession(model.SerializeToString()).run(made, feed)
+        values = {**feed, **{name + "_int8": value for name, value in feed.items()}, **dict(zip(made, found))}
+        os.makedirs(os.path.join(output_dir, "simulator", "npy"))
+        lines = ["layer_name          file_name", "-" * 40]
+        for number, (name, value) in enumerate(values.items()):
+            np.save(os.path.join(output_dir, "simulator", "npy", "t%d.npy" % number), value)
+            lines.append("%-44s%-40s" % (name, "t%d.txt" % number))
+        open(os.path.join(output_dir, "map_name_to_file.txt"), "w").write("\\n".join(lines))
         return 0
 
     def build(self, do_quantization=True, dataset=None):

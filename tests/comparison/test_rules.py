@@ -59,7 +59,7 @@ def test_what_is_said() -> None:
     case = BoardCase("swish")
     samples = [{"input": np.moveaxis(case.input("ramp"), -1, 1).astype(np.float32)}]
     same = compare(CompiledSubject(chip, "a"), CompiledSubject(chip, "b"), samples)
-    assert rule_sentences(same) == ["Both rules give the same codes."]
+    assert rule_sentences(same) == ["Both sides give the same codes."]
     layer = chip.programs[0].layers[0]
     stage = layer.op.epilogue  # type: ignore[union-attr]
     assert isinstance(stage, FixedPoint)

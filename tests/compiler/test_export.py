@@ -15,6 +15,7 @@ import anynpu
 from anynpu.cli.app import run
 from anynpu.compiler.export import scales_of, to_qdq
 from anynpu.compiler.handover import Handover, handover
+from anynpu.compiler.quantization_cfg import read_cfg
 
 from .onnx_builders import Net
 from .running import run_fp32, run_model
@@ -106,3 +107,27 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert onnx.load(tmp_path / "out.onnx").graph.node[0].op_type == "QuantizeLinear"
     assert invoked() == 2
     assert "say what to write" in capsys.readouterr().err
+
+
+def test_ranges_are_set_in_a_configuration_of_the_toolkit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    onnx.save(network(), tmp_path / "net.onnx")
+    np.save(tmp_path / "data.npy", np.concatenate([entry["x"] for entry in feeds(4, 1)]))
+    cfg = tmp_path / "net.quantization.cfg"
+    numbers = "".join(f"        {key}:\n        -   {value}\n" for key, value in (("min", -9.5), ("max", 9.5), ("scale", 0.0745)))
+    entry = "    {}:\n        dtype: int8\n" + numbers
+    files = ["--cfg", str(cfg), "--scales", str(tmp_path / "out.json")]
+    command = ["export", str(tmp_path / "net.onnx"), "--target", "rk3588", "--dataset", str(tmp_path / "data.npy"), *files]
+    for name, code in (("x_int8", 0), ("another", 1)):
+        cfg.write_text("quantize_parameters:\n" + entry.format(name))
+        with pytest.raises(SystemExit) as caught:
+            run(command)
+        assert (caught.value.code or 0) == code
+        text = capsys.readouterr()
+        if code:
+            assert "has no int8 tensor of this model" in text.err
+            assert "-   9.5" in cfg.read_text()
+            continue
+        (scale, zero) = json.loads((tmp_path / "out.json").read_text())["x"]
+        found = read_cfg(cfg).ranges()["x"]
+        assert found == (pytest.approx(scale, rel=1e-6), zero)
+        assert "0.0745" in cfg.read_text()

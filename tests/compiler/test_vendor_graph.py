@@ -21,7 +21,7 @@ from anynpu.compiler.fusion_rules import toolkit_rules
 from anynpu.compiler.handover import Handover, handover
 from anynpu.compiler.importer import import_onnx
 from anynpu.compiler.quantize import Ranges
-from anynpu.compiler.toolkit import toolkit_ends, toolkit_quantization
+from anynpu.compiler.toolkit import toolkit_ends, toolkit_quantization, toolkit_weights
 from anynpu.program import FixedPoint, Layer, Model
 from anynpu.tensor import Quantization
 
@@ -464,3 +464,13 @@ def test_a_global_average_has_a_range_of_its_own() -> None:
 
     ranges = _handed_over(build).ranges
     assert ranges[names[1]][1] < 0.7 * ranges[names[0]][1]
+
+
+def test_weights_have_the_codes_of_the_toolkit_at_ties() -> None:
+    """Seen in its simulator: the scale is rounded once, to float32, before weights are divided by it."""
+    low, high = np.float32(-0.06497222185134888), np.float32(0.02398303523659706)
+    scale = np.float32((float(high) - float(low)) / 255)
+    steps = np.array([2.5, 12.5, -7.5, 22.5, -97.5, 32.5], np.float32)
+    codes, scales, zeros = toolkit_weights(np.concatenate([[low, high], steps * scale])[None])
+    assert scales[0] == scale
+    assert (codes[0, 2:] - zeros[0]).tolist() == [2, 12, -8, 22, -98, 32]

@@ -10,7 +10,7 @@ from .compare import Comparison, Divergence, LayerComparison, Limits, compare
 from .compiled import CompiledSubject
 from .figures import CodesUsed, Figures
 from .onnxmodel import OnnxSubject
-from .outputs import OutputsSubject
+from .outputs import LayersSubject, OutputsSubject
 from .page import comparison_page
 from .report import comparison_data, rule_sentences, sentences, steps_apart
 from .samples import dataset_samples, random_samples
@@ -27,6 +27,7 @@ __all__ = [
     "Figures",
     "InputSpec",
     "LayerComparison",
+    "LayersSubject",
     "Limits",
     "OnnxSubject",
     "OutputsSubject",

@@ -1,4 +1,4 @@
-"""A device as one side of a comparison: it takes inputs and gives outputs, and what lies between is not to be seen."""
+"""What runs elsewhere as one side of a comparison: a device, of which outputs are seen, or a simulator that tells its layers too."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import ShapeError
 from ..types import Array
 from .subject import InputSpec, Outcome, Sample, Subject, Unit
 
-__all__ = ["OutputsSubject"]
+__all__ = ["LayersSubject", "OutputsSubject"]
 
 
 class OutputsSubject:
@@ -78,3 +78,32 @@ class OutputsSubject:
     def same_arithmetic(self, unit: Unit, other: Subject) -> bool:
         """Nothing is known about how it computes."""
         return False
+
+
+class LayersSubject(OutputsSubject):
+    """Something that runs a whole network and tells the results of its layers, too.
+
+    :param tensors: names of all that it may tell
+    :param layers: from a sample to values by name
+    """
+
+    def __init__(
+        self,
+        title: str,
+        inputs: Sequence[InputSpec],
+        outputs: Mapping[str, tuple[int, ...]],
+        tensors: AbstractSet[str],
+        layers: Callable[[Sample], Mapping[str, Array]],
+    ) -> None:
+        super().__init__(title, inputs, outputs, lambda arrays: ())
+        self._tensors = frozenset(tensors)
+        self._layers = layers
+
+    @property
+    def tensors(self) -> AbstractSet[str]:
+        return self._tensors
+
+    def run(self, sample: Sample) -> Mapping[str, Array]:
+        """See :meth:`Subject.run`."""
+        self._last = dict(self._layers(sample))
+        return self._last

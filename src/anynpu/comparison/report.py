@@ -44,10 +44,10 @@ def sentences(comparison: Comparison) -> list[str]:
 
 
 def rule_sentences(comparison: Comparison) -> list[str]:
-    """What a comparison of one model by two rules of rounding means."""
+    """What a comparison of one model by two rules of rounding, or with the vendor's simulator, means."""
     apart = [entry for entry in comparison.layers if entry.so_far.differing]
     if not apart:
-        return ["Both rules give the same codes."]
+        return ["Both sides give the same codes."]
     alone = [entry for entry in comparison.layers if entry.alone is not None and entry.alone.differing]
     text = []
     for entry in comparison.output_layers:

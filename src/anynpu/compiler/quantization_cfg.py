@@ -16,13 +16,13 @@ import numpy as np
 
 from ..errors import ModelError, ParameterError
 
-__all__ = ["FLOATS", "CfgEntry", "QuantizationCfg", "parse_cfg", "read_cfg"]
+__all__ = ["FLOATS", "MADE_SUFFIXES", "CfgEntry", "QuantizationCfg", "parse_cfg", "read_cfg"]
 
 FLOATS = ("float16", "fp16", "float32")
 """The types that ``custom_quantize_layers`` may name for a layer in float."""
 
 _SUFFIX = "_int8"
-_MADE_SUFFIXES = ("_mm", "-rs", "_rs")
+MADE_SUFFIXES = ("_mm", "-rs", "_rs")
 """What the toolkit appends to the name of a tensor that it makes in another shape: by a convolution for a Gemm, or before a Reshape."""
 
 
@@ -86,7 +86,7 @@ def parse_cfg(text: str, source: str = "the .quantization.cfg") -> QuantizationC
         if whole in parameters or whole not in entries:
             entries[whole] = entries.pop(name)
     for name in list(entries):
-        for suffix in _MADE_SUFFIXES:
+        for suffix in MADE_SUFFIXES:
             if name.endswith(suffix):
                 entries.setdefault(name[: -len(suffix)], entries[name])
     return QuantizationCfg(tuple(floats), entries)

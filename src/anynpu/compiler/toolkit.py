@@ -237,11 +237,15 @@ def read_ranges(path: Path | None) -> GivenRanges | None:
 
 
 def toolkit_weights(weights: Array) -> tuple[Array, Array, Array]:
-    """Codes, scales and zero points of weights by their first axis, every step in float32."""
+    """Codes, scales and zero points of weights by their first axis.
+
+    The scale is computed in double and stored as float32, the division is one of float32: weights that lie on a coarser grid have ties.
+    """
     rows = weights.reshape(len(weights), -1).astype(np.float32)
-    low, high = np.minimum(rows.min(axis=1), np.float32(0)), np.maximum(rows.max(axis=1), np.float32(0))
-    scale = np.maximum((high - low) / np.float32(255), np.float32(_TINY)).astype(np.float32)
-    zero = np.clip(np.rint(np.float32(-128) - low / scale), -128, 127).astype(np.int32)
+    low, high = (ends.astype(np.float64) for ends in (np.minimum(rows.min(axis=1), 0), np.maximum(rows.max(axis=1), 0)))
+    exact = np.maximum((high - low) / 255, _TINY)
+    scale = exact.astype(np.float32)
+    zero = np.clip(np.rint(-128 - low / exact), -128, 127).astype(np.int32)
     codes = np.clip(np.rint(rows / scale[:, None]) + zero[:, None], -128, 127).astype(np.int8)
     return codes.reshape(weights.shape), scale, zero
 

@@ -32,7 +32,7 @@ from ...errors import ParameterError
 from ..helpers.console import plain_table, print_json, progress_bar, results
 from ..helpers.onnxfile import input_names
 from ..helpers.options import ChannelOrder, JsonOption, SeedOption, ShapeOption, parse_channel_values, parse_shapes
-from ..helpers.sides import SideOptions, open_rules, open_sides
+from ..helpers.sides import SideOptions, open_rules, open_sides, open_simulation
 
 __all__ = ["THRESHOLD_MISSED", "command"]
 
@@ -45,10 +45,14 @@ _RULE_FIGURES = ("differ", "steps", "alone: differ", "steps", "cosine")
 
 
 def command(
-    a: Annotated[str, typer.Argument(metavar="A", help="What is right: an ONNX file, a compiled model, or a device.")],
+    a: Annotated[
+        str, typer.Argument(metavar="A", help="What is right: an ONNX file, a compiled model, a device, or a folder of build.")
+    ],
     b: Annotated[
         str | None,
-        typer.Argument(metavar="B", help="What is judged: the same. Not with --arithmetic, which compares A with itself."),
+        typer.Argument(
+            metavar="B", help="What is judged: the same. Left out with --arithmetic, and where A is a folder of build."
+        ),
     ] = None,
     dataset: Annotated[
         Path | None, typer.Option(help="Inputs: a folder of images, a list file, .npy or .npz. Random by default.", exists=True)
@@ -70,6 +74,12 @@ def command(
     arithmetic: Annotated[
         str | None,
         typer.Option(metavar="A,B", help="Compare the compiled model A with itself by two rules of rounding: chip,simulator."),
+    ] = None,
+    toolkit: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="The environment of rknn-toolkit2, whose simulator runs a folder of build.", exists=True
+        ),
     ] = None,
     alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also run each layer alone on the values of A.")] = True,
     cosine: Annotated[float, typer.Option(min=-1.0, max=1.0, help="A layer below this cosine diverges.")] = Limits.cosine,
@@ -100,13 +110,23 @@ def command(
       anynpu compare old.rknn new.rknn --fail-below cosine=0.99
       anynpu compare yolo.onnx rknn --model yolo.rknn --dataset street/
       anynpu compare yolo.rknn --arithmetic chip,simulator --dataset street/
+      anynpu compare out/yolo.toolkit --samples 1
     """
     thresholds = [parse_threshold(text, below=True) for text in fail_below or ()]
     thresholds += [parse_threshold(text, below=False) for text in fail_above or ()]
     shapes = parse_shapes(shape)
     if isinstance(shapes, list):
         raise typer.BadParameter("a comparison has one shape for each input", param_hint="'--shape'")
-    if (b is None) == (arithmetic is None):
+    simulated = Path(a).is_dir()
+    if toolkit is not None and not simulated:
+        raise typer.BadParameter(
+            "it runs a folder NAME.toolkit that 'anynpu build' wrote: give that as A", param_hint="'--toolkit'"
+        )
+    if simulated and arithmetic is not None:
+        raise typer.BadParameter(
+            "a folder of build is compared with its twin by the simulator's rule", param_hint="'--arithmetic'"
+        )
+    if not simulated and (b is None) == (arithmetic is None):
         raise typer.BadParameter("give what A is compared with: B, or --arithmetic chip,simulator", param_hint="'B'")
     names = _onnx_inputs((a, b or a)) if mean or std else []
     options = SideOptions(
@@ -122,7 +142,11 @@ def command(
         raise ParameterError(
             f"{a} is compared with itself, so no threshold can be missed", hint="name the file that it is to be compared with"
         )
-    sides = open_sides(a, b, options) if b is not None else open_rules(a, str(arithmetic), options)
+    if simulated:
+        sides = open_simulation(Path(a), b, toolkit, options)
+        dataset = dataset or Path(a) / "dataset.txt"
+    else:
+        sides = open_sides(a, b, options) if b is not None else open_rules(a, str(arithmetic), options)
     with sides as (first, second), progress_bar(f"comparing {Path(b or a).name}") as progress:
         inputs = _input_specs(first, second)
         given: Iterable[Sample]
@@ -136,11 +160,12 @@ def command(
     if html is not None:
         html.write_text(comparison_page(made), encoding="utf-8")
     missed = _missed(made, thresholds, fail_diverging)
+    by_codes = simulated or arithmetic is not None
     if as_json:
         facts = {**comparison_data(made), "same_file": itself, "inputs": str(dataset or f"random, seed {seed}"), "missed": missed}
-        print_json({**facts, "rules": rule_sentences(made)} if arithmetic is not None else facts)
+        print_json({**facts, "rules": rule_sentences(made)} if by_codes else facts)
     else:
-        _print(made, top, missed, rules=arithmetic is not None)
+        _print(made, top, missed, rules=by_codes)
         if itself:
             results().print(f"A and B are the same file, {a}: this comparison says nothing about it.")
     if missed:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import modelfile
-from ...comparison import ARITHMETICS, CompiledSubject, OnnxSubject, OutputsSubject, Subject, by_arithmetic
-from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError
+from ...board import find_toolkit
+from ...board.simulator import Simulation, simulator_twin
+from ...comparison import ARITHMETICS, CompiledSubject, LayersSubject, OnnxSubject, OutputsSubject, Subject, by_arithmetic
+from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError, ToolkitError
 from ...modelfile import FileKind, identify
 from ...program import Model, Preprocess
 from ...session import InferenceSession
@@ -17,7 +19,7 @@ from ...types import Array
 from ...vendors.devices import choose_device
 from .preprocess import reversed_orders
 
-__all__ = ["SideOptions", "open_rules", "open_sides"]
+__all__ = ["SideOptions", "open_rules", "open_sides", "open_simulation"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,27 @@ def open_rules(a: str, arithmetic: str, options: SideOptions) -> Iterator[tuple[
         CompiledSubject(by_arithmetic(side.model, rule), f"{side.title} ({rule})", shape_set=options.shape_set) for rule in rules
     )
     yield first, second
+
+
+@contextmanager
+def open_simulation(job: Path, b: str | None, toolkit: Path | None, options: SideOptions) -> Iterator[tuple[Subject, Subject]]:
+    """The vendor's simulator in a folder of ``anynpu build``, and a compiled model: *b*, or the twin by the simulator's rule."""
+    found = find_toolkit(toolkit)
+    if found is None:
+        raise ToolkitError(
+            "the vendor's simulator is part of rknn-toolkit2, which is not here",
+            hint="install it with 'anynpu toolkit install', or name its environment: --toolkit FOLDER",
+        )
+    simulation = Simulation(job, found)
+    title, model = f"{simulation.document['name']} (simulator)", None
+    if b is not None:
+        side = _recognise(b)
+        title, model = side.title, side.model
+        if model is None:
+            raise ParameterError(f"{b} is not a compiled model", hint="give the twin that 'anynpu build' wrote, or leave B out")
+    subject = CompiledSubject(model or simulator_twin(job), title, shape_set=options.shape_set)
+    names = simulation.tensors
+    yield LayersSubject(simulation.title, subject.inputs, subject.outputs, names, simulation.values), subject
 
 
 def _recognise(text: str) -> _Side:
