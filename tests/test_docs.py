@@ -49,6 +49,8 @@ FILES_OF_THE_READER = (
     "yesterday.rknn",
     "yolo11n.onnx",
     "rknn --model",
+    "yolo.toolkit",
+    "yolo.quantization.cfg",
     "x=1,3,640,640",
 )
 """Files and devices that only the reader has; and models whose results can be drawn, which the samples are not."""
