@@ -18,7 +18,7 @@ MEMORY = 6_000_000_000
 BYTES, ROUNDS = 800, 30
 """Models with damaged bytes, and rounds through all mutations of the structure."""
 
-SECONDS = 120
+SECONDS = 600
 """After which one of them is taken for hung."""
 
 
