@@ -92,7 +92,7 @@ def soak() -> None:
                     if number not in there:
                         boards.join(number)
                         there.add(number)
-                    elif len(there) > 1:
+                    elif _boards(front) > 1:  # one is left that serves
                         boards.kill(number)
                         there.remove(number)
                         losses += 1
@@ -311,12 +311,18 @@ def _others(clients: _Clients) -> str:
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "0"
 
 
+def _boards(served: Served) -> int:
+    """Boards that the front knows."""
+    with urllib.request.urlopen(f"http://{served[1]}/status/data", timeout=30) as answer:
+        models = json.load(answer)["models"]
+    found = [str(model["device"]).partition(" ")[0] for model in models if model["name"] == "slow"]
+    return int(found[0]) if found and found[0].isdigit() else 0
+
+
 def _wait_for(served: Served, boards: int) -> None:
     """Until the front knows so many boards."""
     for _ in range(600):
-        with urllib.request.urlopen(f"http://{served[1]}/status/data", timeout=30) as answer:
-            models = json.load(answer)["models"]
-        if any(model["name"] == "slow" and model["device"].startswith(f"{boards} boards") for model in models):
+        if _boards(served) == boards:
             return
         time.sleep(0.1)
     raise RuntimeError(f"there are no {boards} boards")
