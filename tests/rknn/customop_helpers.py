@@ -6,7 +6,7 @@ import ctypes
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from tools import need
@@ -124,7 +124,12 @@ class RawContext:
 
 
 class Callbacks:
-    """An operator whose C functions are given as Python functions of the raw arguments, and the order of their calls."""
+    """An operator whose C functions are given as Python functions of the raw arguments, and the order of their calls.
+
+    The functions stay for good, as those of a shared library do: a library may call them as long as a context lives.
+    """
+
+    _functions: ClassVar[list[Any]] = []
 
     def __init__(self, op_type: str, **functions: Any) -> None:
         self.struct = ffi.new("rknn_custom_op *")
@@ -132,11 +137,10 @@ class Callbacks:
         self.struct.version = 1
         self.struct.target = 1
         self.notes: list[str] = []
-        self._kept = []
         for name, body in functions.items():
             c_type = f"int(rknn_custom_op_context *{'' if name == 'destroy' else _TENSORS})"
             callback = ffi.callback(c_type, self._noting(name, body), error=-99)
-            self._kept.append(callback)
+            self._functions.append(callback)
             setattr(self.struct, name, callback)
 
     def _noting(self, name: str, body: Any) -> Any:
