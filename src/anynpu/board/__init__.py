@@ -1,6 +1,7 @@
 """From ONNX to a board: the vendor's toolkit in a process of its own, and the twin of what it builds."""
 
-from .build import Built, build
+from .build import build
+from .built import Built
 from .environment import Toolkit, find_toolkit, install
 
 __all__ = ["Built", "Toolkit", "build", "find_toolkit", "install"]

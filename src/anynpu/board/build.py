@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +27,24 @@ from ..modelfile.twins import TWIN_SUFFIX, twin_folders, twin_name
 from ..progress import Progress
 from ..vendors import registry
 from . import worker
+from .acuity import build_acuity
+from .built import Built
 from .environment import Toolkit
 from .runner import TIME_LIMIT, run_logged
 
-__all__ = ["SCRIPT", "Built", "build"]
+__all__ = ["SCRIPT", "build"]
 
 SCRIPT = "build_rknn.py"
 """What builds the vendor's file, here and on another machine."""
 
 _VENDOR = "rknn"
+_ACUITY = "vip"
 _FLOATS = ("fp16", "float16")
 _CANNOT = {
     "custom_ops": "custom operators",
     "preprocess": "a pre-process node",
     "channel_groups": "channel groups: the toolkit has one scale per tensor",
 }
-
-
-@dataclass(frozen=True)
-class Built:
-    """What a build wrote.
-
-    :ivar job: the folder that the toolkit worked in, or that another machine needs
-    :ivar rknn: the vendor's file; None where there was no toolkit
-    :ivar twin: what the software NPU runs in its place
-    :ivar by_hash: the same under the hash of the vendor's file, which programs that pass bytes find
-    :ivar notes: what was tried and chosen
-    """
-
-    job: Path
-    rknn: Path | None
-    twin: Path
-    by_hash: Path | None
-    notes: tuple[str, ...] = field(default=())
 
 
 def build(
@@ -81,8 +66,11 @@ def build(
     :raises ToolkitError: the toolkit failed; with its last lines
     """
     tell = tell or (lambda line: None)
-    _check(target, options)
     name = name or options.name or (Path(model).stem if isinstance(model, (str, Path)) else "model")
+    vendor = registry.of_chip(chips.get(target)).name
+    _check(target, vendor, options)
+    if vendor == _ACUITY:
+        return build_acuity(model, output, target, options, name=name, progress=progress)
     job = output / f"{name}.toolkit"
     given, passed = _chosen(model, target, options, progress)
     _write_job(job, name, target, options, given)
@@ -95,20 +83,16 @@ def build(
     return Built(job, rknn, path, None if rknn is None else _by_hash(rknn, path), given.notes)
 
 
-def _check(target: str, options: CompileOptions) -> None:
-    """Refuse what the toolkit, or its interface that is used here, does not have."""
-    vendor = registry.of_chip(chips.get(target))
-    if vendor.name != _VENDOR:
-        raise CompileError(
-            f"{target} is no chip of Rockchip's toolkit",
-            hint=f"'anynpu compile' makes a file for the software NPU; for a board, use {vendor.title}'s own tools",
-        )
+def _check(target: str, vendor: str, options: CompileOptions) -> None:
+    """Refuse what the toolkits, or their interfaces that are used here, do not have."""
+    if vendor not in (_VENDOR, _ACUITY):
+        raise CompileError(f"there is no toolkit for {target} here", hint="'anynpu compile' makes a file for the software NPU")
     for key, words in _CANNOT.items():
         if getattr(options, key):
             raise CompileError(f"build has no {words}", hint=f"leave {key} out, or use anynpu compile")
     if options.shapes is not None and not isinstance(options.shapes, Mapping):
         raise CompileError("build takes one set of shapes", hint="give one shape for each input")
-    if options.dtype not in ("w8a8", "int8", *_FLOATS):
+    if vendor == _VENDOR and options.dtype not in ("w8a8", "int8", *_FLOATS):
         raise CompileError(f"build writes int8 and float16 models, not {options.dtype}", hint="leave --dtype out, or use fp16")
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ...board import build, find_toolkit
+from ...board.acuity import COMMANDS
 from ...board.build import SCRIPT
 from ...board.runner import TIME_LIMIT
 from ...compiler import CompileOptions
@@ -56,7 +57,8 @@ def command(
     """Build a model for the board, and its twin for everywhere else.
 
     Both have the same scales and the same weights. The file for the board is made by Rockchip's toolkit, in a process of its own;
-    'anynpu toolkit install' installs it. Without a toolkit, a folder with a script for another machine is written instead.
+    'anynpu toolkit install' installs it. Without a toolkit, a folder with a script for another machine is written instead. So it is for
+    Allwinner's chips: the folder has what VeriSilicon's ACUITY needs.
 
     \b
     Example:
@@ -80,6 +82,11 @@ def command(
         console.print(f"the twin also lies in {built.by_hash.parent}, under the hash of {built.rknn and built.rknn.name}")
         return
     stem = built.twin.stem
+    if (built.job / COMMANDS).is_file():
+        console.print(f"on a machine with VeriSilicon's ACUITY, copy {built.job} and run there:")
+        console.print(f"  ./{COMMANDS}")
+        console.print(f"then put {stem}.nb beside {built.twin.name}")
+        return
     console.print(f"no rknn-toolkit2 is installed here. On a machine that has it, copy {built.job} and run there:")
     console.print(f"  python {SCRIPT}")
     console.print(f"then put {stem}.rknn beside {built.twin.name}; 'anynpu toolkit install' installs the toolkit here")
