@@ -296,7 +296,7 @@ def test_calibration_limit_and_progress() -> None:
         classifier(), dataset=samples, calibration_limit=2, algorithm="minmax", progress=lambda *event: seen.append(event)
     )
     stages = list(dict.fromkeys(stage for stage, _, _ in seen))
-    assert stages == ["importing", "calibrating", "lowering"]
+    assert stages == ["importing", "calibrating", "judging", "lowering"]
     assert [(done, total) for stage, done, total in seen if stage == "calibrating"] == [(1, 2), (2, 2)]
     for stage in stages:
         done = [entry[1] for entry in seen if entry[0] == stage]

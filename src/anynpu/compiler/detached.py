@@ -80,12 +80,25 @@ def _copy_fields(source: Any, target: Any, left_out: str) -> None:
     for field, value in source.ListFields():
         if field.name == left_out:
             continue
-        if isinstance(value, (str, bytes, int, float)):
+        if isinstance(value, bytes) and field.type == field.TYPE_STRING:
+            target.MergeFromString(_as_written(field.number, value))  # text that is not UTF-8 cannot be set, only read
+        elif isinstance(value, (str, bytes, int, float)):
             setattr(target, field.name, value)
         elif hasattr(value, "ListFields"):
             getattr(target, field.name).CopyFrom(value)
         else:
             getattr(target, field.name).extend(value)
+
+
+def _as_written(number: int, text: bytes) -> bytes:
+    """A field of text as it lies in a message."""
+    size, length = [], len(text)
+    while length > 0x7F:
+        size.append(length & 0x7F | 0x80)
+        length >>= 7
+    key = number << 3 | 2
+    assert key < 0x80, "fields of models and graphs have small numbers"
+    return bytes([key, *size, length]) + text
 
 
 class HandedConstants:
