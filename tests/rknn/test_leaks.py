@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -119,3 +120,16 @@ def test_calls_that_fail_leave_nothing() -> None:
     assert library.rknn_destroy(handle) == 0
     assert_empty(library)
     library.close()
+
+
+@pytest.mark.parametrize("chip", ["rk3588", "rv1103"])
+def test_a_library_ends_with_its_last_user(chip: str) -> None:
+    """No cycle keeps it until the collector comes: sanitizers and fault plans go through all libraries that there are."""
+    library = SoftwareLibrary(chip)
+    watched = weakref.ref(library)
+    gc.disable()
+    try:
+        del library
+        assert watched() is None
+    finally:
+        gc.enable()

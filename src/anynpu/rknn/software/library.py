@@ -14,6 +14,7 @@ import functools
 import logging
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
@@ -183,10 +184,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         calls = {**chip.calls, "rknn_set_input_shape": chip.calls["rknn_set_input_shapes"]}
         for name, available in calls.items():
             if not available and name not in _WORKS_HERE | _CALLS_WITHOUT_RESULT:
-                setattr(self, name, functools.partial(self._missing, name, chip.name))
+                setattr(self, name, functools.partial(type(self)._missing, weakref.proxy(self), name, chip.name))  # no cycle
 
-    def _missing(self, name: str, chip: str, *arguments: Any) -> Any:
-        del arguments
+    def _missing(self, name: str, chip: str, *_: Any) -> Any:
         code = self.failed(name, Refusal(Code.RKNN_ERR_TARGET_PLATFORM_UNMATCH, f"{name} is not available on {chip}"))
         return ffi.NULL if name in _POINTER_CALLS else code
 
