@@ -188,19 +188,26 @@ def test_a_recording_holds_what_the_npu_saw_and_hides_nothing(
     assert replay(trace, rknn_table(), lambda: SoftwareLibrary("rk3588")).difference is None
 
 
+FORGETFUL = [
+    pytest.param(kind, *entry, id=name)
+    for programs, kind in ((RKNN_PROGRAMS, RknnBoard), (VIP_PROGRAMS, VipBoard))
+    for name, entry in programs.items()
+    if entry[0] in ("input-never-set", "output-not-invalidated", "input-not-flushed", "written-during-run")
+]
+
+
 @pytest.mark.skipif(not accesses_are_known(), reason="this system does not tell which pages were touched")
-def test_a_recording_does_not_touch_what_the_program_forgot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("kind", "finding", "chip", "program"), FORGETFUL)
+def test_a_recording_does_not_touch_what_the_program_forgot(
+    kind: Any, finding: str, chip: str, program: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ANYNPU_RECORD", str(tmp_path / "trace.jsonl"))
-    for programs, kind in ((RKNN_PROGRAMS, RknnBoard), (VIP_PROGRAMS, VipBoard)):
-        for finding, chip, program in programs.values():
-            if finding not in ("input-never-set", "output-not-invalidated", "input-not-flushed", "written-during-run"):
-                continue
-            board: Any = kind(chip)
-            instrumented(board.library)
-            with anynpu.sanitize(check=False) as found:
-                program(board, True)
-            board.library.close()
-            assert [one.id for one in found.findings] == [finding], (program.__name__, found.text())
+    board = kind(chip)
+    instrumented(board.library)
+    with anynpu.sanitize(check=False) as found:
+        program(board, True)
+    board.library.close()
+    assert [one.id for one in found.findings] == [finding], found.text()
 
 
 def test_viplite_is_recorded_and_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
