@@ -48,8 +48,8 @@ def decode_distances(
     thresholds = thresholds or Thresholds()
     scores_of = [tensors[1].reshape(len(tensors[1]), -1) for tensors in grids]
     best_of = [scored.max(axis=0) for scored in scores_of]
-    # the best scores tell of logits at no cost; only where they are probabilities is the rest looked at
-    activated = all(map(is_activated, best_of)) and all(map(is_activated, scores_of))
+    # the best score of a cell that shows nothing is near 0 as a probability, and far below as a logit: no need to look at all scores
+    activated = all(map(is_activated, best_of))
     limit = thresholds.score if activated else _logit(thresholds.score)
     parts: list[tuple[Array, ...]] = []
     start = 0
