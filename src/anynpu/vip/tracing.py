@@ -29,19 +29,25 @@ _DUP_BYTES = _DUP_MEMORY | int(vip_dup_network_type_e.VIP_DUP_FROM_NBG_FLASH)
 _WORD, _NAME, _SIZES = 4, 64, 24
 
 
+def _model(scope: Scope, value: Any, size: int, *, by_path: bool) -> dict[str, Any]:
+    """What is kept of a model that is given by its path, or by its bytes."""
+    text = ffi.cast("char *", value)
+    if not by_path:
+        return {"blob": scope.blob(bytes(ffi.buffer(text, size)))}
+    path = os.fsdecode(ffi.string(text))
+    try:
+        return {"path": path, "blob": scope.blob(Path(path).read_bytes())}
+    except OSError:
+        return {"path": path}
+
+
 class _Model(Role):
     """The bytes of a model, or the path of its file; it is made again from the bytes."""
 
     def before(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
         if value == ffi.NULL:
             return NULL
-        if arguments[2] != _FROM_FILE:
-            return {"blob": scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), arguments[1])))}
-        path = os.fsdecode(ffi.string(ffi.cast("char *", value)))
-        try:
-            return {"path": path, "blob": scope.blob(Path(path).read_bytes())}
-        except OSError:
-            return {"path": path}
+        return _model(scope, value, arguments[1], by_path=arguments[2] == _FROM_FILE)
 
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
@@ -112,13 +118,7 @@ class _DupModel(Role):
         kind = int(arguments[2])
         if value == ffi.NULL or not kind & (_DUP_FILE | _DUP_BYTES):
             return NULL
-        if kind & _DUP_BYTES:
-            return {"blob": scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), arguments[1])))}
-        path = os.fsdecode(ffi.string(ffi.cast("char *", value)))
-        try:
-            return {"path": path, "blob": scope.blob(Path(path).read_bytes())}
-        except OSError:
-            return {"path": path}
+        return _model(scope, value, arguments[1], by_path=not kind & _DUP_BYTES)
 
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         if recorded == NULL:
