@@ -1,10 +1,10 @@
 """The socket on which HTTP clients arrive.
 
 How many connections there may be is bounded by the options and by the descriptors that the process may have, of which some are kept for
-model files and sessions. A few are accepted at a time. A client waits in a hall until the head of its first request has come. It costs next
-to nothing there: it has no transport, no parser and no task. So a burst of connections, or a crowd that sends a byte now and then, does not
-hold up the requests of those who are connected. When there are too many, whoever has been in the hall for longest makes room: at once for
-a client that has sent its request, after a moment for one that has only come.
+model files and sessions. A few are accepted at a time. A client is *waiting* until the head of its first request has come. It costs next to
+nothing then: it has no transport, no parser and no task. So a burst of connections, or a crowd that sends a byte now and then, does not
+hold up the requests of those who are connected. When there are too many, whoever has been waiting for longest makes room: at once for a
+client that has sent its request, after a moment for one that has only come.
 
 Everything belongs to the event loop of the server: no lock.
 """
@@ -39,10 +39,10 @@ SWEEP = 0.1
 """Seconds between two checks of the deadlines of all connections."""
 
 HASTE = 0.02
-"""Seconds that a client has in the hall even if others come: the head of a request is one packet, right behind the handshake."""
+"""Seconds that a client may wait even if others come: the head of a request is one packet, right behind the handshake."""
 
 MAX_WAITING = 1024
-"""Bytes of a first request that are kept in the hall; with more of them it goes to the parser as it is."""
+"""Bytes of a first request that are kept while it waits; with more of them it goes to the parser as it is."""
 
 _BEGINNING = re.compile(rb"[A-Z]{1,16}(?: .*)?", re.DOTALL)
 """What may become a request; everything else is refused at once, by the parser."""
@@ -87,7 +87,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 @dataclass(slots=True)
 class _Arrival:
-    """A client in the hall.
+    """A client whose first request has not come yet.
 
     :ivar since: when it came
     :ivar data: what it has sent
@@ -180,7 +180,7 @@ class Listener:
             self._loop.add_reader(accepted, self._hear, accepted)
 
     def _hear(self, accepted: socket.socket) -> None:
-        """A client in the hall sends something, or has gone."""
+        """A waiting client sends something, or has gone."""
         arrival = self._hall[accepted]
         try:
             data = accepted.recv(1, socket.MSG_PEEK) if self._tls is not None else accepted.recv(MAX_WAITING)
@@ -210,7 +210,7 @@ class Listener:
         task.add_done_callback(self._tasks.discard)
 
     def _make_room(self, haste: float) -> bool:
-        """Cut off who has owed something for longest: first a client that has been in the hall for *haste* seconds."""
+        """Cut off who has owed something for longest: first a client that has been waiting for *haste* seconds."""
         now = self._loop.time()
         oldest = next(iter(self._hall), None)
         if oldest is not None and now - self._hall[oldest].since >= haste:
