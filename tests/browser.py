@@ -8,12 +8,11 @@ import json
 import os
 import select
 import subprocess
-import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from tools import need
+from tools import browser_flags, browser_profile, need
 from waiting import PATIENCE
 
 __all__ = ["Page", "open_page"]
@@ -22,17 +21,12 @@ __all__ = ["Page", "open_page"]
 def open_page(page: Path | str, *, screenshot: Path | None = None) -> tuple[str, list[str]]:
     """The page's document after its scripts have run, and what it wrote to the console."""
     address = page if isinstance(page, str) else page.resolve().as_uri()
-    with tempfile.TemporaryDirectory() as profile:
-        command = [
-            need("browser"),
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            f"--user-data-dir={profile}",
-            "--enable-logging=stderr",
-        ]
+    with browser_profile() as profile:
+        command = [need("browser"), *browser_flags(profile), "--enable-logging=stderr"]
         command += [f"--screenshot={screenshot}", "--window-size=1120,1600"] if screenshot else ["--dump-dom"]
-        result = subprocess.run([*command, "--virtual-time-budget=3000", address], capture_output=True, text=True, timeout=120)
+        result = subprocess.run(
+            [*command, "--virtual-time-budget=3000", address], capture_output=True, text=True, timeout=2 * PATIENCE
+        )
     return result.stdout, [line for line in result.stderr.splitlines() if "CONSOLE" in line]
 
 
@@ -56,17 +50,13 @@ class Page:
         self.console: list[str] = []
         self._number = 0
         self._session = ""
-        self._folder = tempfile.TemporaryDirectory()
+        self._folder = browser_profile()
         theirs_in, self._out = os.pipe()
         self._in, theirs_out = os.pipe()
         # away from 3 and 4, which the shell below puts in their places
         theirs_in, theirs_out = _moved(theirs_in), _moved(theirs_out)
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
-        flags += [
-            f"--user-data-dir={self._folder.name}",
-            "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
-            "about:blank",
-        ]
+        no_network = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+        flags = [*browser_flags(self._folder.name), "--remote-debugging-pipe", no_network, "about:blank"]
         # Chromium reads its commands from descriptor 3 and answers on 4
         script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out} {theirs_in}<&- {theirs_out}>&-'
         self._process = subprocess.Popen(

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-__all__ = ["REQUIRE_ALL", "Skips", "need", "need_module", "runs"]
+__all__ = ["REQUIRE_ALL", "Skips", "browser_flags", "browser_profile", "need", "need_module", "runs"]
 
 REQUIRE_ALL = "ANYNPU_REQUIRE_ALL"
 PATIENCE = 120
@@ -106,10 +106,21 @@ def _rust() -> str | None:
         return path if path and runs([path, "-o", target, "-"], text=EMPTY_RUST) and runs([target]) else None
 
 
+def browser_profile() -> tempfile.TemporaryDirectory[str]:
+    """A folder that a browser writes to. Its helpers end after it and write until then: what cannot be removed yet stays."""
+    return tempfile.TemporaryDirectory(prefix="anynpu-browser-", ignore_cleanup_errors=True)
+
+
+def browser_flags(profile: str) -> list[str]:
+    """How tests start a browser: without a window, and asking nothing of the world."""
+    quiet = ("background-networking", "component-update", "default-apps", "dev-shm-usage", "gpu", "sync")
+    return ["--headless", "--no-sandbox", "--no-first-run", *(f"--disable-{one}" for one in quiet), f"--user-data-dir={profile}"]
+
+
 def _browser() -> str | None:
-    with tempfile.TemporaryDirectory() as profile:
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}", "--dump-dom", "about:blank"]
-        return _program("chromium", "chromium-browser", "google-chrome", arguments=flags)()
+    with browser_profile() as profile:
+        arguments = [*browser_flags(profile), "--dump-dom", "about:blank"]
+        return _program("chromium", "chromium-browser", "google-chrome", arguments=arguments)()
 
 
 def _peer() -> str | None:
