@@ -19,7 +19,7 @@ pytestmark = pytest.mark.full  # another project's client
 
 CLIENT = Path(__file__).parent / "peer_client.py"
 PACKAGE = "ztu_somemodelruntime_ez_rknn_async"
-ATTEMPTS, PATIENCE = 3, 60
+ATTEMPTS, PATIENCE = 5, 120
 Array = np.ndarray[Any, np.dtype[Any]]
 
 

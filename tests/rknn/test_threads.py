@@ -77,16 +77,14 @@ def test_sixteen_contexts_of_one_model_give_what_one_gives(library: SoftwareLibr
     assert library.rknn_destroy(first) == 0  # the weights stay for who uses them
     end = time.monotonic() + SECONDS
 
-    def work(number: int) -> int:
+    def work(number: int) -> None:
         rounds = 0
-        while time.monotonic() < end:
+        while not rounds or time.monotonic() < end:  # a thread may begin late
             which = (number + rounds) % THREADS
             assert infer(library, handles[number], pictures[which]) == expected[which]
             rounds += 1
-        return rounds
 
-    rounds = together([lambda number=number: work(number) for number in range(THREADS)])  # type: ignore[misc]
-    assert min(rounds) > 0
+    together([lambda number=number: work(number) for number in range(THREADS)])  # type: ignore[misc]
     for handle in handles:
         assert library.rknn_destroy(handle) == 0
 

@@ -41,6 +41,9 @@ _START_TIMEOUT = 300.0
 _SETTLE = 1.0
 """Seconds of the time for ending, or a tenth of it if that is less, in which nothing is waited for but models that close."""
 
+_LAST_RESORT = 5.0
+"""Seconds that Python's own way to end the process has, before the kernel ends it."""
+
 
 class Server:
     """Serves models.
@@ -219,7 +222,7 @@ class Server:
             threading.Thread(target=_exit_after, args=(seconds,), name="anynpu exit", daemon=True).start()
             # also if some library keeps all threads of Python from running
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, seconds + 1.0)
+            signal.setitimer(signal.ITIMER_REAL, seconds + _LAST_RESORT)
         self._stop.set()
 
 

@@ -143,10 +143,10 @@ def test_why_and_where_it_ended() -> None:
     arrays = memory(program)
     held = executable.bind(arrays)
     layers, tensors, scratch = executable._layers, held._tensors, held._scratch  # type: ignore[attr-defined]
-    stop, reached, clock = ffi.new("int32_t *"), ffi.new("size_t *"), ffi.new("int64_t[3]")
+    stop, reached, clock = ffi.new("int32_t *"), ffi.new("size_t *"), ffi.new("int64_t[3]", [-1, -1, -1])
     assert lib.anynpu_execute(layers, 3, tensors, scratch, stop, -1, clock, reached) == lib.ANYNPU_FINISHED
     assert reached[0] == 3
-    assert all(ns > 0 for ns in clock)
+    assert all(ns >= 0 for ns in clock)  # a system's clock may be coarser than a layer of four products
     arrays["t1"][...] = UNTOUCHED
     assert lib.anynpu_execute(layers, 3, tensors, scratch, stop, time.monotonic_ns(), ffi.NULL, reached) == lib.ANYNPU_EXPIRED
     assert reached[0] == 0

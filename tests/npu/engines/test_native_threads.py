@@ -294,7 +294,7 @@ def test_a_forked_process_uses_one_thread(program: Program) -> None:
     wanted = arrays["t40"].tobytes()
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # ends a child that waits for threads it does not have
+        signal.alarm(600)  # ends a child that waits for threads it does not have
         arrays["t40"][...] = 0
         bound.run(RunControl(), threads=2)
         bound.close()
