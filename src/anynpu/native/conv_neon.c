@@ -351,61 +351,14 @@ static const struct conv_target target = {
     .look_up = look_up,
 };
 
-static size_t packed_weights_size(const struct anynpu_conv *conv)
-{
-    return conv_packed_weights_size(conv, &target);
-}
-
-static void pack_weights(const struct anynpu_conv *conv, void *weights)
-{
-    conv_pack_weights(conv, &target, weights);
-}
-
-static size_t packed_size(const struct anynpu_conv *conv)
-{
-    return conv_packed_size(conv, &target);
-}
-
-static void pack(const struct anynpu_conv *conv, const void *weights, void *packed)
-{
-    conv_pack(conv, &target, weights, packed);
-}
-
-static size_t scratch_size(const struct anynpu_conv *conv)
-{
-    return conv_plan(conv, &target).scratch_size;
-}
-
-static void run(const struct anynpu_conv *conv, const void *packed, const int8_t *x, const int8_t *residual, int8_t *y,
-                void *scratch, size_t first_row, size_t last_row)
-{
-    conv_run(conv, &target, packed, x, residual, y, scratch, first_row, last_row);
-}
+#include "conv_kernel.h"
 
 #ifdef ANYNPU_DOTPROD
-static const struct anynpu_conv_kernel kernel = {
-    .name = "conv_neon_dotprod",
-    .fits = conv_fits,
-    .packed_weights_size = packed_weights_size,
-    .pack_weights = pack_weights,
-    .packed_size = packed_size,
-    .pack = pack,
-    .scratch_size = scratch_size,
-    .run = run,
-};
+static const struct anynpu_conv_kernel kernel = CONV_KERNEL("conv_neon_dotprod");
 
 const struct anynpu_conv_kernel *const anynpu_conv_neon_dotprod[] = {&kernel, NULL};
 #else
-static const struct anynpu_conv_kernel kernel = {
-    .name = "conv_neon",
-    .fits = conv_fits,
-    .packed_weights_size = packed_weights_size,
-    .pack_weights = pack_weights,
-    .packed_size = packed_size,
-    .pack = pack,
-    .scratch_size = scratch_size,
-    .run = run,
-};
+static const struct anynpu_conv_kernel kernel = CONV_KERNEL("conv_neon");
 
 const struct anynpu_conv_kernel *const anynpu_conv_neon[] = {&kernel, NULL};
 #endif
