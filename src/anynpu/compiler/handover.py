@@ -28,7 +28,7 @@ from .recipe import Recipe
 from .simulate import simulated_weights
 from .steps import Step
 from .study import Study, open_study
-from .toolkit import toolkit_ends, toolkit_quantization
+from .toolkit import VENDOR, toolkit_ends, toolkit_quantization
 from .workbench import Score, Trial, Workbench
 
 __all__ = ["Handover", "better", "float_handover", "handover", "plain_score"]
@@ -107,8 +107,8 @@ def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> 
 
 
 def plain_score(model: Any, target: str, **options: Any) -> Score | None:
-    """How a model does under the toolkit's rules with plain min/max; None where it cannot be run here."""
-    study = open_study(model, target, rules=toolkit_rules, **options)
+    """How a model does in the toolkit's graph, under its rules, with plain min/max; None where it cannot be run here."""
+    study = open_study(model, target, rules=toolkit_rules, quantizer=VENDOR, **options)
     return study.bench.score(_trial(study.bench, study.steps, _PLAIN)) if study.bench.can_judge else None
 
 

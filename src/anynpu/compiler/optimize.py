@@ -2,8 +2,9 @@
 
 What the compiler folds is folded (batch normalisation, scales, biases). A convolution whose channels differ widely in range becomes
 several convolutions, one for each group of like channels, with an activation of their own; each then gets a scale of its own from any
-quantiser. A depthwise convolution behind it is split the same way, a dense one becomes a sum. The difference to the original in float32 is
-measured, never assumed.
+quantiser. A depthwise convolution behind it is split the same way, a dense one becomes a sum. Slices of a picture that are joined for a
+convolution (Focus) become one convolution. What is kept is judged under the rules of the vendor's toolkit, and the difference to the original
+in float32 is measured, never assumed.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from ..types import Array
 from .calibrate import FloatModel
+from .focus import fold_focus
 from .forms import Form
 from .graph import Graph, Node, to_onnx
 from .groups import GroupChoice, choose_groups, is_depthwise
@@ -30,6 +32,8 @@ __all__ = ["Optimized", "optimize"]
 Members = list[npt.NDArray[np.intp]]
 
 _MEASURED = 4
+_BLOCK = 16
+"""Channels that a part of a tensor is a multiple of: the toolkit pads, and splits what is joined, by such blocks."""
 _TINY = 1e-30
 
 
@@ -43,6 +47,7 @@ class Optimized:
     :ivar relative_error: the same, relative to the largest value of that output
     :ivar nodes: number of nodes before and after
     :ivar note: how the split model was judged; empty where it was not
+    :ivar stems: results of convolutions that took the place of slices, a Concat and a convolution
     """
 
     model: Any
@@ -51,6 +56,7 @@ class Optimized:
     relative_error: float
     nodes: tuple[int, int]
     note: str = ""
+    stems: tuple[str, ...] = ()
 
 
 def optimize(
@@ -75,47 +81,81 @@ def optimize(
     study = open_study(model, target, **options)
     graph = study.bench.graph
     before = graph.source_nodes or len(graph.nodes)
-    choices = choose_groups(graph, study.steps, study.bench.calibration.channels, channel_groups)
-    choices = {name: choice for name, choice in choices.items() if _can_split(study, name)}
-    note = ""
-    if judged and choices and study.bench.can_judge:
-        choices, note = _worth(study, choices, target, options)
-    rewritten = _rewritten(study, choices, split_outputs=split_outputs)
-    largest, relative = _difference(study, graph, rewritten)
-    found = {name: (choice.count, choice.gain) for name, choice in choices.items()}
-    return Optimized(_proto(rewritten), found, largest, relative, (before, len(rewritten.nodes)), note)
-
-
-def _rewritten(study: Study, choices: dict[str, GroupChoice], *, split_outputs: bool = False) -> Graph:
-    result = _Splitter(study.bench.graph, study.steps, choices).run()
+    choices = _choices(study, channel_groups)
+    plan, note = _Plan(choices, stems=True), ""
+    if judged and study.bench.can_judge:
+        plan, note = _worth(study, choices, target, options)
+    rewritten, stems = _rewritten(study, plan)
     if split_outputs:
-        _split_outputs(result)
+        _split_outputs(rewritten)
+        rewritten.remove_unused()
+    largest, relative = _difference(study, graph, rewritten)
+    found = {name: (choice.count, choice.gain) for name, choice in plan.choices.items()}
+    return Optimized(_proto(rewritten), found, largest, relative, (before, len(rewritten.nodes)), note, stems)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """What to rewrite: tensors to split, and whether Focus stems become convolutions."""
+
+    choices: dict[str, GroupChoice]
+    stems: bool = False
+
+
+def _choices(study: Study, most: int) -> dict[str, GroupChoice]:
+    """Which tensors gain from being split: those of few channels anywhere, others into multiples of a block."""
+    bench = study.bench
+    found = choose_groups(bench.graph, study.steps, bench.calibration.channels, most, _BLOCK)
+    return {name: choice for name, choice in found.items() if _can_split(study, name)}
+
+
+def _in_blocks(choice: GroupChoice) -> bool:
+    return not any(size % _BLOCK for size in np.bincount(choice.grouping.group_of))
+
+
+def _rewritten(study: Study, plan: _Plan) -> tuple[Graph, tuple[str, ...]]:
+    """The graph by a plan, and the stems in it that became convolutions."""
+    result = _Splitter(study.bench.graph, study.steps, plan.choices).run()
+    stems = tuple(fold_focus(result)) if plan.stems else ()
     result.remove_unused()
-    return result
+    return result, stems
 
 
 def _proto(graph: Graph) -> Any:
     return to_onnx(graph, graph.nodes, graph.inputs, graph.outputs, name="optimized")
 
 
-def _worth(
-    study: Study, choices: dict[str, GroupChoice], target: str, options: dict[str, Any]
-) -> tuple[dict[str, GroupChoice], str]:
-    """Which tensors to split: all, the one with the largest gain, or none.
+def _worth(study: Study, choices: dict[str, GroupChoice], target: str, options: dict[str, Any]) -> tuple[_Plan, str]:
+    """What to rewrite: stems and all tensors that gain, those that are split into whole blocks, the one that gains most, or nothing.
 
     Judged is what the vendor's toolkit with plain min/max would make of it, on samples kept apart and on perturbed copies of them.
     """
     # what the rewritten model is given is what the original one is: shapes are fixed already
     same = {key: value for key, value in options.items() if key not in ("shapes", "batch", "channel_order", "progress")}
-    whole = plain_score(_proto(_rewritten(study, {})), target, **same)
-    first = dict([next(iter(choices.items()))])
-    tried = [choices] if len(choices) == 1 else [choices, first]
-    for candidate in tried:
-        score = plain_score(_proto(_rewritten(study, candidate)), target, **same)
-        text = f"{len(candidate)} split: {study.bench.metric_name} {whole} -> {score} with plain min/max on {study.bench.judges}"
-        if whole is not None and score is not None and better(score, whole):
-            return candidate, text
-    return {}, f"not kept, {text}"
+    none = _Plan({})
+    plans = _plans(study, choices)
+    if not plans:
+        return none, ""
+    whole = plain_score(_proto(_rewritten(study, none)[0]), target, **same)
+    best, reached, texts = none, whole, []
+    for plan in plans:
+        score = plain_score(_proto(_rewritten(study, plan)[0]), target, **same)
+        texts.append(f"{'Focus folded, ' if plan.stems else ''}{len(plan.choices)} split: {score}")
+        if whole is not None and reached is not None and score is not None and better(score, reached) and better(score, whole):
+            best, reached = plan, score
+    before = f"{'not kept, ' if best is none else ''}{study.bench.metric_name} {whole}"
+    return best, f"{before} -> {'; '.join(texts)}; with plain min/max on {study.bench.judges}"
+
+
+def _plans(study: Study, choices: dict[str, GroupChoice]) -> list[_Plan]:
+    """What is tried, without what comes to the same."""
+    stems = bool(_rewritten(study, _Plan({}, stems=True))[1])
+    blocks = {name: choice for name, choice in choices.items() if _in_blocks(choice)}
+    first = dict([*choices.items()][:1])
+    plans = [_Plan({}, stems=True), _Plan(choices)] if stems else []
+    plans += [_Plan(candidate, stems) for candidate in (choices, blocks, first)]
+    found = {(plan.stems, *plan.choices): plan for plan in plans if plan.stems or plan.choices}
+    return [*found.values()]
 
 
 def _can_split(study: Study, name: str) -> bool:

@@ -31,7 +31,8 @@ def command(
     """Rewrite a model for any int8 quantiser.
 
     The function stays the same, and the difference in float32 is measured. Tensors whose channels differ widely in range are
-    split, so that each part gets a scale of its own, also from the vendor's toolkit.
+    split, so that each part gets a scale of its own, also from the vendor's toolkit. Slices of a picture that are joined for a
+    convolution (Focus) become one convolution. Each is kept only where it helps under the rules of Rockchip's toolkit.
 
     \b
     Example:
@@ -50,11 +51,13 @@ def command(
     if as_json:
         groups = {name: {"groups": count, "noise_divided_by": gain} for name, (count, gain) in better.groups.items()}
         errors = {"max_error": better.largest_error, "relative_error": better.relative_error}
-        print_json({"path": str(output), "groups": groups, "nodes": list(better.nodes), **errors})
+        print_json({"path": str(output), "groups": groups, "stems": list(better.stems), "nodes": list(better.nodes), **errors})
         return
     console = results()
     for name, (count, gain) in better.groups.items():
         console.print(f"  split {name} into {count} groups: noise 1/{gain:.0f} with two of them")
+    for name in better.stems:
+        console.print(f"  made slices, Concat and convolution one convolution: {name}")
     if not better.groups:
         console.print("  no tensor gains from being split")
     if better.note:
