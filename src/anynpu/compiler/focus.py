@@ -1,8 +1,8 @@
 """Focus stems as one convolution.
 
 YOLOX and early YOLOv5 begin with four slices of the picture, every second pixel of every second line, which are joined by channel and go
-into a convolution. That is one convolution of the picture itself with a window twice as large and twice the stride. Rockchip's toolkit would
-split the Concat into a convolution for each part and round the sums between them.
+into a convolution. That is one convolution of the picture itself with a window twice as large and twice the stride. Rockchip's toolkit
+would split the Concat into a convolution for each part and round the sums between them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 What the compiler folds is folded (batch normalisation, scales, biases). A convolution whose channels differ widely in range becomes
 several convolutions, one for each group of like channels, with an activation of their own; each then gets a scale of its own from any
 quantiser. A depthwise convolution behind it is split the same way, a dense one becomes a sum. Slices of a picture that are joined for a
-convolution (Focus) become one convolution. What is kept is judged under the rules of the vendor's toolkit, and the difference to the original
-in float32 is measured, never assumed.
+convolution (Focus) become one convolution. What is kept is judged under the rules of the vendor's toolkit. The difference to the
+original in float32 is measured, never assumed.
 """
 
 from __future__ import annotations
