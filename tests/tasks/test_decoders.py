@@ -341,7 +341,27 @@ def test_nothing_found_is_an_empty_result() -> None:
     assert len(decode_anchors([np.full((255, 2, 2), -9, np.float32)] * 3, SIZE)) == 0
     assert len(decode_cells([np.full((85, 2, 2), -9, np.float32)] * 3, SIZE)) == 0
     assert len(decode_distances([[np.zeros((64, 2, 2), np.float32), np.zeros((80, 2, 2), np.float32)]], SIZE)) == 0
+    assert len(decode_distances([], SIZE)) == 0
     assert suppress(np.zeros((0, 4)), np.zeros(0), np.zeros(0)).tolist() == []
+
+
+def test_suppression_of_boxes_that_say_nothing() -> None:
+    """Without an area nothing overlaps; a score or place that is no number suppresses nobody; none are wanted."""
+    point = np.array([[5.0, 5, 5, 5], [5, 5, 5, 5], [0, 0, 9, 9]])
+    scores, classes = np.array([0.9, 0.8, 0.7], np.float32), np.zeros(3, np.int64)
+    assert suppress(point, scores, classes).tolist() == [0, 1, 2]
+    strange = np.array([[np.nan, 0, 9, 9], [0, 0, 9, 9], [0, 0, 9, 8]])
+    assert suppress(strange, scores, classes).tolist() == [0, 1]
+    assert suppress(point, np.array([np.nan, 0.5, 0.6], np.float32), classes).tolist() == [2, 1, 0]
+    assert suppress(point, scores, classes, Thresholds(count=0)).tolist() == []
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float64])
+def test_other_float_types_are_decoded_too(dtype: type) -> None:
+    rng = np.random.default_rng(36)
+    grids = [[tensor.astype(dtype) for tensor in tensors] for tensors in _grids(rng, 3)]
+    expected = slow.nms(slow.distances(grids, SIZE, LIMITS, logits=False), LIMITS)
+    slow.assert_same(decode_distances(grids, SIZE, LIMITS), expected)
 
 
 @pytest.mark.parametrize(
@@ -351,6 +371,9 @@ def test_nothing_found_is_an_empty_result() -> None:
         (lambda: decode_rows(np.zeros((10, 5)), SIZE), "no room for classes"),
         (lambda: decode_rows(np.zeros((2, 10, 85)), SIZE), "two axes besides the batch"),
         (lambda: decode_distances([[np.zeros((63, 2, 2)), np.zeros((80, 2, 2))]], SIZE), "four sides"),
+        (lambda: decode_distances([[np.zeros((64, 2, 2)), np.zeros((80, 2, 3))]], SIZE), "not of one grid"),
+        (lambda: suppress(np.zeros((3, 4)), np.zeros(3), np.zeros(2, np.int64)), "do not belong together"),
+        (lambda: suppress(np.zeros((3, 5)), np.zeros(3), np.zeros(3, np.int64)), "do not belong together"),
         (lambda: decode_anchors([np.zeros((254, 2, 2))] * 3, SIZE), "for 3 anchors"),
         (lambda: decode_faces(np.zeros((9, 4)), np.zeros((9, 2)), np.zeros((9, 10)), SIZE), "9 boxes"),
     ],

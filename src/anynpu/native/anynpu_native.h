@@ -33,6 +33,13 @@ void anynpu_minmax_channels_f32(const float *values, size_t n, size_t c, size_t 
 /* Adds to counts[(int)((value - low) * inverse_step)], the index clamped to the first and last bin. */
 void anynpu_histogram_f32(const float *values, size_t count, float low, float inverse_step, uint32_t bins, uint64_t *counts);
 
+/* ---- boxes ---- */
+
+/* Goes through boxes (left, top, right, bottom) in this order and keeps each that overlaps no kept one of its class by more than overlap
+ * (intersection over union), at most so many. kept receives their indices; returns how many. */
+size_t anynpu_suppress_f64(const double *boxes, const int64_t *classes, const int64_t *order, size_t count, double overlap, size_t most,
+                           int64_t *kept);
+
 /* ---- conversions ---- */
 
 enum anynpu_type {

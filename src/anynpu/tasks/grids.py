@@ -6,6 +6,7 @@ it is left to the program: here.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from ..errors import ShapeError
 from ..types import Array
 from .results import Detections, Thresholds, no_detections
-from .suppress import cells, sigmoid, softmax
+from .suppress import cells, sigmoid
 from .yolo import finish, is_activated, rotated_detections
 
 __all__ = ["ANCHORS", "decode_anchors", "decode_cells", "decode_distances"]
@@ -46,49 +47,73 @@ def decode_distances(
     :param prototypes: [K, h, w] of a network with masks
     """
     thresholds = thresholds or Thresholds()
-    scores_of = [tensors[1].reshape(len(tensors[1]), -1) for tensors in grids]
-    best_of = [scored.max(axis=0) for scored in scores_of]
-    # the best score of a cell that shows nothing is near 0 as a probability, and far below as a logit: no need to look at all scores
-    activated = all(map(is_activated, best_of))
-    limit = thresholds.score if activated else _logit(thresholds.score)
-    parts: list[tuple[Array, ...]] = []
-    start = 0
-    for tensors, scored, best in zip(grids, scores_of, best_of, strict=True):
-        channels, rows, columns = tensors[0].shape
-        if channels % 4:
-            raise ShapeError(
-                f"{channels} channels are not distances to four sides", hint="give the box tensor of each grid first"
-            )
-        found = np.flatnonzero(best >= limit)
-        if len(found):
-            bins = channels // 4
-            distances = tensors[0].reshape(channels, -1)[:, found].reshape(4, bins, -1).astype(np.float32)
-            if bins > 1:
-                distances = np.einsum("sbn,b->sn", softmax(distances, axis=1), np.arange(bins, dtype=np.float32))
-            else:
-                distances = distances[:, 0]
-            steps = np.array([size[1] / columns, size[0] / rows], np.float32)
-            y, x = np.divmod(found, columns)
-            centres = np.stack([x, y], axis=1).astype(np.float32) + 0.5
-            coefficients = tensors[-1].reshape(len(tensors[-1]), -1)[:, found].T if prototypes is not None else np.zeros(0)
-            best_classes = scored[:, found].argmax(axis=0)
-            spread = np.broadcast_to(steps, (len(found), 2))
-            parts.append((centres, distances.T, spread, best[found], best_classes, found + start, coefficients))
-        start += rows * columns
-    if not parts:
+    if not grids:
         return no_detections()
-    centres, sides, steps, scores, classes, places = (np.concatenate([part[i] for part in parts]) for i in range(6))
-    scores = scores if activated else sigmoid(scores)
+    channels = len(grids[0][0])
+    if channels % 4:
+        raise ShapeError(f"{channels} channels are not distances to four sides", hint="give the box tensor of each grid first")
+    for tensors in grids:
+        if tensors[1].shape[1:] != tensors[0].shape[1:]:
+            raise ShapeError(
+                f"distances {list(tensors[0].shape)} and scores {list(tensors[1].shape)} are not of one grid",
+                hint="give the tensors of each grid together",
+            )
+    centres, steps, ends = _cells_of(tuple(tensors[0].shape[1:] for tensors in grids), size)
+    best = np.empty(ends[-1], np.float32)
+    for tensors, start, end in zip(grids, (0, *ends), ends, strict=False):
+        np.maximum.reduce(tensors[1].reshape(len(tensors[1]), -1), axis=0, out=best[start:end], dtype=np.float32)
+    # the best score of a cell that shows nothing is near 0 as a probability, and far below as a logit: no need to look at all scores
+    activated = is_activated(best)
+    found = np.flatnonzero(best >= (thresholds.score if activated else _logit(thresholds.score)))
+    if not len(found):
+        return no_detections()
+    distances = _taken([tensors[0] for tensors in grids], found, ends).astype(np.float32, copy=False)
+    sides = _expected(distances.reshape(4, channels // 4, -1))
+    classes = _taken([tensors[1] for tensors in grids], found, ends).argmax(axis=0)
+    scores = best.take(found) if activated else sigmoid(best.take(found))
+    centres, steps = centres.take(found, axis=1), steps.take(found, axis=1)
     if angles is not None:
-        return rotated_detections(_turned(centres, sides, steps, angles.reshape(-1), places), scores, classes, thresholds)
-    boxes = np.concatenate([centres - sides[:, :2], centres + sides[:, 2:]], axis=1) * np.tile(steps, 2)
+        turned = _turned(centres.T, sides.T, steps.T, angles.reshape(-1), found)
+        return rotated_detections(turned, scores, classes, thresholds)
+    boxes = np.empty((4, len(found)), np.float32)
+    np.subtract(centres, sides[:2], out=boxes[:2])
+    np.add(centres, sides[2:], out=boxes[2:])
+    boxes.reshape(2, 2, -1)[...] *= steps
     points = None
     if keypoints is not None:
-        points = keypoints[:, :, places].transpose(2, 0, 1).astype(np.float32)
+        points = keypoints[:, :, found].transpose(2, 0, 1).astype(np.float32)
         if not is_activated(keypoints[:, 2]):
             points[..., 2] = sigmoid(points[..., 2])
-    mixtures = np.concatenate([part[6] for part in parts]) if prototypes is not None else None
-    return finish(boxes, scores, classes, thresholds, keypoints=points, coefficients=mixtures, prototypes=prototypes)
+    mixtures = _taken([tensors[-1] for tensors in grids], found, ends).T if prototypes is not None else None
+    return finish(boxes.T, scores, classes, thresholds, keypoints=points, coefficients=mixtures, prototypes=prototypes)
+
+
+@functools.lru_cache(maxsize=16)
+def _cells_of(extents: tuple[tuple[int, int], ...], size: tuple[int, int]) -> tuple[Array, Array, tuple[int, ...]]:
+    """Of grids of these extents over an input of *size*: all cells' middles (x, y), in cells [2, N]; pixels per cell; where grids end."""
+    centres = [cells(extent, (1,))[0].T + np.float32(0.5) for extent in extents]
+    steps = [np.full((2, y * x), [[size[1] / x], [size[0] / y]], np.float32) for y, x in extents]
+    return np.concatenate(centres, axis=1), np.concatenate(steps, axis=1), tuple(np.cumsum([y * x for y, x in extents]).tolist())
+
+
+def _taken(tensors: Sequence[Array], found: Array, ends: Sequence[int]) -> Array:
+    """The columns *found*, which rise, of tensors [C, H, W] whose cells are numbered one after the other: [C, len(found)]."""
+    parts = []
+    begin = start = 0
+    for tensor, end, stop in zip(tensors, ends, np.searchsorted(found, ends).tolist(), strict=True):
+        if stop > begin:
+            parts.append(tensor.reshape(len(tensor), -1).take(found[begin:stop] - start, axis=1))
+        begin, start = stop, end
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+
+def _expected(distances: Array) -> Array:
+    """Distances to four sides [4, N], each the mean of a distribution over bins [4, bins, N]."""
+    if distances.shape[1] == 1:
+        return distances[:, 0]
+    powers = np.exp(distances - distances.max(axis=1, keepdims=True))
+    means: Array = np.einsum("sbn,b->sn", powers, np.arange(distances.shape[1], dtype=np.float32)) / powers.sum(axis=1)
+    return means
 
 
 def _turned(centres: Array, sides: Array, steps: Array, angles: Array, places: Array) -> Array:

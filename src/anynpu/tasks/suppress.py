@@ -6,6 +6,8 @@ import functools
 
 import numpy as np
 
+from .._native import ffi, lib
+from ..errors import ShapeError
 from ..types import Array
 from .results import Thresholds
 
@@ -13,9 +15,6 @@ __all__ = ["cells", "corners_of", "overlap", "rotated_overlap", "sigmoid", "soft
 
 MAX_CANDIDATES = 3000
 """Boxes that suppression looks at, by score: more come from a threshold near 0 only."""
-
-_BLOCK = 128
-"""Boxes that are compared in pairs at a time."""
 
 
 def sigmoid(values: Array) -> Array:
@@ -56,58 +55,34 @@ def overlap(box: Array, boxes: Array) -> Array:
     >>> overlap(np.array([0.0, 0, 2, 2]), np.array([[0.0, 0, 2, 2], [1, 0, 3, 2]])).tolist()
     [1.0, 0.3333333333333333]
     """
-    return _overlaps(box[:, None], boxes.T)
-
-
-def _overlaps(some: Array, others: Array) -> Array:
-    """Intersection over union of boxes [4, ...] with the boxes in the same places of *others*."""
-    shared = np.maximum(np.minimum(some[2], others[2]) - np.maximum(some[0], others[0]), 0.0)
-    shared = shared * np.maximum(np.minimum(some[3], others[3]) - np.maximum(some[1], others[1]), 0.0)
-    areas = ((boxes[2] - boxes[0]) * (boxes[3] - boxes[1]) for boxes in (some, others))
-    union = sum(areas) - shared
-    result: Array = shared / np.maximum(union, np.finfo(others.dtype).tiny)
+    others = boxes.T
+    shared = np.maximum(np.minimum(box[2], others[2]) - np.maximum(box[0], others[0]), 0.0)
+    shared = shared * np.maximum(np.minimum(box[3], others[3]) - np.maximum(box[1], others[1]), 0.0)
+    areas = (box[2] - box[0]) * (box[3] - box[1]) + (others[2] - others[0]) * (others[3] - others[1])
+    result: Array = shared / np.maximum(areas - shared, np.finfo(others.dtype).tiny)
     return result
 
 
 def suppress(boxes: Array, scores: Array, classes: Array, thresholds: Thresholds | None = None) -> Array:
     """Indices of the boxes that stay, by falling score: each suppresses those of its class that overlap it more than the threshold."""
     thresholds = thresholds or Thresholds()
-    order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES]
-    columns, numbers = boxes[order].T.astype(np.float64), classes[order]
-
-    def suppressed(some: Array, others: Array) -> Array:
-        """Which of the *others* each of *some* would suppress: [M, N]."""
-        pairs: Array = numbers[some, None] == numbers[others]
-        if 8 * np.count_nonzero(pairs) > pairs.size:  # few classes: all pairs are quicker than a choice
-            return pairs & (_overlaps(columns[:, some, None], columns[:, None, others]) > thresholds.overlap)
-        row, column = np.nonzero(pairs)
-        pairs[row, column] = _overlaps(columns[:, some[row]], columns[:, others[column]]) > thresholds.overlap
-        return pairs
-
-    kept: list[int] = []
-    left = np.arange(len(order))
-    while len(left) and len(kept) < thresholds.count:
-        # All pairs of a block at once, then the block's survivors against the rest: a call of numpy costs more than a hundred pairs.
-        block, left = left[:_BLOCK], left[_BLOCK:]
-        stay = block[_survivors(suppressed(block, block))[: thresholds.count - len(kept)]]
-        kept.extend(stay.tolist())
-        if len(left):
-            left = left[~suppressed(stay, left).any(axis=0)]
-    return order[kept]
-
-
-def _survivors(suppresses: Array) -> list[int]:
-    """Rows that no surviving row before them suppresses. *suppresses* [N, N] tells which column each row suppresses."""
-    # a row as one integer: the bits of its columns, the first one lowest
-    packed = np.packbits(suppresses, axis=1, bitorder="little")
-    width, rows = packed.shape[1], packed.tobytes()
-    gone = 0
-    kept = []
-    for index in range(len(packed)):
-        if not gone >> index & 1:
-            kept.append(index)
-            gone |= int.from_bytes(rows[index * width : (index + 1) * width], "little")
-    return kept
+    if boxes.shape != (len(scores), 4) or classes.shape != scores.shape:
+        raise ShapeError(
+            f"boxes {list(boxes.shape)}, scores {list(scores.shape)} and classes {list(classes.shape)} do not belong together",
+            hint="give boxes [N, 4], scores [N] and classes [N]",
+        )
+    order = np.argsort(-scores, kind="stable")[:MAX_CANDIDATES].astype(np.int64, copy=False)
+    kept = np.empty(min(len(order), max(thresholds.count, 0)), np.int64)
+    count = lib.anynpu_suppress_f64(
+        ffi.from_buffer("double[]", np.ascontiguousarray(boxes, np.float64)),
+        ffi.from_buffer("int64_t[]", np.ascontiguousarray(classes, np.int64)),
+        ffi.from_buffer("int64_t[]", order),
+        len(order),
+        thresholds.overlap,
+        len(kept),
+        ffi.from_buffer("int64_t[]", kept),
+    )
+    return kept[:count]
 
 
 def corners_of(rotated: Array) -> Array:

@@ -101,8 +101,8 @@ def decode_columns(
     found = np.flatnonzero(best >= limit)
     if not len(found):
         return no_detections()
-    chosen = output[:, found]
-    scores, classes = best[found], chosen[_BOX:last].argmax(axis=0)
+    chosen = output.take(found, axis=1)
+    scores, classes = best.take(found), chosen[_BOX:last].argmax(axis=0)
     boxes = _in_pixels(chosen[:_BOX].T, size)
     if rotated:
         turned = np.concatenate([boxes, chosen[-1:].T], axis=1)
