@@ -266,6 +266,45 @@ def test_a_concat_that_two_convolutions_read_stays_whole() -> None:
     assert "Concat" in layers(compiled(build, shape=(1, 8, 3, 3)))
 
 
+def test_so_does_one_whose_parts_fit_no_block() -> None:
+    def build(net: Net, x: str) -> str:
+        joined = net.op("Concat", *(conv(net, x, size, kernel=1) for size in (5, 3)), axis=1)
+        return net.op("Mul", *(net.op("Relu", conv(net, joined, 8, ins=8)) for _ in range(2)))
+
+    assert layers(compiled(build, shape=(1, 8, 3, 3))).count("Concat") == 1
+
+
+def test_channels_in_another_order_are_a_convolution() -> None:
+    """Behind a Concat whose parts fit no block it is split as any other one."""
+
+    def alone(net: Net, x: str) -> str:
+        return net.op("Gather", conv(net, x), net.constant([3, 1, 0]), axis=1)
+
+    model = compiled(alone, shape=(1, 8, 3, 3))
+    assert layers(model) == ["Conv", "Conv"]
+    assert model.programs[0].output_specs[0].shape == (1, 3, 3, 3)
+
+    def joined(net: Net, x: str) -> str:
+        parts = [conv(net, x, size, kernel=1) for size in (5, 3)]
+        return net.op("Gather", net.op("Concat", *parts, axis=1), net.constant([7, 1, 2, 3, 4, 5, 6, 0]), axis=1)
+
+    assert layers(compiled(joined, shape=(1, 8, 3, 3))) == ["Conv", "Conv", "Conv", "ConvAdd"]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_of_two_convolutions_that_are_added_the_earlier_one_is_fused(first: int) -> None:
+    """Seen in the toolkit's simulator with both orders of the operands: its result is unrounded there."""
+    names: list[str] = []
+
+    def build(net: Net, x: str) -> str:
+        names[:] = [conv(net, net.op("Relu", conv(net, x, kernel=1)), kernel=1) for _ in range(2)]
+        return net.op("Add", names[first], names[1 - first])
+
+    model = compiled(build, shape=(1, 8, 3, 3))
+    assert layers(model)[-1] == "ConvAdd"
+    assert model.programs[0].layers[-1].inputs[1] == names[1]
+
+
 def test_the_stem_of_a_detector_is_split() -> None:
     """Four pictures of every second pixel, joined."""
 
@@ -452,6 +491,24 @@ def test_no_part_of_a_concat_has_a_wider_range_than_the_whole() -> None:
     for part in parts:
         assert found[part][0] >= whole[0]
         assert found[part][1] == pytest.approx(4.0, abs=0.05)
+
+
+def test_a_part_of_a_concat_that_is_joined_again_has_the_limits_of_the_last_whole() -> None:
+    """The zero points are rounded: each whole is moved by less than a step, and its parts with it."""
+    net = Net(opset=18)
+    x = net.input("x", (1, 8, 9, 9))
+    parts = [conv(net, x, 8), conv(net, x, 8)]
+    inner = net.op("Concat", *parts, axis=1)
+    outer = net.op("Concat", inner, conv(net, x, 8), axis=1)
+    net.output(conv(net, net.op("Relu", outer), ins=24))
+    graph = import_onnx(net.proto(), {}, None, {})
+    steps = build_steps(graph, forms_of(graph), toolkit_rules(chips.get("rk3588")))
+    reach = {parts[0]: (-2.2222, 3.66), inner: (-2.2222, 3.66), outer: (-2.86, 3.66)}
+    ranges: Ranges = lambda name, *, exact: reach.get(name, (-1.0, 1.0))  # noqa: E731
+    found = toolkit_ends(graph, steps, toolkit_quantization(graph, steps, ranges, {}, {}))
+    for name, whole in ((inner, outer), (parts[0], inner)):
+        assert found[name][0] >= found[whole][0]
+        assert found[name][1] <= found[whole][1]
 
 
 def test_a_global_average_has_a_range_of_its_own() -> None:

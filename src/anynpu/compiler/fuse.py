@@ -290,7 +290,8 @@ def _fuse_residuals(graph: Graph, steps: list[Step], rules: FusionRules) -> list
                 candidates.append((order[id(maker)], maker, other))
         if not candidates:
             continue
-        _, maker, other = max(candidates, key=lambda entry: entry[0])
+        choose = min if rules.earlier_summand else max
+        _, maker, other = choose(candidates, key=lambda entry: entry[0])
         # The convolution now runs where the Add stood: only there is the other operand sure to exist.
         fused = Step(
             maker.form,

@@ -21,6 +21,8 @@ class FusionRules:
     :ivar sum_before_table: an Add goes into the convolution before it although a table follows, which then takes the rounded sum
     :ivar depthwise_sum: an Add goes into a depthwise convolution too
     :ivar depthwise_leak: so does a LeakyRelu
+    :ivar earlier_summand: of two convolutions that are added, the one that comes first in the model is fused with the Add, and the other
+        one's result has codes. Otherwise the later one is fused
     :ivar codes: tensors that are codes in any case, since a model that is quantised already has them so
     """
 
@@ -28,6 +30,7 @@ class FusionRules:
     sum_before_table: bool = False
     depthwise_sum: bool = True
     depthwise_leak: bool = True
+    earlier_summand: bool = False
     codes: frozenset[str] = frozenset()
 
 
@@ -44,4 +47,5 @@ def toolkit_rules(chip: Chip) -> FusionRules:
         sum_before_table=True,
         depthwise_sum=chip.name not in _DEPTHWISE_SUM_APART,
         depthwise_leak=False,
+        earlier_summand=True,
     )

@@ -115,15 +115,21 @@ def toolkit_ends(graph: Graph, steps: list[Step], quantization: Mapping[str, Qua
     range of the clamp's result.
     """
     limits = _limits_before(graph, steps)
-    for name, result in _joined(graph, steps).items():
-        limits[name] = _ends(quantization[result])
+    joined = _joined(graph, steps)
     ends: dict[str, tuple[float, float]] = {}
-    for name, value in quantization.items():
-        if isinstance(value, Affine) and value.is_per_tensor:
-            low, high = _ends(value)
-            least, most = limits.get(name, (-math.inf, math.inf))
+
+    def add(name: str) -> tuple[float, float]:
+        if name not in ends:
+            low, high = _ends(quantization[name])
+            # what is joined again has the limits of the last result
+            least, most = add(joined[name]) if name in joined else limits.get(name, (-math.inf, math.inf))
             shift = max(least - low, 0.0) - max(high - most, 0.0)  # less than a step: the zero point was rounded
             ends[name] = max(low + shift, least), min(high + shift, most)
+        return ends[name]
+
+    for name, value in quantization.items():
+        if isinstance(value, Affine) and value.is_per_tensor:
+            add(name)
     for step in steps:
         clamp = step.activation is not None and step.activation.bounds is not None
         if clamp and not step.is_float and step.before_activation and step.outputs[0] in ends:

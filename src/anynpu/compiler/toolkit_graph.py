@@ -3,8 +3,9 @@
 * A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
 * A factor before a fully connected layer goes into its weights.
 * Two convolutions of one input whose results are added are one convolution.
-* A convolution of a Concat becomes one convolution per part and their sums, where the parts do not fit the chip's blocks of channels,
-  or where the results of all parts are smaller than the Concat.
+* Channels that are put into another order, or some of them left out, are a convolution with ones for weights.
+* A convolution that alone reads a Concat becomes one convolution per part and their sums, where the parts do not fit the chip's blocks of
+  channels, or where the results of all parts are smaller than the Concat.
 * A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
   its own.
 
@@ -37,6 +38,7 @@ def simplify_as_toolkit(graph: Graph) -> None:
     simplify(graph)
     _fold_factors(graph)
     _merge_sums(graph)
+    _select_channels(graph)
     _split_concats(graph)
     _stage_averages(graph)
     graph.remove_unused()
@@ -151,6 +153,26 @@ def _pads_of(node: Node) -> list[int]:
     return list(node.attribute("pads", [0] * 4))
 
 
+# some channels, in another order
+
+
+def _select_channels(graph: Graph) -> None:
+    graph.nodes = [_selection(graph, node) or node for node in graph.nodes]
+
+
+def _selection(graph: Graph, node: Node) -> Node | None:
+    """The convolution that takes the channels of a Gather; None where it is no such Gather."""
+    if node.op != "Gather" or node.domain or graph.rank(node.inputs[0]) != 4 or not graph.is_float(node.inputs[0]):
+        return None
+    indices, count = graph.constant(node.inputs[1]), graph.shapes[node.inputs[0]][1]
+    if indices is None or indices.ndim != 1 or int(node.attribute("axis", 0)) % 4 != 1:
+        return None
+    ones = np.zeros((len(indices), count, 1, 1), np.float32)
+    ones[np.arange(len(indices)), indices % count] = 1.0
+    weights = graph.add_constant(f"{node.outputs[0]}.channels", ones)
+    return Node("Conv", [node.inputs[0], weights], list(node.outputs), {"kernel_shape": [1, 1]}, node.name)
+
+
 # Concat before a convolution
 
 
@@ -174,10 +196,8 @@ def _is_split(graph: Graph, conv: Node, concat: Node) -> bool:
         return False
     sizes = [graph.shapes[name][1] for name in concat.inputs]
     alone = len(graph.consumers()[conv.inputs[0]]) == 1 and conv.inputs[0] not in graph.outputs
-    saves = alone and len(sizes) * weights.shape[0] < sum(
-        sizes
-    )  # the results of all parts are smaller than what they are made of
-    return saves or any(size % _BLOCK for size in sizes)
+    saves = len(sizes) * weights.shape[0] < sum(sizes)  # the results of all parts are smaller than what they are made of
+    return alone and (saves or any(size % _BLOCK for size in sizes))
 
 
 def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
@@ -197,12 +217,12 @@ def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
         bias = conv.inputs[2:] if number == len(concat.inputs) - 1 else []
         parts.append(Node("Conv", [source, columns, *bias], [name], dict(conv.attributes), "" if number else conv.name))
         first = last
-    made, total, stem = [parts[1]], parts[1].outputs[0], parts[0].outputs[0]
-    for part in (parts[0], *parts[2:]):
-        stem = result if part is parts[-1] or len(parts) == 2 else graph.free_name(f"{stem}_add")
-        graph.shapes[stem], graph.dtypes[stem] = shape, dtype
-        made += [part, Node("Add", [part.outputs[0], total], [stem])]
-        total = stem
+    made, total = [parts[0]], parts[0].outputs[0]
+    for part in parts[1:]:
+        name = result if part is parts[-1] else graph.free_name(f"{total}_add")
+        graph.shapes[name], graph.dtypes[name] = shape, dtype
+        made += [part, Node("Add", [total, part.outputs[0]], [name])]
+        total = name
     return made
 
 
