@@ -2,27 +2,43 @@
 
 A compiled model ends where operators begin whose results have as many elements as the data says, such as NonMaxSuppression. What follows is
 an ONNX model of its own, ``yolo.tail.onnx`` beside ``yolo.rknn``, which onnxruntime computes. The compiler writes it, sessions run it.
+
+Such a file may come from a stranger, as the model may, and onnxruntime does what an ONNX file says: it reads the files that it names, and
+a loop ends when the file likes. So a tail is first held against what the compiler writes, and onnxruntime gets what was looked at.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ._optional import onnxruntime
-from .errors import CompileError, FeedNameError
+from ._optional import onnx, onnxruntime
+from .errors import CompileError, DeviceError, DeviceTimeout, FeedNameError
 from .tensor import DType, TensorSpec
 from .types import Array
 
-__all__ = ["ORDER", "Tail", "tail_path"]
+__all__ = ["ORDER", "Tail", "checked_tail", "tail_path"]
 
 ORDER = "anynpu.outputs"
 """The entry of a tail's metadata that names the outputs of the whole model in their order, one per line."""
+
+MAX_NODES = 10_000
+"""Operators of a tail, with those of its branches; one has some dozens."""
+
+MAX_ELEMENTS = 1 << 26
+"""Of one constant of a tail."""
+
+_MAX_DEPTH = 8
+_DOMAINS = ("", "ai.onnx")
+_BRANCH = "If"
+"""The one operator of a tail that holds graphs: each of them runs once at most."""
 
 _TYPES: Mapping[str, DType] = {
     "tensor(float)": DType.FLOAT32,
@@ -42,6 +58,66 @@ def tail_path(path: str | os.PathLike[str]) -> Path:
     'yolo.tail.onnx'
     """
     return Path(path).with_suffix(".tail.onnx")
+
+
+def checked_tail(data: bytes) -> bytes:
+    """A tail as onnxruntime may have it; refused if it has what no compiler of ours would write.
+
+    That is: tensors that lie in files or elsewhere in memory, functions, loops, operators of others than ONNX.
+
+    :raises CompileError: it has, or it is no ONNX model
+    """
+    from google.protobuf.message import DecodeError
+
+    proto = onnx().ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except (DecodeError, ValueError, RecursionError):
+        raise CompileError("this is no tail of a model: it is not an ONNX file", hint="compile the model again") from None
+    _require(not proto.functions and not proto.training_info, "it has functions")
+    nodes = 0
+    for graph in _graphs(proto.graph, 0):
+        nodes += len(graph.node)
+        _require(nodes <= MAX_NODES, f"it has more than {MAX_NODES} operators")
+        _require(not graph.sparse_initializer, "it has sparse tensors")
+        for tensor in _tensors(graph):
+            inside = tensor.data_location == tensor.DEFAULT and not tensor.external_data
+            _require(inside, f"its tensor '{tensor.name!s:.80}' lies elsewhere")
+            _require(0 <= _elements(tensor.dims) <= MAX_ELEMENTS, f"its tensor '{tensor.name!s:.80}' is too large")
+    proto.DiscardUnknownFields()  # what this reader does not know, another may
+    return bytes(proto.SerializeToString())
+
+
+def _graphs(graph: Any, depth: int) -> Iterator[Any]:
+    """The graph and those of its branches."""
+    _require(depth <= _MAX_DEPTH, "it has branches in branches")
+    yield graph
+    for node in graph.node:
+        _require(node.domain in _DOMAINS, f"'{node.op_type!s:.80}' is no operator of ONNX")
+        for entry in node.attribute:
+            _require(not entry.HasField("sparse_tensor") and not entry.sparse_tensors, "it has sparse tensors")
+            held = [*([entry.g] if entry.HasField("g") else ()), *entry.graphs]
+            _require(not held or node.op_type == _BRANCH, f"'{node.op_type!s:.80}' may run for ever")
+            for inner in held:
+                yield from _graphs(inner, depth + 1)
+
+
+def _tensors(graph: Any) -> Iterator[Any]:
+    yield from graph.initializer
+    for node in graph.node:
+        for entry in node.attribute:
+            yield from ([entry.t] if entry.HasField("t") else ())
+            yield from entry.tensors
+
+
+def _elements(dims: Iterable[int]) -> int:
+    extents = list(dims)
+    return -1 if len(extents) > 64 or any(extent < 0 for extent in extents) else math.prod(extents)
+
+
+def _require(condition: bool, reason: str) -> None:
+    if not condition:
+        raise CompileError(f"this is no tail of a model: {reason}", hint="compile the model again; do not trust the file")
 
 
 class Tail:
@@ -65,14 +141,21 @@ class Tail:
             if not path.is_file():
                 raise CompileError(f"there is no file {path}", hint="compile writes it beside a model that has a tail")
             data = path.read_bytes()
+        data = checked_tail(data)
         options = runtime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = 1
+        # there is nothing to find on the disk: should something be missed above, this is an empty file
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
         try:
             self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime's exception classes are private
             text = str(error).strip().partition("\n")[0][:400]
             raise CompileError(f"this is no tail of a model: {text}", hint="compile the model again") from error
+        for entry in (*self._session.get_inputs(), *self._session.get_outputs()):
+            _require(
+                entry.type.startswith("tensor(") and entry.type != "tensor(string)", f"'{entry.name:.80}' is {entry.type:.80}"
+            )
         self.inputs = tuple(entry.name for entry in self._session.get_inputs())
         self.outputs = tuple(entry.name for entry in self._session.get_outputs())
         entries = self._session.get_modelmeta().custom_metadata_map
@@ -96,19 +179,47 @@ class Tail:
         found: np.dtype[Any] = np.dtype(self._kinds[name].storage)
         return found
 
-    def run(self, values: Mapping[str, npt.ArrayLike], outputs: Sequence[str] | None = None) -> list[Array]:
+    def run(
+        self, values: Mapping[str, npt.ArrayLike], outputs: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> list[Array]:
         """The outputs of the whole model, from outputs of the compiled one by name.
 
         :param outputs: those wanted, in this order; all of the tail's own if not given
+        :param timeout: seconds after which it stops, between two operators
+        :raises DeviceTimeout: it took longer
         """
         missing = [name for name in self.inputs if name not in values]
         if missing:
             raise FeedNameError(f"the tail reads '{missing[0]}', which is not given", hint=f"it reads: {', '.join(self.inputs)}")
         feed = {name: np.ascontiguousarray(values[name], self.input_type(name)) for name in self.inputs}
-        made = dict(zip(self.outputs, self._session.run(None, feed), strict=True))
+        made = dict(zip(self.outputs, self._computed(feed, timeout), strict=True))
         found = []
         for name in outputs or self.outputs:
             if name not in made and name not in values:
                 raise FeedNameError(f"there is no output '{name}'", hint=f"the tail makes: {', '.join(self.outputs)}")
             found.append(made[name] if name in made else np.asarray(values[name]))
         return found
+
+    def _computed(self, feed: Mapping[str, Array], timeout: float | None) -> list[Array]:
+        options = onnxruntime().RunOptions()
+        options.log_severity_level = 4
+        late = threading.Event()
+
+        def stop() -> None:
+            late.set()
+            options.terminate = True
+
+        timer = None if timeout is None else threading.Timer(timeout, stop)
+        if timer is not None:
+            timer.start()
+        try:
+            return list(self._session.run(None, feed, options))
+        except Exception as error:  # onnxruntime's exception classes are private
+            if late.is_set():
+                raise DeviceTimeout(f"the tail did not finish within {timeout:g} s", hint="give it more time") from None
+            raise DeviceError(
+                f"the tail failed in onnxruntime: {str(error).strip()[:400]}", hint="compile the model again"
+            ) from None
+        finally:
+            if timer is not None:
+                timer.cancel()

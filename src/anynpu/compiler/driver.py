@@ -20,6 +20,7 @@ from ..options import keyword_form
 from ..program import Model, OnnxMetadata, Program
 from ..progress import Progress, tell
 from ..reports import Report, report
+from ..tails import checked_tail
 from ..tensor import DType
 from ..types import Array
 from ..vendors import registry
@@ -97,6 +98,8 @@ def compile(
         whole, options = own.model, replace(options, ranges=WholeRanges({**own.ranges, **(options.ranges or {})}))
     kept = KnownScales() if own.ranges else _kept_scales(whole, options, kind)
     proto, tail, note = split_tail(whole)
+    if tail and options.tail == KEEP:
+        tail = checked_tail(tail)
     if note:
         _log.warning("%s", note if options.tail == KEEP else f"{note.partition(', and ')[0]}; the rest is cut off")
     custom = custom_table(options.custom_ops)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, Any, cast
@@ -83,9 +84,11 @@ class _TailLane:
         self, feed: Feed, wanted: Sequence[int], types: Sequence[np.dtype[Any]], timeout: float | None, marks: Marks
     ) -> list[Array]:
         """As every lane does; the outputs are those of the whole model."""
+        begun = time.monotonic()
         results = self._lane.infer(feed, self._wanted, self._types, timeout, marks)
         names = [self._owner.outputs[number].name for number in wanted]
-        found = self._owner.tail.run(dict(zip(self._names, results, strict=True)), names) if names else []
+        left = None if timeout is None else max(timeout - (time.monotonic() - begun), 0.0)
+        found = self._owner.tail.run(dict(zip(self._names, results, strict=True)), names, timeout=left) if names else []
         return [array.astype(kind, copy=False) for array, kind in zip(found, types, strict=True)]
 
     def run_bound(self, inputs: Sequence[Bound], outputs: Sequence[Bound], timeout: float | None) -> None:

@@ -1,0 +1,152 @@
+"""Tails of strangers: what onnxruntime would do for them is refused before it sees them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from anynpu.errors import CompileError, DeviceError, DeviceTimeout
+from anynpu.tails import Tail, checked_tail
+
+FLOAT = TensorProto.FLOAT
+
+
+def tail_of(nodes: list[Any], constants: Sequence[Any] = (), domains: tuple[str, ...] = ("",)) -> onnx.ModelProto:
+    """A tail that reads x and makes y."""
+    ends = [helper.make_tensor_value_info("x", FLOAT, [4])], [helper.make_tensor_value_info("y", FLOAT, None)]
+    graph = helper.make_graph(nodes, "tail", *ends, constants)
+    return helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(name, 17 if not name else 1) for name in domains], ir_version=8
+    )
+
+
+def elsewhere(location: str) -> TensorProto:
+    """Sixteen bytes of a file."""
+    tensor = TensorProto(name="k", data_type=TensorProto.UINT8, dims=[16], data_location=TensorProto.EXTERNAL)
+    for key, value in {"location": location, "offset": "0", "length": "16"}.items():
+        tensor.external_data.add(key=key, value=value)
+    return tensor
+
+
+def reading(location: str) -> onnx.ModelProto:
+    """A tail whose output is what a file holds."""
+    nodes = [
+        helper.make_node("Cast", ["k"], ["bytes"], to=FLOAT),
+        helper.make_node("ReduceSum", ["x"], ["nothing"], keepdims=0),
+        helper.make_node("Add", ["bytes", "nothing"], ["y"]),
+    ]
+    return tail_of(nodes, [elsewhere(location)])
+
+
+def refusal(model: onnx.ModelProto) -> str:
+    with pytest.raises(CompileError, match="this is no tail of a model") as caught:
+        Tail(model.SerializeToString())
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["relative", "beside", "absolute", "memory"])
+def test_a_tail_reads_no_files(form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its output was the content of any file that it named."""
+    secret = tmp_path / "secret"
+    secret.write_bytes(b"of sixteen bytes")
+    monkeypatch.chdir(tmp_path)
+    places = {"relative": os.path.relpath(secret), "beside": "secret", "absolute": str(secret), "memory": "*/_ORT_MEM_ADDR_/*"}
+    assert "lies elsewhere" in refusal(reading(places[form]))
+
+
+def test_a_constant_inside_a_branch_reads_no_files(tmp_path: Path) -> None:
+    made = [helper.make_tensor_value_info("made", FLOAT, None)]
+    bytes_of_a_file = helper.make_graph(
+        [helper.make_node("Cast", ["k"], ["made"], to=FLOAT)], "one", [], made, [elsewhere("secret")]
+    )
+    itself = helper.make_graph([helper.make_node("Identity", ["x"], ["made"])], "two", [], made)
+    branch = helper.make_node("If", ["yes"], ["y"], then_branch=bytes_of_a_file, else_branch=itself)
+    yes = helper.make_tensor("yes", TensorProto.BOOL, [], [True])
+    assert "lies elsewhere" in refusal(tail_of([branch], [yes]))
+    constant = helper.make_node("Constant", [], ["k"])
+    constant.attribute.append(helper.make_attribute("value", elsewhere("secret")))
+    assert "lies elsewhere" in refusal(tail_of([constant, helper.make_node("Cast", ["k"], ["y"], to=FLOAT)]))
+
+
+def test_a_branch_is_no_loop() -> None:
+    made = [helper.make_tensor_value_info("made", FLOAT, None)]
+    graphs = [helper.make_graph([helper.make_node(kind, ["x"], ["made"])], kind, [], made) for kind in ("Neg", "Identity")]
+    branch = helper.make_node("If", ["yes"], ["y"], then_branch=graphs[0], else_branch=graphs[1])
+    yes = helper.make_tensor("yes", TensorProto.BOOL, [], [True])
+    (found,) = Tail(tail_of([branch], [yes]).SerializeToString()).run({"x": np.ones(4, np.float32)})
+    assert found.tolist() == [-1] * 4
+
+
+def loop() -> onnx.ModelProto:
+    ends = [
+        helper.make_tensor_value_info("round", TensorProto.INT64, []),
+        helper.make_tensor_value_info("on", TensorProto.BOOL, []),
+    ]
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["on"], ["still"]), helper.make_node("Identity", ["value"], ["next"])],
+        "body",
+        [*ends, helper.make_tensor_value_info("value", FLOAT, [4])],
+        [helper.make_tensor_value_info("still", TensorProto.BOOL, []), helper.make_tensor_value_info("next", FLOAT, [4])],
+    )
+    yes = helper.make_tensor("yes", TensorProto.BOOL, [], [True])
+    return tail_of([helper.make_node("Loop", ["", "yes", "x"], ["y"], body=body)], [yes])
+
+
+def test_a_tail_without_an_end_is_refused() -> None:
+    assert "'Loop' may run for ever" in refusal(loop())
+
+
+def test_functions_and_operators_of_others_are_refused() -> None:
+    identity = helper.make_node("Identity", ["x"], ["y"])
+    model = tail_of([helper.make_node("twice", ["x"], ["y"], domain="own")], domains=("", "own"))
+    assert "no operator of ONNX" in refusal(model)
+    model = tail_of([identity], domains=("", "own"))
+    body = [helper.make_node("Add", ["a", "a"], ["b"])]
+    model.functions.append(helper.make_function("own", "twice", ["a"], ["b"], body, [helper.make_opsetid("", 17)]))
+    assert "functions" in refusal(model)
+    large = TensorProto(name="k", data_type=FLOAT, dims=[1 << 20, 1 << 20])
+    assert "too large" in refusal(tail_of([identity], [large]))
+
+
+def test_what_our_reader_does_not_know_is_left_out() -> None:
+    """A later onnxruntime may have a meaning for it."""
+    plain = tail_of([helper.make_node("Identity", ["x"], ["y"])]).SerializeToString()
+    unknown = bytes([0xFA, 0x3E, 3]) + b"abc"  # field 1007, of three bytes
+    assert checked_tail(plain + unknown) == checked_tail(plain)
+
+
+def test_what_a_tail_makes_are_numbers() -> None:
+    model = tail_of([helper.make_node("SequenceConstruct", ["x"], ["y"])])
+    del model.graph.output[:]
+    model.graph.output.append(helper.make_tensor_sequence_value_info("y", FLOAT, None))
+    assert "'y' is seq(tensor(float))" in refusal(model)
+
+
+def test_a_tail_that_fails_is_an_error_of_ours() -> None:
+    places = helper.make_tensor("places", TensorProto.INT64, [1], [1000])
+    tail = Tail(tail_of([helper.make_node("Gather", ["x", "places"], ["y"])], [places]).SerializeToString())
+    with pytest.raises(DeviceError, match="failed in onnxruntime"):
+        tail.run({"x": np.ones(4, np.float32)})
+
+
+def test_a_tail_stops_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As layers do: between two operators."""
+    tail = Tail(tail_of([helper.make_node("Identity", ["x"], ["y"])]).SerializeToString())
+
+    class Slow:
+        def run(self, names: None, feed: object, options: Any) -> list[Any]:
+            while not options.terminate:  # as onnxruntime looks between two operators
+                threading.Event().wait(0.001)
+            raise RuntimeError("Exiting due to terminate flag being set to true.")
+
+    monkeypatch.setattr(tail, "_session", Slow())
+    with pytest.raises(DeviceTimeout, match="did not finish"):
+        tail.run({"x": np.ones(4, np.float32)}, timeout=0.01)
