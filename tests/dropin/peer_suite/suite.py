@@ -22,6 +22,8 @@ VERSION = "0.11.0"
 DOWNLOAD_SECONDS = 300
 PATIENCE = 90.0
 """Seconds without any test that begins or ends, after which the process is given up: the peer hangs at times when a session ends."""
+START_PATIENCE = 600.0
+"""Seconds until the first of them begins: it does not hang before that, but a busy machine takes long to import what it needs."""
 ATTEMPTS = 4
 """How often a test that hangs may do so."""
 TICK = 0.1
@@ -137,7 +139,7 @@ def _run(source: Path, environment: Mapping[str, str], module: Path, folder: Pat
             now = log.stat().st_size
             if now != size:
                 size, since = now, time.monotonic()
-            elif time.monotonic() - since > PATIENCE:
+            elif time.monotonic() - since > (PATIENCE if size else START_PATIENCE):
                 process.kill()
                 process.wait()
                 return None

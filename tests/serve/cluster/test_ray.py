@@ -254,6 +254,38 @@ def test_a_configuration_that_does_not_fit_is_refused(wrong: dict[str, Any]) -> 
         build(wrong)
 
 
+HELPER = """
+import os, sys
+log = open(os.path.join(sys.argv[1], "log"), "w")
+print("ready", flush=True)
+sys.stdin.readline()
+os.makedirs(os.path.join(sys.argv[1], "late"), exist_ok=True)
+"""
+
+
+def test_the_folder_of_virtual_boards_goes_when_the_last_helper_has_ended(tmp_path: Path) -> None:
+    """Ray's helpers end after their node, and write until then: the folder would be there again."""
+    from anynpu.serve.cluster import VirtualBoards
+
+    boards = VirtualBoards(1)
+    folder = tmp_path / "boards"
+    folder.mkdir()
+    boards.folder = str(folder)
+    command = [sys.executable, "-c", HELPER, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as helper:
+        assert helper.stdin is not None
+        assert helper.stdout is not None
+        assert helper.stdout.readline() == "ready\n"
+        stopping = threading.Thread(target=boards.stop)
+        stopping.start()
+        stopping.join(0.2)
+        assert stopping.is_alive()
+        assert (folder / "log").exists()
+        helper.stdin.write("\n")
+    stopping.join(GUARD)
+    assert not folder.exists()
+
+
 def test_all_boards_take_part_and_one_that_joined_later_too(cluster: Cluster) -> None:
     assert sorted(cluster.runs()) == [cluster.boards.board_name(0), cluster.boards.board_name(2)]
     assert cluster.ask_until_every_board_has_run("net", 2) == {1.0}

@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
@@ -32,8 +34,13 @@ _SETTINGS = {
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "3000",
     "RAY_health_check_failure_threshold": "5",
+    "RAY_worker_niceness": "0",
 }
-"""So that the loss of a node is noticed within seconds."""
+"""The loss of a node is noticed within seconds, and boards have the same share of a busy machine as whoever asks them: Ray's own choice is
+15, which leaves them next to nothing."""
+
+_END_TIMEOUT = 60.0
+"""Seconds for the helpers of nodes to end; they notice within two or three that their node has."""
 
 
 class VirtualBoards:
@@ -141,6 +148,7 @@ class VirtualBoards:
                     os.environ.pop(name, None)
                 else:
                     os.environ[name] = value
+            _wait_for_users(self.folder)
             shutil.rmtree(self.folder, ignore_errors=True)
             for number in range(len(self._kinds)):
                 shutil.rmtree(runtime_folder() / f"board-{self.board_name(number)}", ignore_errors=True)
@@ -151,3 +159,27 @@ class VirtualBoards:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+
+def _wait_for_users(folder: str) -> None:
+    """Wait until nobody else has a file in *folder* open: helpers outlive their node for a moment, and would make the folder anew."""
+    until = time.monotonic() + _END_TIMEOUT
+    while folder and _has_users(folder) and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def _has_users(folder: str) -> bool:
+    """Whether another process has a file in *folder* open."""
+    inside = os.path.join(folder, "")
+    others = (name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
+    return any(path.startswith(inside) for process in others for path in _open_files(f"/proc/{process}/fd"))
+
+
+def _open_files(descriptors: str) -> Iterator[str]:
+    try:
+        names = os.listdir(descriptors)
+    except OSError:  # it has ended, or it is somebody else's
+        return
+    for name in names:
+        with suppress(OSError):  # closed since
+            yield os.readlink(os.path.join(descriptors, name))
