@@ -45,6 +45,9 @@ for variable in list(os.environ):
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
 
+# It keeps what it made in a database under HOME, which may be read-only, and which test processes would share; it is not loaded yet.
+os.environ.setdefault("PYOPENCL_NO_CACHE", "1")
+
 
 @pytest.fixture(scope="session")
 def real_models() -> RealModels:

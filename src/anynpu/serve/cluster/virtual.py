@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any
 
@@ -38,6 +38,9 @@ _SETTINGS = {
 }
 """The loss of a node is noticed within seconds, and boards have the same share of a busy machine as whoever asks them: Ray's own choice is
 15, which leaves them next to nothing."""
+
+_START_TIMEOUT = 120.0
+"""Seconds for a node to come up. Ray itself gives it 30, which are not enough beside other work."""
 
 _END_TIMEOUT = 60.0
 """Seconds for the helpers of nodes to end; they notice within two or three that their node has."""
@@ -99,15 +102,16 @@ class VirtualBoards:
             from ray.cluster_utils import Cluster
 
             os.makedirs(os.path.join(self.folder, "ray"), exist_ok=True)
-            self._cluster = Cluster(
-                initialize_head=True,
-                head_node_args={
-                    "num_cpus": 4,
-                    "include_dashboard": False,
-                    "object_store_memory": _STORE,
-                    "node_ip_address": HEAD,
-                },
-            )
+            with _patience():
+                self._cluster = Cluster(
+                    initialize_head=True,
+                    head_node_args={
+                        "num_cpus": 4,
+                        "include_dashboard": False,
+                        "object_store_memory": _STORE,
+                        "node_ip_address": HEAD,
+                    },
+                )
             for number in range(self._present):
                 self.join(number)
         except BaseException:
@@ -117,13 +121,14 @@ class VirtualBoards:
     def join(self, number: int) -> None:
         """A board comes, or comes back."""
         kind = self._kinds[number]
-        self._nodes[number] = self._cluster.add_node(
-            num_cpus=1,
-            resources={BOARD_RESOURCE: 1, **({kind: 1} if kind else {})},
-            object_store_memory=_STORE,
-            node_ip_address=f"127.0.0.{10 + number}",
-            env_vars={**self._environment, "ANYNPU_BOARD": self.board_name(number)},
-        )
+        with _patience():
+            self._nodes[number] = self._cluster.add_node(
+                num_cpus=1,
+                resources={BOARD_RESOURCE: 1, **({kind: 1} if kind else {})},
+                object_store_memory=_STORE,
+                node_ip_address=f"127.0.0.{10 + number}",
+                env_vars={**self._environment, "ANYNPU_BOARD": self.board_name(number)},
+            )
 
     def kill(self, number: int) -> None:
         """A board loses its power: all of its processes are killed."""
@@ -159,6 +164,30 @@ class VirtualBoards:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """While this lasts, Ray looks for a node that it has started for longer than it would."""
+    from ray._private import services
+
+    look = services.get_node
+
+    def look_long(*arguments: Any, **named: Any) -> Any:
+        until = time.monotonic() + _START_TIMEOUT
+        while True:
+            try:
+                return look(*arguments, **named)
+            except RuntimeError:  # it is not there yet
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
+
+    services.get_node = look_long
+    try:
+        yield
+    finally:
+        services.get_node = look
 
 
 def _wait_for_users(folder: str) -> None:
