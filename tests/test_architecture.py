@@ -365,7 +365,7 @@ print(json.dumps(report))
 def import_in_fresh_interpreter(*modules: str) -> subprocess.CompletedProcess[str]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("COV_", "COVERAGE_", "PYTEST_"))}
     command = [sys.executable, "-c", FRESH_INTERPRETER, *modules]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
 def test_importing_the_package_changes_nothing_and_loads_nothing_heavy() -> None:

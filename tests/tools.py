@@ -25,7 +25,7 @@ import pytest
 __all__ = ["REQUIRE_ALL", "Skips", "browser_flags", "browser_profile", "need", "need_module", "runs"]
 
 REQUIRE_ALL = "ANYNPU_REQUIRE_ALL"
-PATIENCE = 120
+PATIENCE = 300
 """Seconds after which a tool that is tried does not run."""
 
 EMPTY_C = "int main(void) { return 0; }\n"

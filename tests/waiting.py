@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 __all__ = ["PATIENCE", "wait_until"]
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which a test that waits is taken for hung. No test is meant to need them, and a busy machine must not reach them."""
 
 

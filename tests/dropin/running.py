@@ -14,7 +14,7 @@ from tools import need
 from anynpu.dropin.environment import Observation, include_folder, library_folder, program_environment
 
 PROGRAMS = Path(__file__).parent / "programs"
-TIMEOUT = 120
+TIMEOUT = 600
 
 
 def build(source: str, target: Path, *flags: str, compiler: str = "cc", library: str | None = "rknnrt") -> Path:

@@ -29,7 +29,7 @@ def test_the_program_of_the_page(models: Models, tmp_path: Path) -> None:
     (tmp_path / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.16)\nproject(infer C)\n{block('cmake')}")
     flags = [f"-DCMAKE_PREFIX_PATH={library_folder()}", "-DCMAKE_C_FLAGS=-Wall -Wextra -Werror"]
     for command in ([cmake, "-S", str(tmp_path), "-B", str(tmp_path), *flags], [cmake, "--build", str(tmp_path)]):
-        subprocess.run(command, check=True, capture_output=True, timeout=120)
+        subprocess.run(command, check=True, capture_output=True, timeout=600)
     done = run([tmp_path / "infer", models.small], board_environment("rk3588"))
     assert re.fullmatch(rf"input images: {SIDE} x {SIDE}, INT8\nfirst value \d+\.\d{{6}}\n", done.stdout)
     failed = run([tmp_path / "infer", tmp_path / "absent.rknn"], board_environment("rk3588"), code=1)

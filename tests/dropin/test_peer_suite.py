@@ -53,7 +53,7 @@ def names(tests: dict[str, str]) -> dict[str, str]:
 def test_on_our_library(source: Path, tmp_path: Path) -> None:
     python = need("EZ RKNN Async")
     where = f"import {MODULE}, pathlib; print(pathlib.Path({MODULE}.__file__).parent)"
-    found = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True, timeout=120).stdout.strip()
+    found = subprocess.run([python, "-c", where], capture_output=True, text=True, check=True, timeout=600).stdout.strip()
     module = tmp_path / "module"
     module.mkdir()
     (module / MODULE).symlink_to(found)

@@ -78,7 +78,7 @@ def test_a_call_after_the_library_has_closed_is_refused(program: Path, models: M
 
 
 def venv_without_packages(folder: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=600)
     return folder / "bin" / "python"
 
 

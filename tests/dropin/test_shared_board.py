@@ -13,7 +13,7 @@ import pytest
 from .conftest import Models
 from .running import board_environment, build, run
 
-PATIENCE = 60
+PATIENCE = 300
 
 
 @pytest.fixture

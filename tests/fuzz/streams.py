@@ -39,7 +39,7 @@ __all__ = ["STREAMS", "Harness", "running"]
 
 STREAMS: dict[str, Callable[[random.Random], bytes]] = {"http": http_stream, "grpc": grpc_stream}
 MEMORY = 1 << 30
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds after which a connection that does not end is a finding."""
 IDLE = {"http": 0.02, "grpc": 0.2}
 """Seconds that a connection may be quiet before the client hangs up: what is in flight then is dropped. No result depends on it."""

@@ -399,7 +399,7 @@ def test_a_program_that_forgets_to_close_ends() -> None:
         "print('done')\n"
     )
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 

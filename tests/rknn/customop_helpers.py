@@ -62,7 +62,7 @@ def build_plugin(source: Path, folder: Path, *flags: str) -> Path:
     """Compile a plugin written in C."""
     target = folder / f"lib{source.stem}.so"
     command = [need("cc"), "-shared", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", f"-I{ABI_FOLDER}"]
-    subprocess.run([*command, str(source), *flags, "-o", str(target)], check=True, timeout=60)
+    subprocess.run([*command, str(source), *flags, "-o", str(target)], check=True, timeout=600)
     return target
 
 

@@ -165,7 +165,7 @@ def compiles(source: str, language: str, folder: Path) -> subprocess.CompletedPr
         f"-I{HEADER.parent}",
         str(file),
     ]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.parametrize("struct", rows(STRUCTS))

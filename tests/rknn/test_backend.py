@@ -317,7 +317,7 @@ def compiler() -> str:
 def test_plugins_that_cannot_be_used(tmp_path: Path, compiler: str) -> None:
     (tmp_path / "text.so").write_text("no library")
     (tmp_path / "empty.c").write_text("int something_else(void) { return 0; }\n")
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "empty.so", tmp_path / "empty.c"], check=True, timeout=60)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", tmp_path / "empty.so", tmp_path / "empty.c"], check=True, timeout=600)
     for path, text in (
         (tmp_path / "gone.so", "there is no plugin"),
         (tmp_path / "text.so", "cannot be loaded"),
@@ -385,7 +385,7 @@ def test_a_library_that_was_loaded(tmp_path: Path, compiler: str) -> None:
     (tmp_path / "stub.c").write_text(STUB)
     header = Path(modelfile.__file__).parents[1] / "rknn"
     library = tmp_path / "librknnrt.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-I", header, "-o", library, tmp_path / "stub.c"], check=True, timeout=60)
+    subprocess.run([compiler, "-shared", "-fPIC", "-I", header, "-o", library, tmp_path / "stub.c"], check=True, timeout=600)
     model = b"RKNN" + bytes(4) + (6).to_bytes(8, "little") + bytes(64)
     with InferenceSession(model, device=f"rknn:{library}") as session:
         assert "librknnrt" in session.device

@@ -79,7 +79,7 @@ def compiled(folder: Path, version: str, name: str) -> Path:
     source, target = folder / f"{name}.c", folder / name
     source.write_text(SOURCE.replace("STATED", version))
     flags = ["-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-I{ABI}"]
-    subprocess.run([need("cc"), *flags, str(source), "-o", str(target)], check=True, timeout=60)
+    subprocess.run([need("cc"), *flags, str(source), "-o", str(target)], check=True, timeout=600)
     return target
 
 

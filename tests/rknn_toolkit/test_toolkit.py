@@ -425,7 +425,7 @@ def test_the_generated_program_runs(rknn: RKNN, work: Path) -> None:
     assert rknn.codegen("program", inputs=["0.png"], overwrite=True) == 0
     folder = work / "program"
     command = [need("cc"), "-Wall", "-Wextra", "-Werror", "main.c", "-o", "run", f"-I{include_folder()}", f"-L{library_folder()}"]
-    subprocess.run([*command, "-lrknnrt"], check=True, timeout=120, cwd=folder)
+    subprocess.run([*command, "-lrknnrt"], check=True, timeout=600, cwd=folder)
     done = subprocess.run(
         [str(folder / "run")],
         cwd=folder,

@@ -274,7 +274,7 @@ def test_dropping_the_last_reference_in_a_callback() -> None:
     assert wait_until(lambda: device.open_lanes == device.open_backends == 0)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 600) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():

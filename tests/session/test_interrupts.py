@@ -55,11 +55,11 @@ def check_whole(session: InferenceSession, device: FakeDevice) -> None:
     collector = Collector(4)
     for value in range(4):
         session.run_async(None, feed(value), collector, value)
-    assert session.submit(None, feed(5)).result(60)[0][0, 0] == 10
+    assert session.submit(None, feed(5)).result(600)[0][0, 0] == 10
     assert [user_data for _, user_data, _ in collector.wait()] == [0, 1, 2, 3]
     closer = threading.Thread(target=session.close)
     closer.start()
-    closer.join(60)
+    closer.join(600)
     assert not closer.is_alive(), "closing hangs"
     assert device.open_lanes == device.open_backends == 0
     assert device.violations == []
@@ -89,7 +89,7 @@ def test_a_run_on_the_software_npu(chip: str) -> None:
 
         def scenario(interrupter: Interrupter) -> None:
             interrupted(interrupter, lambda: session.run(None, x))
-            assert session.submit(None, x).result(60)[0].tolist() == expected
+            assert session.submit(None, x).result(600)[0].tolist() == expected
 
         assert each_step(scenario, PACKAGE) > 50
 
@@ -103,7 +103,7 @@ def test_a_run_that_opens_its_lane() -> None:
         device.wait_entered()
         device.gate.set()
         interrupted(interrupter, lambda: session.run(None, feed(2)))
-        assert job.result(60)[0][0, 0] == 2
+        assert job.result(600)[0][0, 0] == 2
         for lane in device.lanes:
             lane.user = None
         check_whole(session, device)
@@ -137,11 +137,11 @@ def test_a_run_that_waits_and_has_others_behind_it(options: dict[str, Any]) -> N
         opener.start()
         interrupted(interrupter, lambda: session.run(None, feed(2)))
         over.set()
-        opener.join(60)
-        thread.join(60)
+        opener.join(600)
+        thread.join(600)
         assert not thread.is_alive(), "the request behind it is forgotten"
         assert others == [8.0]
-        assert first.result(60)[0][0, 0] == 2
+        assert first.result(600)[0][0, 0] == 2
         for lane in device.lanes:
             lane.user = None
         check_whole(session, device)
@@ -195,7 +195,7 @@ def test_closing() -> None:
         interrupted(interrupter, session.close)
         closer = threading.Thread(target=session.close)
         closer.start()
-        closer.join(60)
+        closer.join(600)
         assert not closer.is_alive(), "closing hangs"
         for job in jobs:
             assert wait_until(job.done), "a request is forgotten"

@@ -23,7 +23,7 @@ from anynpu.errors import AnynpuError, DeviceError, DeviceMemoryError, DeviceTim
 from anynpu.program import Conv, Model, Pool, Resize
 from anynpu.session import make_provider_options
 
-GUARD = 60.0
+GUARD = 300.0
 
 
 @pytest.fixture(scope="module")

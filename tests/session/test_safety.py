@@ -175,7 +175,7 @@ def test_the_waiting_requests_of_a_forgotten_session_fail_and_the_running_one_en
         assert isinstance(job.exception(60), DeviceClosed)
     assert not running.done()
     device.gate.set()
-    assert running.result(60)[0][0, 0] == 2
+    assert running.result(600)[0][0, 0] == 2
     assert wait_until(lambda: device.open_lanes == device.open_backends == 0)
 
 

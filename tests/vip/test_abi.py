@@ -122,7 +122,7 @@ def compiles(source: str, language: str, folder: Path) -> subprocess.CompletedPr
     file.write_text(source, encoding="utf-8")
     flags = ["-Wall", "-Wextra", "-Werror", "-fsyntax-only", f"-I{HEADER.parent}"]
     command = [compiler, "-x", language, standard, *flags, str(file)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
 
 
 @pytest.mark.parametrize("struct", rows(STRUCTS))

@@ -112,7 +112,7 @@ def test_many_threads_with_duplicates(open_calls: Callable[..., Calls]) -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(600)
         assert wrong == []
     assert not library.initialised
 
@@ -128,7 +128,7 @@ def test_one_network_in_many_threads_takes_turns(calls: Calls) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert statuses == [0] * 40
     assert calls.bytes(scores).any()
 
@@ -163,5 +163,5 @@ def test_the_driver_may_end_while_others_call(open_calls: Callable[..., Calls]) 
         calls.ok(library.vip_destroy())
     stop.set()
     for thread in threads:
-        thread.join(60)
+        thread.join(600)
     assert unexpected == []

@@ -750,7 +750,7 @@ def test_text_recognition_needs_no_onnxruntime(networks: Callable[[str], Model],
         np.save(tmp_path / f"{name}_x.npy", picture(name, 9))
         arguments += [str(path), str(tmp_path / f"{name}_x.npy"), str(tmp_path / f"{name}_y.npy")]
     command = [sys.executable, "-c", WITHOUT_ONNXRUNTIME, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     for name in SHAPES:
         with (
