@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from anynpu.board import build
 from anynpu.compiler import handover, optimize
 from anynpu.compiler.compile_options import CompileOptions
 from anynpu.compiler.driver import prepare
@@ -152,3 +154,27 @@ def test_the_judge_sees_the_vendors_graph(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(handover, "open_study", counted)
     optimize(network, dataset=feeds(network, 3))
     assert counts == [4, 1]
+
+
+@pytest.mark.parametrize("scores", [(BAD, GOOD), (GOOD, BAD)], ids=["better", "worse"])
+def test_build_keeps_a_stem_that_is_better_in_the_toolkits_graph(
+    scores: tuple[Score, Score], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """optimize has found it better with plain min/max; what the toolkit is given has other ranges and weights."""
+    judged, said = iter((BAD, GOOD)), iter(scores)
+    monkeypatch.setitem(optimize.__globals__, "plain_score", lambda *_, **__: next(judged))
+    monkeypatch.setitem(build.__globals__, "toolkit_score", lambda *_, **__: next(said))
+    network = focus()
+    built = build(network, tmp_path, "rk3588", CompileOptions(dataset=feeds(network, 2)), None, name="stem")
+    made = onnx.load(tmp_path / "stem.toolkit" / "stem.onnx")
+    kept = scores[1] is GOOD
+    assert ("Slice" not in [node.op_type for node in made.graph.node]) == kept
+    assert built.notes[-1].startswith("optimize: the stem c" if kept else "optimize: not kept, the stem c")
+
+
+def test_what_is_handed_over_is_judged_in_the_toolkits_graph() -> None:
+    network = focus()
+    samples = feeds(network, 2)
+    score = handover.toolkit_score(handover.handover(network, "rk3588", dataset=samples), "rk3588", dataset=samples)
+    assert score is not None
+    assert 0.9 < score.worst < 1.0

@@ -18,9 +18,9 @@ import numpy as np
 
 from .. import _optional, chips
 from ..compiler import CompileOptions, compile, optimize
-from ..compiler.handover import Handover, better, float_handover, handover
+from ..compiler.handover import Handover, better, float_handover, handover, toolkit_score
 from ..compiler.quantization_cfg import read_cfg
-from ..compiler.toolkit import VENDOR, WholeRanges
+from ..compiler.toolkit import VENDOR, WholeRanges, affine_of
 from ..errors import CompileError, ToolkitError
 from ..modelfile import CompiledModel
 from ..modelfile.twins import TWIN_SUFFIX, twin_folders, twin_name
@@ -111,13 +111,15 @@ def _chosen(model: Any, target: str, options: CompileOptions, progress: Progress
 
 
 def _or_split(given: Handover, target: str, options: dict[str, Any], progress: Progress | None) -> Handover:
-    """What was chosen, or the same of the model with some tensors split (``anynpu optimize``), where that is better."""
+    """What was chosen, or the same of the model that ``anynpu optimize`` makes of it, where that is better in the toolkit's graph."""
     split = optimize(given.folded, target, progress=progress, **options)
-    if not split.groups:
-        return replace(given, notes=(*given.notes, *([f"groups: {split.note}"] if split.note else [])))
+    if not split.groups and not split.stems:
+        return replace(given, notes=(*given.notes, *([f"optimize: {split.note}"] if split.note else [])))
     other = handover(split.model, target, progress=progress, **options)
-    kept = given.score is not None and other.score is not None and better(other.score, given.score)
-    note = f"groups: {'' if kept else 'not kept, '}{', '.join(split.groups)} split, {given.score} -> {other.score}"
+    before, after = (toolkit_score(entry, target, **options) for entry in (given, other))
+    kept = before is not None and after is not None and better(after, before)
+    what = [*(f"{name} split" for name in split.groups), *(f"the stem {name} as one convolution" for name in split.stems)]
+    note = f"optimize: {'' if kept else 'not kept, '}{', '.join(what)}, in the toolkit's graph {before} -> {after}"
     chosen = other if kept else given
     return replace(chosen, notes=(*chosen.notes, note))
 
@@ -201,13 +203,8 @@ def _twin(
     if cfg is not None:
         ranges = WholeRanges(read_cfg(cfg).ranges())
     else:
-        ranges = WholeRanges({key: _affine(*ends) for key, ends in given.ranges.items()})
+        ranges = WholeRanges({key: affine_of(*ends) for key, ends in given.ranges.items()})
     return compile(model, target, replace(options, quantizer=VENDOR, ranges=ranges, **common), progress=progress)
-
-
-def _affine(low: float, high: float) -> tuple[float, int]:
-    scale = (high - low) / 255
-    return scale, int(np.clip(np.rint(-128 - low / scale), -128, 127))
 
 
 def _by_hash(rknn: Path, twin: Path) -> Path:

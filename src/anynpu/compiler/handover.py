@@ -28,10 +28,10 @@ from .recipe import Recipe
 from .simulate import simulated_weights
 from .steps import Step
 from .study import Study, open_study
-from .toolkit import VENDOR, toolkit_ends, toolkit_quantization
+from .toolkit import VENDOR, WholeRanges, affine_of, given_quantization, toolkit_ends, toolkit_quantization
 from .workbench import Score, Trial, Workbench
 
-__all__ = ["Handover", "better", "float_handover", "handover", "plain_score"]
+__all__ = ["Handover", "better", "float_handover", "handover", "plain_score", "toolkit_score"]
 
 _PLAIN = Recipe(algorithm="minmax", groups=1, heads=True, clip=False, refit=False)
 _TRIED = (
@@ -110,6 +110,24 @@ def plain_score(model: Any, target: str, **options: Any) -> Score | None:
     """How a model does in the toolkit's graph, under its rules, with plain min/max; None where it cannot be run here."""
     study = open_study(model, target, rules=toolkit_rules, quantizer=VENDOR, **options)
     return study.bench.score(_trial(study.bench, study.steps, _PLAIN)) if study.bench.can_judge else None
+
+
+def toolkit_score(given: Handover, target: str, **options: Any) -> Score | None:
+    """How a handover does in the toolkit's own graph, with its splits and stages; None where it cannot be run here.
+
+    Tensors that only the toolkit has get their range from the samples, as they do there.
+    """
+    if given.folded is None:
+        return None
+    judge, study = (
+        open_study(model, target, rules=toolkit_rules, quantizer=VENDOR, **options) for model in (given.folded, given.model)
+    )
+    graph, steps = study.bench.graph, study.steps
+    known = {name: affine_of(*ends) for name, ends in given.ranges.items()}
+    chosen = given_quantization(WholeRanges(known), graph)
+    ranges = CalibratedRanges(study.bench.calibration.observer, _PLAIN.algorithm, _PLAIN.percentile)
+    quantization = toolkit_quantization(graph, steps, ranges, study.bench.preprocess, chosen)
+    return judge.bench.with_graph(graph).score(Trial(_PLAIN, steps, quantization))
 
 
 def float_handover(model: Any, options: CompileOptions) -> Handover:

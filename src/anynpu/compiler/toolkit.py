@@ -32,6 +32,7 @@ __all__ = [
     "QUANTIZERS",
     "VENDOR",
     "WholeRanges",
+    "affine_of",
     "given_quantization",
     "read_ranges",
     "toolkit_bias",
@@ -192,6 +193,12 @@ def _affine(low: float, high: float) -> Affine:
     low, high = min(low, 0.0), max(high, 0.0)
     scale = max((high - low) / (last - first), _TINY)
     return Affine.per_tensor(float(np.float32(scale)), int(np.clip(np.rint(first - low / scale), first, last)))
+
+
+def affine_of(low: float, high: float) -> tuple[float, int]:
+    """The scale and zero point that the toolkit makes of the ends of a range."""
+    quantization = _affine(low, high)
+    return quantization.scale, int(quantization.zero_point)
 
 
 def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Quantization]:
