@@ -13,9 +13,10 @@ from diseased_network import STEM, diseased_network, diseased_samples
 
 import anynpu
 from anynpu import chips
-from anynpu.compiler import METRICS, STEPS
+from anynpu.compiler import METRICS, STEPS, workbench
 from anynpu.compiler.graph import Graph
 from anynpu.compiler.groups import Grouping
+from anynpu.compiler.lower import lower
 from anynpu.compiler.metrics import cosine, detections, map_overlap, margin, metric_of, top1
 from anynpu.compiler.recipe import Recipe
 from anynpu.compiler.search import run_recipe
@@ -297,6 +298,52 @@ def test_groups_stay_within_their_budget(study: Study, monkeypatch: pytest.Monke
     trial = bench.quantized(Recipe(groups=4), study.steps)
     assert trial.groups == {}
     assert f"groups: not {STEM} in 2" in trial.notes[-1]
+
+
+def test_the_time_of_a_trial_does_not_depend_on_those_before_it(study: Study) -> None:
+    """Operators of other trials are used again only where scales are the same."""
+    bench = study.bench
+    trials = [bench.quantized(Recipe(groups=count), study.steps) for count in (1, 4, 2)]
+    for trial in (*trials, trials[0]):
+        alone = lower(bench.graph, trial.steps, bench.chip, trial.quantization, bench.kind, outline=True)
+        assert bench.time_us(trial) == predict(alone, bench.chip).latency_us
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_judging_ends_where_a_trial_cannot_win_any_more(study: Study, monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
+    monkeypatch.setattr(workbench, "thread_count", lambda *_: threads)
+    bench = study.bench
+    good = bench.quantized(Recipe(), study.steps)
+    bad = bench.quantized(Recipe(algorithm="minmax", groups=1, clip=False), study.steps)
+    best, whole = bench.score(good), bench.score(bad)
+    short = bench.score(bad, best)
+    assert whole.worst < best.hopeless_below  # or the network does not show it
+    assert short.left_out == len(bench.judging) - len(short.cosines) > 0
+    assert short.worst < best.hopeless_below
+    assert not short.beats(best)
+    assert not whole.beats(best)
+    assert best.beats(short)
+    assert best.beats(whole)
+    assert "not finished" in str(short)
+    again = bench.score(good, whole)  # a winner is judged by all
+    assert again.left_out == 0
+    assert again.cosines == pytest.approx(best.cosines, abs=1e-5)
+
+
+def test_judging_begins_with_what_the_rival_is_worst_at(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the number of threads: notes are part of the file."""
+    bench = study.bench
+    best = bench.score(bench.quantized(Recipe(), study.steps))
+    bad = bench.quantized(Recipe(algorithm="minmax", groups=1, clip=False), study.steps)
+    found = []
+    for threads in (1, 2, 4):
+        monkeypatch.setattr(workbench, "thread_count", lambda *_, count=threads: count)
+        found.append(bench.score(bad, best))
+    for score in found[1:]:
+        assert score.left_out == found[0].left_out
+        assert score.cosines == pytest.approx(found[0].cosines, abs=1e-5)
+    worst = min(range(len(best.cosines)), key=best.cosines.__getitem__)
+    assert min(abs(bench.score(bad).cosines[worst] - seen) for seen in found[0].cosines) < 1e-5
 
 
 def test_a_budget_leaves_room_for_a_few_short_layers() -> None:

@@ -65,7 +65,7 @@ def multiplier_and_shift(factor: float) -> tuple[int, int]:
     if factor <= 0 or not math.isfinite(factor):
         return 0, 0
     shift = max(0, min(_MAX_SHIFT, math.floor(math.log2(MAX_MULTIPLIER / factor))))
-    return min(int(np.rint(factor * 2.0**shift)), MAX_MULTIPLIER), shift
+    return min(round(factor * 2.0**shift), MAX_MULTIPLIER), shift
 
 
 def channel_multipliers(weight_scales: npt.NDArray[np.float32]) -> npt.NDArray[np.int32]:

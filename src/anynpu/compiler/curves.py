@@ -7,9 +7,12 @@ for Sigmoid, HardSigmoid, HardSwish, Swish, Softplus and Elu. The simulator has 
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from ..arithmetic.curves import CURVES, Shape, hard_sigmoid
+from ..types import Array
 from .forms import Form
 from .graph import Graph
 from .groups import is_depthwise_layer
@@ -18,6 +21,7 @@ from .steps import Activation, Step
 __all__ = ["assign_curves", "leave_unrounded", "shape_of"]
 
 _PROBE = np.linspace(-7.0, 7.0, 57)
+_RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 
 
 def assign_curves(graph: Graph, steps: list[Step]) -> None:
@@ -57,10 +61,20 @@ def shape_of(activation: Activation) -> Shape | None:
     """The tabulated function that an activation is; None if it is none of them."""
     with np.errstate(all="ignore"):
         values = activation.function(_PROBE)
-        for shape in (*CURVES.values(), _hard_sigmoid_through(activation)):
-            if shape is not None and np.allclose(values, shape.function(_PROBE), rtol=1e-5, atol=1e-6):
+        for shape, (known, tolerance) in zip(CURVES.values(), _known_values(), strict=True):
+            if np.all(np.abs(values - known) <= tolerance):
                 return shape
+        through = _hard_sigmoid_through(activation)
+        if through is not None and np.allclose(values, through.function(_PROBE), rtol=_RELATIVE, atol=_ABSOLUTE):
+            return through
     return None
+
+
+@cache
+def _known_values() -> tuple[tuple[Array, Array], ...]:
+    """The values of each tabulated function, and how far another one may be from them."""
+    found = [shape.function(_PROBE) for shape in CURVES.values()]
+    return tuple((values, _ABSOLUTE + _RELATIVE * np.abs(values)) for values in found)
 
 
 def _hard_sigmoid_through(activation: Activation) -> Shape | None:

@@ -35,7 +35,7 @@ from .steps import Activation, Step
 from .toolkit import toolkit_bias, toolkit_weights
 from .windows import resize_indices, resize_scales, window_of
 
-__all__ = ["Emitter", "OutlineEmitter", "by_group"]
+__all__ = ["Emitter", "KnownOperators", "OutlineEmitter", "by_group"]
 
 
 _MAX_BIAS = 2.0**30
@@ -44,6 +44,10 @@ _TAIL = 32.0
 """Beyond it an activation is a straight line or stays where it is, in any number of 8 bits."""
 _SAME_CODE = 1e-2
 """Weights that lie within this share of a step at a code are that code."""
+
+
+KnownOperators = dict[tuple[int, tuple[Quantization | None, ...]], Conv]
+"""Operators by the identity of their node and the quantisation of their tensors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +79,11 @@ class Emitter:
         if not self.quantization[step.inputs[0]].is_per_tensor:
             source = scales.astype(np.float64)
             if not depthwise:  # the ratio of the scales goes into the columns of the weights
-                weights = weights.astype(np.float64) * (source / source.max())[None, :, None, None]
+                weights = self._in_columns(weights, source / source.max())
                 source = np.full(1, source.max())
         codes, zero, bias, epilogue = self._linear(step, weights, self._bias(step, weights.shape[0]), source)
         return Conv(
-            np.ascontiguousarray(codes.transpose(0, 2, 3, 1)),
+            self._in_order(codes.transpose(0, 2, 3, 1)),
             zero,
             bias,
             epilogue,
@@ -98,7 +102,7 @@ class Emitter:
         weights = grouped.transpose(0, 2, 1, 3, 4).reshape(-1, stored.shape[0] // groups, *stored.shape[2:])
         codes, zero, bias, epilogue = self._linear(step, weights, self._bias(step, weights.shape[0]))
         return ConvTranspose(
-            np.ascontiguousarray(codes.transpose(0, 2, 3, 1)),
+            self._in_order(codes.transpose(0, 2, 3, 1)),
             zero,
             bias,
             epilogue,
@@ -116,7 +120,7 @@ class Emitter:
             channels, *spatial = features
             weights = weights.reshape(-1, channels, math.prod(spatial)).transpose(0, 2, 1).reshape(weights.shape[0], -1)
         codes, zero, bias, epilogue = self._linear(step, weights, self._bias(step, weights.shape[0]))
-        return Dense(np.ascontiguousarray(codes), zero, bias, epilogue)
+        return Dense(self._in_order(codes), zero, bias, epilogue)
 
     def matmul(self, step: Step) -> MatMul:
         """A product of two activations."""
@@ -282,8 +286,9 @@ class Emitter:
 
     def _activation_table(self, step: Step, activation: Activation, before: Quantization) -> Array:
         """The table of an activation after a code, a row by group of channels."""
-        pairs = zip(by_group(before), by_group(self.quantization[step.outputs[0]]), strict=True)
-        return np.concatenate([self._function_table(activation, *pair) for pair in pairs])
+        pairs = list(zip(by_group(before), by_group(self.quantization[step.outputs[0]]), strict=True))
+        rows = {pair: self._function_table(activation, *pair) for pair in dict.fromkeys(pairs)}
+        return np.concatenate([rows[pair] for pair in pairs])
 
     @staticmethod
     def _zero_point(quantization: Quantization) -> Array:
@@ -321,13 +326,38 @@ class Emitter:
         return bias
 
     @staticmethod
+    def _in_columns(weights: Array, ratio: Array) -> Array:
+        """Weights of a dense convolution, their columns multiplied with the ratio of the input's scales."""
+        result: Array = weights.astype(np.float64) * ratio[None, :, None, None]
+        return result
+
+    @staticmethod
+    def _in_order(codes: Array) -> Array:
+        """Codes as they lie in memory."""
+        return np.ascontiguousarray(codes)
+
+    @staticmethod
     def _image_weights(weights: Array) -> Array:
         """Weights of a one-dimensional convolution as those of one of height 1."""
         return weights[:, :, None, :] if weights.ndim == 3 else weights
 
 
+@dataclass(frozen=True, eq=False)
 class OutlineEmitter(Emitter):
-    """Builds operators of the right kind and size without looking at weights: they are all zero."""
+    """Builds operators of the right kind and size without looking at weights: these and all tables are zero.
+
+    :ivar known: operators of convolutions that were built before, also by other emitters of the same graph
+    """
+
+    known: KnownOperators = field(default_factory=dict)
+
+    def conv(self, step: Step) -> Conv:
+        """A convolution with what is fused to it: the one of before where its tensors have the scales of before."""
+        key = id(step.node), tuple(map(self.quantization.get, (*step.reads, step.before_activation, *step.outputs)))
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = super().conv(step)
+        return found
 
     def _linear(self, step: Step, weights: Array, bias: Array, source: Array | None = None) -> tuple[Array, Array, Array, Finish]:
         wide = self.dtype is DType.INT16
@@ -335,6 +365,24 @@ class OutlineEmitter(Emitter):
         codes = np.broadcast_to(np.zeros((), np.int16 if wide else np.int8), weights.shape)
         sums = np.zeros(channels, np.int64 if wide else np.int32)
         return codes, np.zeros(channels, np.int32), sums, self._epilogue(step, np.ones(channels, np.float32))
+
+    @staticmethod
+    def _in_columns(weights: Array, ratio: Array) -> Array:
+        return weights
+
+    @staticmethod
+    def _in_order(codes: Array) -> Array:
+        return codes
+
+    def _function_table(self, activation: Activation, source: Quantization, target: Quantization) -> Array:
+        return self._empty_table
+
+    def _requantize_table(self, source: Quantization, target: Quantization) -> Array:
+        return self._empty_table
+
+    @property
+    def _empty_table(self) -> Array:
+        return np.zeros((1, 1 << self.dtype.bits), self.dtype.storage)
 
 
 def by_group(quantization: Quantization) -> list[Quantization]:

@@ -33,7 +33,7 @@ from ..program import (
 )
 from ..tensor import DType, Layout, Quantization, TensorSpec
 from .arithmetic import CHIP
-from .emit import Emitter, OutlineEmitter
+from .emit import Emitter, KnownOperators, OutlineEmitter
 from .emit_chip import ChipEmitter
 from .floats import FloatEmitter, weight_bytes
 from .formats import Format
@@ -68,16 +68,20 @@ def lower(
     on_cpu: Set[str] = frozenset(),
     kept: Mapping[str, npt.NDArray[Any]] | None = None,
     near_the_end: Set[str] = frozenset(),
+    known: KnownOperators | None = None,
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
-    An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights.
+    An *outline* has the layers, tensors, sizes and places of the program, but zeros for weights and tables.
     *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
     does. *on_cpu* are results that the CPU computes, whatever the chip could. *kept* are scales of weights that were codes already.
-    *near_the_end* are results that may be beyond float16.
+    *near_the_end* are results that may be beyond float16. *known* is what other outlines of the same graph have built, and grows.
     """
-    emitter = OutlineEmitter if outline else ChipEmitter if kind.arithmetic == CHIP else Emitter
-    emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit, kept or {})
+    if outline:
+        emit: Emitter = OutlineEmitter(graph, quantization, kind.codes, kind.weights, known={} if known is None else known)
+    else:
+        emitter = ChipEmitter if kind.arithmetic == CHIP else Emitter
+        emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit, kept or {})
     floats = FloatEmitter(graph, kind.half, outline, near_the_end)
     return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, emit, floats, on_cpu=on_cpu).run()
 

@@ -198,18 +198,20 @@ def _grouped(
     With *activation* it is the tensor before it, whose codes a table turns into those of *target*.
     """
     low, high = channels
-    scales, zeros, sizes = [], [], []
-    for index, (group, size) in enumerate(grouping.runs):
+    runs = grouping.runs
+    found: dict[int, Affine] = {}
+    for index, (group, _) in enumerate(runs):
+        if group in found:
+            continue
         members = grouping.group_of == group
         least, most = max(float(low[members].min()), whole[0]), min(float(high[members].max()), whole[1])
         if activation is not None and isinstance(target, Affine):
             after = Affine.per_tensor(target.scales[index], target.zero_points[index])
             least, most = clips.of(activation, min(least, 0.0), max(most, 0.0), after, dtype)
-        affine = affine_from_range(least, most, dtype)
-        scales.append(affine.scale)
-        zeros.append(affine.zero_point)
-        sizes.append(size)
-    return Affine(tuple(scales), tuple(zeros), tuple(sizes))
+        found[group] = affine_from_range(least, most, dtype)
+    made = [found[group] for group, _ in runs]
+    sizes = tuple(size for _, size in runs)
+    return Affine(tuple(affine.scale for affine in made), tuple(affine.zero_point for affine in made), sizes)
 
 
 def pixel_range(graph: Graph, name: str, preprocess: Preprocess | None) -> tuple[float, float] | None:

@@ -73,10 +73,11 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
     trials = [bench.quantized(recipe, steps)]
     if trials[0].groups:
         trials.append(bench.quantized(replace(recipe, groups=1), steps))
-    scored = [(trial, bench.score(trial)) for trial in trials]
-    first = scored[0]
-    for other in scored[1:]:
-        first = other if other[1].beats(first[1]) else first
+    first = (trials[0], bench.score(trials[0]))
+    scored = [first]
+    for trial in trials[1:]:
+        scored.append((trial, bench.score(trial, first[1])))
+        first = scored[-1] if scored[-1][1].beats(first[1]) else first
     order = [first, *(entry for entry in scored if entry is not first)]
     notes = [f"tried: {trial.recipe}, not fitted, {bench.metric_name} {score}" for trial, score in scored]
     best = first
@@ -87,7 +88,7 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
         if not fitted.refined:
             best = (replace(best[0], notes=(*best[0].notes, *fitted.notes[len(trial.notes) :])), best[1])
             break
-        after = bench.score(fitted)
+        after = bench.score(fitted, best[1])
         kept = after.beats(best[1])
         text = f"{bench.metric_name} {score} -> {after} on {bench.judges}"
         done = f"{len(fitted.refined)} convolutions, {text}" if kept else f"not kept, {text}"
@@ -102,7 +103,7 @@ def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score]) ->
     if (trial.recipe.algorithm, trial.recipe.percentile) != (Recipe.algorithm, Recipe.percentile):
         return trial  # the caller has named the ranges
     plain = bench.quantized(replace(trial.recipe, **_PLAIN), steps)
-    its = bench.score(plain)
+    its = bench.score(plain, score if score.by_cosine else None)  # by another metric, how it does on each sample may matter
     notes = [*trial.notes, f"plain min/max: {bench.metric_name} {its}"]
     if not its.beats(score) and (score.beats(its) or not score.harms(its)):
         return replace(trial, notes=tuple(notes))

@@ -25,9 +25,18 @@ def constant_bytes(op: Any) -> int:
         return int(op.nbytes)
     if isinstance(op, tuple):
         return sum(map(constant_bytes, op))
-    if is_dataclass(op):
-        return sum(constant_bytes(getattr(op, entry.name)) for entry in fields(op))
-    return 0
+    return sum(constant_bytes(getattr(op, name)) for name in _FIELDS[type(op)])
+
+
+class _Fields(dict[type, tuple[str, ...]]):
+    """The names of what a dataclass has, looked up once; nothing for any other type."""
+
+    def __missing__(self, kind: type) -> tuple[str, ...]:
+        self[kind] = tuple(entry.name for entry in fields(kind)) if is_dataclass(kind) else ()
+        return self[kind]
+
+
+_FIELDS = _Fields()
 
 
 def float_macs(graph: Graph, step: Step) -> int:

@@ -22,6 +22,7 @@ from ..progress import Progress, tell
 from ..tensor import Quantization
 from ..types import Array
 from .calibrate import CalibratedRanges, Calibration, FloatModel
+from .emit import KnownOperators
 from .formats import Format
 from .graph import Graph
 from .groups import GroupChoice, choose_groups
@@ -63,6 +64,7 @@ class Score:
     :ivar worst: the cosine of the worst sample
     :ivar cosines: the cosine of each sample
     :ivar by_cosine: whether the metric is the cosine
+    :ivar left_out: samples that did not judge, as the others had decided; *worst* is then that of the others
     """
 
     value: float
@@ -70,6 +72,7 @@ class Score:
     worst: float
     cosines: tuple[float, ...] = ()
     by_cosine: bool = False
+    left_out: int = 0
 
     def beats(self, other: Score) -> bool:
         """Whether it is better: not at the cost of the worst sample; then by the metric, and where that cannot tell, by the cosine.
@@ -88,7 +91,14 @@ class Score:
         """Whether some sample is clearly worse than with *other*."""
         return any(mine < its - _WORSE_AT_MOST for mine, its in zip(self.cosines, other.cosines, strict=True))
 
+    @property
+    def hopeless_below(self) -> float:
+        """The cosine of one sample below which another score cannot be better than this one, whatever its other samples are."""
+        return self.worst - (_TELLS_WORST if self.by_cosine else _WORSE_AT_MOST)
+
     def __str__(self) -> str:
+        if self.left_out:
+            return f"not finished, worst cosine {self.worst:.4f}"
         return f"{self.value:.4f}, worst cosine {self.worst:.4f}"
 
 
@@ -140,6 +150,7 @@ class Workbench:
         self._progress = progress
         self._ranges: dict[tuple[str, float], CalibratedRanges] = {}
         self._clips = Clips()
+        self._operators: KnownOperators = {}
         self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
 
     @cached_property
@@ -196,6 +207,7 @@ class Workbench:
         other.__dict__["_expected"] = self._expected
         other.__dict__["judging"] = self.judging
         other.__dict__.pop("_float_answers", None)
+        other._operators = {}
         other.graph = graph
         return other
 
@@ -288,21 +300,36 @@ class Workbench:
         )
         return replace(trial, refined=refined) if refined else _noted(trial, "refit: left out, no convolution to fit")
 
-    def score(self, trial: Trial) -> Score:
-        """How a trial does on the samples that judge."""
+    def score(self, trial: Trial, rival: Score | None = None) -> Score:
+        """How a trial does on the samples that judge.
+
+        With a *rival* it ends as soon as the trial cannot beat it any more. Samples that the rival is worst at come first.
+        """
         threads = self._threads
         simulation = Simulation(
             self.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=self.kind.weights, threads=threads
         )
-        given: list[list[Array]] = []
-        for outputs in in_order(simulation.run, self.judging, threads):
-            given.append(outputs)
-            tell(self._progress, "judging", len(given), len(self.judging))
-        pairs = list(zip(self._expected, given, strict=True))
-        cosines = [cosine(*pair) for pair in pairs]
-        values = cosines if self._metric is cosine else [float(self._metric(*pair)) for pair in pairs]
+        order = list(range(len(self.judging)))
+        if rival is not None:
+            order.sort(key=rival.cosines.__getitem__)
+        given: dict[int, list[Array]] = {}
+        cosines: dict[int, float] = {}
+        while len(given) < len(order):
+            some = order[len(given) : len(given) + threads]
+            for index, outputs in zip(some, in_order(simulation.run, [self.judging[i] for i in some], threads), strict=True):
+                given[index], cosines[index] = outputs, cosine(self._expected[index], outputs)
+                tell(self._progress, "judging", len(given), len(order))
+                if rival is not None and cosines[index] < rival.hopeless_below:
+                    order = order[
+                        : len(given)
+                    ]  # what other threads have done by now must not show, or results would depend on them
+                    break
+        judged = sorted(given)
+        found = tuple(cosines[index] for index in judged)
         by_cosine = self._metric is cosine
-        return Score(float(np.mean(values)), float(np.mean(cosines)), min(cosines), tuple(cosines), by_cosine)
+        values = found if by_cosine else [float(self._metric(self._expected[index], given[index])) for index in judged]
+        left_out = len(self.judging) - len(judged)
+        return Score(float(np.mean(values)), float(np.mean(found)), min(found), found, by_cosine, left_out)
 
     def cosine_of(self, trial: Trial, codes: Mapping[str, Quantization]) -> float:
         """The mean cosine where nothing but the tensors of *codes* is rounded; on two samples, as there are many tensors."""
@@ -314,7 +341,7 @@ class Workbench:
         """What the chip is predicted to take, with one core."""
         from ..timing import predict
 
-        program = lower(self.graph, trial.steps, self.chip, trial.quantization, self.kind, outline=True)
+        program = lower(self.graph, trial.steps, self.chip, trial.quantization, self.kind, outline=True, known=self._operators)
         return predict(program, self.chip).latency_us
 
 
