@@ -24,7 +24,7 @@ import json, pathlib, sys
 job = json.loads(sys.stdin.readline())
 folder = pathlib.Path(job["folder"])
 read = {name: pathlib.Path(path).read_text() for name, path in job["files"].items()}
-(folder / "result.json").write_text(json.dumps({"wish": job["wish"], "read": read, "memory": job["memory"]}))
+(folder / "result.json").write_text(json.dumps({"request": job["request"], "read": read, "memory": job["memory"]}))
 (folder / "float.jpg").write_bytes(b"a picture")
 print(json.dumps({"stage": "thinking", "done": 1, "total": 2}), flush=True)
 print(json.dumps({"state": "done"}), flush=True)
@@ -94,7 +94,7 @@ def test_from_files_to_a_result(start: Start) -> None:
     found = ended(server, job["job"])
     assert (found["state"], found["stage"]) == ("done", "thinking")
     assert found["result"]["read"] == {"model": "a model", picture: "a photo"}
-    assert found["result"]["wish"]["chip"] == "rv1106"
+    assert found["result"]["request"]["chip"] == "rv1106"
     assert found["result"]["memory"] == JobLimits().memory_mb << 20
     status, headers, data = exchange(server, "GET", f"/playground/jobs/{job['job']}/pictures/float")
     assert (status, headers["content-type"], data) == (200, "image/jpeg", b"a picture")

@@ -10,22 +10,23 @@ import pytest
 
 import anynpu
 from anynpu.errors import AnynpuError, ImageError, RequestError
-from anynpu.playground.wish import AUTO, SCALES, Wish
+from anynpu.playground import work
+from anynpu.playground.request import ACCURACIES, AUTO, SCALES, JobRequest
 from anynpu.playground.work import do_job
 
 from .models import brightest_channel, colour_picture
 
 
-def job(folder: Path, wish: Wish, model: Path, *pictures: Path, **more: Any) -> dict[str, Any]:
-    files = {"model": model, **dict(zip(wish.pictures, pictures, strict=True))}
-    return do_job(wish, files, folder, **more)
+def job(folder: Path, request: JobRequest, model: Path, *pictures: Path, **more: Any) -> dict[str, Any]:
+    files = {"model": model, **dict(zip(request.pictures, pictures, strict=True))}
+    return do_job(request, files, folder, **more)
 
 
 def test_both_sides_of_a_dropped_model(tmp_path: Path) -> None:
     model, red = brightest_channel(tmp_path / "net.onnx"), colour_picture(tmp_path / "red.png", "red")
     stages: list[str] = []
-    wish = Wish(model="model", pictures=("a",), chip="rk3566", scale="0 to 1")
-    result = job(tmp_path, wish, model, red, progress=lambda stage, done, total: stages.append(stage))
+    request = JobRequest(model="model", pictures=("a",), chip="rk3566", scale="0 to 1")
+    result = job(tmp_path, request, model, red, progress=lambda stage, done, total: stages.append(stage))
     assert result["sides"]["float"]["rows"][0]["label"] == "red"
     assert result["sides"]["compiled"]["rows"][0]["label"] == "red"
     assert (result["chip"], result["dtype"]) == ("rk3566", "int8")
@@ -45,21 +46,37 @@ def test_both_sides_of_a_dropped_model(tmp_path: Path) -> None:
 
 def test_the_order_of_channels_holds_for_both_sides(tmp_path: Path) -> None:
     model, red = brightest_channel(tmp_path / "net.onnx"), colour_picture(tmp_path / "red.png", "red")
-    result = job(tmp_path, Wish(model="m", pictures=("a",), scale="0 to 1", order="bgr"), model, red)
+    result = job(tmp_path, JobRequest(model="m", pictures=("a",), scale="0 to 1", order="bgr"), model, red)
     assert [result["sides"][side]["rows"][0]["label"] for side in ("float", "compiled")] == ["blue", "blue"]
     assert "--channel-order bgr" in result["command"]
 
 
+@pytest.mark.parametrize("accuracy", ACCURACIES)
+def test_the_page_says_how_far_the_compiler_goes(accuracy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def compiled(*given: Any, **options: Any) -> Any:
+        asked.append(options["accuracy"])
+        return anynpu.compile(*given, **options)
+
+    monkeypatch.setattr(work, "compile", compiled)
+    model, red = brightest_channel(tmp_path / "net.onnx"), colour_picture(tmp_path / "red.png", "red")
+    request = JobRequest.read({"model": "m", "pictures": ["a"], "scale": "0 to 1", "accuracy": accuracy})
+    result = job(tmp_path, request, model, red)
+    assert asked == [accuracy]
+    assert ("--accuracy fast" in result["command"]) == (accuracy == "fast")
+
+
 def test_a_preprocessing_that_cannot_be_told_is_assumed_and_said(tmp_path: Path) -> None:
     model, green = brightest_channel(tmp_path / "net.onnx"), colour_picture(tmp_path / "green.png", "green")
-    result = job(tmp_path, Wish(model="m", pictures=("a",), scale=AUTO, dtype="fp16"), model, green)
+    result = job(tmp_path, JobRequest(model="m", pictures=("a",), scale=AUTO, dtype="fp16"), model, green)
     assert "could not be told" in result["notes"][0]
     assert result["sides"]["compiled"]["rows"][0]["label"] == "green"
     assert any("float16 needs no calibration" in note for note in result["notes"])
 
 
 def test_without_a_picture_times_and_memory_are_shown(tmp_path: Path) -> None:
-    result = job(tmp_path, Wish(model="m", chip="t527"), brightest_channel(tmp_path / "net.onnx"))
+    result = job(tmp_path, JobRequest(model="m", chip="t527"), brightest_channel(tmp_path / "net.onnx"))
     assert "sides" not in result
     assert result["latency_ms"] > 0
 
@@ -67,27 +84,27 @@ def test_without_a_picture_times_and_memory_are_shown(tmp_path: Path) -> None:
 def test_a_served_model_runs_on_its_own_chip(tmp_path: Path) -> None:
     source, blue = brightest_channel(tmp_path / "net.onnx"), colour_picture(tmp_path / "blue.png", "blue")
     compiled = anynpu.compile(source, "rk3576", dtype="fp16", std=255.0).save(tmp_path / "net.rknn")
-    result = job(tmp_path, Wish(served="net", pictures=("a",)), compiled, blue)
+    result = job(tmp_path, JobRequest(served="net", pictures=("a",)), compiled, blue)
     assert list(result["sides"]) == ["compiled"]
     assert result["sides"]["compiled"]["rows"][0]["label"] == "blue"
     assert result["chip"] == "rk3576"
 
 
-def test_an_open_size_is_given_by_the_wish(tmp_path: Path) -> None:
+def test_an_open_size_is_given_by_the_request(tmp_path: Path) -> None:
     model = brightest_channel(tmp_path / "net.onnx", open_size=True)
     with pytest.raises(AnynpuError):
-        job(tmp_path, Wish(model="m"), model)
-    assert job(tmp_path, Wish(model="m", shape=(1, 3, 32, 32)), model)["latency_ms"] > 0
+        job(tmp_path, JobRequest(model="m"), model)
+    assert job(tmp_path, JobRequest(model="m", shape=(1, 3, 32, 32)), model)["latency_ms"] > 0
 
 
 def test_what_is_no_picture_or_no_model_is_said(tmp_path: Path) -> None:
     model, noise = brightest_channel(tmp_path / "net.onnx"), tmp_path / "noise"
     noise.write_bytes(b"no picture")
     with pytest.raises(ImageError, match="not a picture"):
-        job(tmp_path, Wish(model="m", pictures=("a",)), model, noise)
+        job(tmp_path, JobRequest(model="m", pictures=("a",)), model, noise)
     (tmp_path / "noise.onnx").write_bytes(b"no model")
     with pytest.raises(AnynpuError):
-        job(tmp_path, Wish(model="m"), tmp_path / "noise.onnx")
+        job(tmp_path, JobRequest(model="m"), tmp_path / "noise.onnx")
 
 
 @pytest.mark.parametrize(
@@ -97,6 +114,7 @@ def test_what_is_no_picture_or_no_model_is_said(tmp_path: Path) -> None:
         ({"model": "a", "served": "b"}, "one model"),
         ({"model": "a", "chip": "z80"}, "no chip"),
         ({"model": "a", "dtype": "int3"}, "no type"),
+        ({"model": "a", "accuracy": "best"}, "no accuracy"),
         ({"model": "a", "scale": "wild"}, "no preprocessing"),
         ({"model": "a", "order": "gbr"}, "no channel order"),
         ({"model": "a", "shape": [1, 3, 0, 4]}, "shape"),
@@ -108,9 +126,9 @@ def test_what_is_no_picture_or_no_model_is_said(tmp_path: Path) -> None:
         ({"served": "a"}, "needs a picture"),
     ],
 )
-def test_a_wish_that_is_none(given: dict[str, Any], words: str) -> None:
+def test_a_request_that_is_none(given: dict[str, Any], words: str) -> None:
     with pytest.raises(RequestError, match=words):
-        Wish.read(given)
+        JobRequest.read(given)
 
 
 def test_the_preprocessings_are_those_that_the_compiler_tries() -> None:

@@ -58,6 +58,7 @@ async function begin() {
   }
   byId("chip").replaceChildren(...groups.values());
   if (state.chips.some(chip => chip.name === "rk3588")) byId("chip").value = "rk3588";
+  options(byId("accuracy"), Object.entries(state.accuracies));
   options(byId("scale"), Object.entries(state.scales));
   byId("served-line").hidden = state.served.length === 0;
   options(byId("served"), [["", "none"], ...state.served.map(one => [one.name, one.name])]);
@@ -76,7 +77,8 @@ function refresh() {
   byId("drop-model").classList.toggle("filled", Boolean(file));
   byId("pictures-words").textContent = picked.pictures.length ? plural(picked.pictures.length, "picture") : "Drop one or more pictures here, or click";
   byId("drop-pictures").classList.toggle("filled", picked.pictures.length > 0);
-  for (const name of ["chip", "dtype", "scale", "order", "shape"]) byId(name).disabled = Boolean(served);
+  for (const name of ["chip", "dtype", "accuracy", "scale", "order", "shape"]) byId(name).disabled = Boolean(served);
+  byId("accuracy").disabled ||= byId("dtype").value === "fp16"; // there is nothing to fit
   byId("order").disabled = Boolean(served) || byId("scale").value === "auto";
   byId("go").disabled = Boolean(job) || !(file || (served && picked.pictures.length));
   byId("cancel").hidden = byId("progress").hidden = !job;
@@ -107,10 +109,10 @@ async function go() {
   refresh();
   try {
     const shape = text ? text.split(/[\s,x]+/).map(Number) : [];
-    const wish = { pictures: [], chip: byId("chip").value, dtype: byId("dtype").value, scale: byId("scale").value, order: byId("order").value, shape };
-    if (served) wish.served = served; else wish.model = await drop("model", picked.model);
-    for (const file of picked.pictures) wish.pictures.push(await drop("picture", file));
-    await follow(await (await call("POST", "/playground/jobs", JSON.stringify(wish))).json());
+    const request = { pictures: [], chip: byId("chip").value, dtype: byId("dtype").value, accuracy: byId("accuracy").value, scale: byId("scale").value, order: byId("order").value, shape };
+    if (served) request.served = served; else request.model = await drop("model", picked.model);
+    for (const file of picked.pictures) request.pictures.push(await drop("picture", file));
+    await follow(await (await call("POST", "/playground/jobs", JSON.stringify(request))).json());
   } catch (error) {
     if (/not there any more/.test(error.message)) sent = new Map();
     ended("failed");
@@ -255,7 +257,7 @@ for (const name of ["dragover", "drop"]) window.addEventListener(name, event => 
 byId("chip").addEventListener("change", () => { types(); refresh(); });
 byId("scale").addEventListener("change", refresh);
 byId("served").addEventListener("change", () => { if (byId("served").value) picked.model = null; refresh(); });
-byId("wish").addEventListener("submit", event => { event.preventDefault(); go(); });
+byId("request").addEventListener("submit", event => { event.preventDefault(); go(); });
 byId("cancel").addEventListener("click", () => { if (job && job.job) call("POST", `/playground/jobs/${job.job}/cancel`).catch(trouble); });
 byId("access").addEventListener("submit", event => {
   event.preventDefault();

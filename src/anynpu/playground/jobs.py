@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import RequestError, UnknownModelError
-from .wish import MAX_PIXELS, Wish
+from .request import MAX_PIXELS, JobRequest
 from .worker import RESULT
 
 __all__ = ["JobLimits", "Jobs", "PlaygroundJob"]
@@ -110,7 +110,7 @@ class Jobs:
             raise UnknownModelError(f"there is no job '{name}' any more", hint="start it again")
         return self._job
 
-    def start(self, wish: Wish, files: Mapping[str, Path]) -> PlaygroundJob:
+    def start(self, request: JobRequest, files: Mapping[str, Path]) -> PlaygroundJob:
         """Start a job."""
         if self.running is not None:
             raise RequestError("a job is running already, and there is one at a time", hint="wait for it, or cancel it")
@@ -119,7 +119,7 @@ class Jobs:
         folder = self._folder / name
         folder.mkdir()
         order = {
-            "wish": asdict(wish),
+            "request": asdict(request),
             "files": {key: str(path) for key, path in files.items()},
             "folder": str(folder),
             "memory": self._limits.memory_mb << 20,

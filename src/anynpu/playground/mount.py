@@ -24,7 +24,7 @@ from ..serve.rest import parse_json
 from ..serve.service import Service
 from ..vendors import registry
 from .jobs import JobLimits, Jobs, PlaygroundJob
-from .wish import AUTO, DTYPES, SCALES, Wish
+from .request import ACCURACIES, AUTO, DTYPES, SCALES, JobRequest
 
 __all__ = ["Playground"]
 
@@ -125,6 +125,7 @@ class Playground:
                     for chip in chips.all_chips()
                 ],
                 "types": DTYPES,
+                "accuracies": ACCURACIES,
                 "scales": {AUTO: "found by trying", **SCALES},
                 "served": _served_names(exchange.service),
                 "max_bytes": self._max_bytes,
@@ -157,10 +158,10 @@ class Playground:
                 self._files.pop(name).unlink()
 
     async def _start(self, exchange: Exchange) -> None:
-        wish = Wish.read(parse_json(await exchange.body()))
-        files = {name: self._file(name) for name in wish.pictures}
-        files["model"] = _served_path(exchange.service, wish.served) if wish.served else self._file(wish.model)
-        await exchange.answer_json(self._jobs.start(wish, files).to_json())
+        request = JobRequest.read(parse_json(await exchange.body()))
+        files = {name: self._file(name) for name in request.pictures}
+        files["model"] = _served_path(exchange.service, request.served) if request.served else self._file(request.model)
+        await exchange.answer_json(self._jobs.start(request, files).to_json())
 
     def _file(self, name: str) -> Path:
         if name not in self._files:

@@ -20,8 +20,8 @@ from ..program import Model
 from ..progress import Progress, tell
 from ..timing import fps
 from ..types import Array
+from .request import AUTO, DTYPES, MAX_PIXELS, SCALES, JobRequest
 from .sides import FloatSide, Side, compiled_side
-from .wish import AUTO, DTYPES, MAX_PIXELS, SCALES, Wish
 
 __all__ = ["do_job"]
 
@@ -30,21 +30,21 @@ _FEW = 20
 """Pictures from which on calibration is not called little."""
 
 
-def do_job(wish: Wish, files: dict[str, Path], folder: Path, progress: Progress | None = None) -> dict[str, Any]:
+def do_job(request: JobRequest, files: dict[str, Path], folder: Path, progress: Progress | None = None) -> dict[str, Any]:
     """All that the page shows, JSON-ready; pictures are written to *folder*.
 
-    :param files: by the names that the wish has for them; the model's is ``model``
+    :param files: by the names that the request has for them; the model's is ``model``
     """
     tell(progress, "reading the pictures", 0, 1)
-    pictures = [_picture(files[name], index) for index, name in enumerate(wish.pictures)]
-    if wish.served:
+    pictures = [_picture(files[name], index) for index, name in enumerate(request.pictures)]
+    if request.served:
         return _served(files["model"], pictures[0], folder, progress)
     tell(progress, "reading the model", 0, 1)
-    side = FloatSide(files["model"], wish.shape)
+    side = FloatSide(files["model"], request.shape)
     if not pictures or not side.takes_picture:
         notes = [] if side.takes_picture else [_no_picture(side)]
-        return {"notes": notes, **_outlined(files["model"], side, wish)}
-    return _dropped(wish, files["model"], side, pictures, folder, progress)
+        return {"notes": notes, **_outlined(files["model"], side, request)}
+    return _dropped(request, files["model"], side, pictures, folder, progress)
 
 
 def _picture(path: Path, index: int) -> Array:
@@ -59,18 +59,18 @@ def _no_picture(side: FloatSide) -> str:
     return f"The model does not take one picture (its inputs: {inputs}), so only times and memory are shown."
 
 
-def _outlined(path: Path, side: FloatSide, wish: Wish) -> dict[str, Any]:
+def _outlined(path: Path, side: FloatSide, request: JobRequest) -> dict[str, Any]:
     """Time and memory alone, which need no data."""
-    chip = chips.get(wish.chip)
-    program = ModelOutline(path, shapes=side.shapes).program(chip, dtype=wish.dtype)
-    return {"chip": chip.name, "dtype": DTYPES[wish.dtype], **_figures(profile_program(program, chip))}
+    chip = chips.get(request.chip)
+    program = ModelOutline(path, shapes=side.shapes).program(chip, dtype=request.dtype)
+    return {"chip": chip.name, "dtype": DTYPES[request.dtype], **_figures(profile_program(program, chip))}
 
 
 def _dropped(
-    wish: Wish, path: Path, float_side: FloatSide, pictures: Sequence[Array], folder: Path, progress: Progress | None
+    request: JobRequest, path: Path, float_side: FloatSide, pictures: Sequence[Array], folder: Path, progress: Progress | None
 ) -> dict[str, Any]:
     tell(progress, "looking for the preprocessing", 0, 1)
-    recipe, words = _recipe(wish, path, float_side, pictures)
+    recipe, words = _recipe(request, path, float_side, pictures)
     side = float_side.side(recipe)
     notes, shown = [words], {}
     tell(progress, "running the float model", 0, len(pictures))
@@ -85,11 +85,11 @@ def _dropped(
             shown["float"] = side.look(picture, folder)
     compiled = compile(
         path,
-        wish.chip,
-        dtype=wish.dtype,
+        request.chip,
+        dtype=request.dtype,
         dataset=float_side.seen,
         shapes=float_side.shapes,
-        accuracy="fast",
+        accuracy=request.accuracy,
         progress=progress,
         **_options(recipe, float_side.input_shape[1]),
     )
@@ -101,12 +101,12 @@ def _dropped(
             other.outputs = _raw(compiled, float_side.seen[0])
     return {
         "chip": compiled.chip,
-        "dtype": DTYPES[wish.dtype],
+        "dtype": DTYPES[request.dtype],
         "task": "" if side.reader is None else side.reader.reader.words,
         "sides": shown,
-        "notes": [*notes, *_calibration_notes(len(pictures), wish)],
+        "notes": [*notes, *_calibration_notes(len(pictures), request)],
         "distance": _distances(side, other),
-        "command": _command(wish, recipe),
+        "command": _command(request, recipe),
         **_figures(profile_program(compiled.programs[0], chips.get(compiled.chip))),
     }
 
@@ -128,18 +128,18 @@ def _served(path: Path, picture: Array, folder: Path, progress: Progress | None)
     return {"chip": model.chip, "dtype": model.dtype, "task": task, "sides": shown, "notes": notes, **_figures(profile)}
 
 
-def _recipe(wish: Wish, path: Path, side: FloatSide, pictures: Sequence[Array]) -> tuple[PictureRecipe, str]:
+def _recipe(request: JobRequest, path: Path, side: FloatSide, pictures: Sequence[Array]) -> tuple[PictureRecipe, str]:
     """The preprocessing, and where it comes from."""
     by_name = {(recipe.name, recipe.order): recipe for recipe in RECIPES}
-    if wish.scale != AUTO:
-        chosen = by_name[wish.scale, wish.order]
+    if request.scale != AUTO:
+        chosen = by_name[request.scale, request.order]
         return chosen, f"Preprocessing as chosen: {SCALES[chosen.name]}, {chosen.order.upper()}."
     # one picture says little; its mirror image is another one
     tried = list(pictures[:4]) if len(pictures) > 1 else [pictures[0], np.ascontiguousarray(pictures[0][:, ::-1])]
     found = find_recipe(path, tried, shapes=side.shapes)
     if found.best is not None:
         return found.best, f"Preprocessing found by trying: {found.words}."
-    assumed = by_name[_ASSUMED, wish.order]
+    assumed = by_name[_ASSUMED, request.order]
     return assumed, (
         f"Which preprocessing the network was trained with could not be told from these pictures; {SCALES[_ASSUMED]} is assumed. "
         "If the results are nonsense, choose another."
@@ -182,9 +182,9 @@ def _distances(first: Side, second: Side) -> list[dict[str, Any]]:
     return rows
 
 
-def _calibration_notes(count: int, wish: Wish) -> list[str]:
+def _calibration_notes(count: int, request: JobRequest) -> list[str]:
     number = "1 picture" if count == 1 else f"{count} pictures"
-    if wish.dtype == "fp16":
+    if request.dtype == "fp16":
         return ["float16 needs no calibration; the pictures are only looked at."]
     little = "far too little" if count < 5 else "little" if count < _FEW else "a fair number"
     return [
@@ -193,11 +193,12 @@ def _calibration_notes(count: int, wish: Wish) -> list[str]:
     ]
 
 
-def _command(wish: Wish, recipe: PictureRecipe) -> str:
+def _command(request: JobRequest, recipe: PictureRecipe) -> str:
     flags = "" if recipe.flags.startswith("no ") else f" {recipe.flags}"
-    data = "" if wish.dtype == "fp16" else " --dataset PICTURES/"
-    kind = f" --dtype {wish.dtype}" if wish.dtype != "w8a8" else ""
-    return f"anynpu compile MODEL.onnx -o MODEL.out --target {wish.chip}{kind}{data}{flags}"
+    data = "" if request.dtype == "fp16" else " --dataset PICTURES/"
+    kind = f" --dtype {request.dtype}" if request.dtype != "w8a8" else ""
+    effort = " --accuracy fast" if request.accuracy == "fast" and request.dtype != "fp16" else ""
+    return f"anynpu compile MODEL.onnx -o MODEL.out --target {request.chip}{kind}{data}{flags}{effort}"
 
 
 def _figures(profile: Profile) -> dict[str, Any]:

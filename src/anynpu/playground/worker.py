@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ..errors import AnynpuError
-from .wish import Wish
+from .request import JobRequest
 
 __all__ = ["RESULT", "main"]
 
@@ -70,8 +70,8 @@ def main() -> None:
         from .work import do_job
 
         _limit(int(job["memory"]), int(job["cpu_seconds"]))
-        wish = Wish.read(job["wish"])
-        result = do_job(wish, {name: Path(path) for name, path in job["files"].items()}, folder, teller)
+        request = JobRequest.read(job["request"])
+        result = do_job(request, {name: Path(path) for name, path in job["files"].items()}, folder, teller)
         (folder / RESULT).write_text(json.dumps(result), encoding="utf-8")
         teller.say({"state": "done"})
     except AnynpuError as error:

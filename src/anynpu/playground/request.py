@@ -1,4 +1,4 @@
-"""What a job of the playground is asked for: read from JSON of a client, handed to the process that does it."""
+"""The request of the page: what a job is to do. Read from a client's JSON, handed to the process that does it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from .. import chips
 from ..errors import RequestError
 
-__all__ = ["AUTO", "DTYPES", "MAX_PIXELS", "SCALES", "Wish"]
+__all__ = ["ACCURACIES", "AUTO", "DTYPES", "MAX_PIXELS", "SCALES", "JobRequest"]
 
 AUTO = "auto"
 """The preprocessing that the network itself reacts to."""
@@ -26,17 +26,21 @@ SCALES = {
 DTYPES = {"w8a8": "int8", "fp16": "float16"}
 """Types of a compiled model, and how the page calls them."""
 
+ACCURACIES = {"fast": "fast", "default": "careful"}
+"""How far the compiler goes, and how the page calls it: with the re-fit of weights it takes minutes."""
+
 MAX_PIXELS = 50_000_000
 """Of one picture."""
 
-_KEYS = {"model", "served", "pictures", "chip", "dtype", "scale", "order", "shape"}
+_KEYS = {"model", "served", "pictures", "chip", "dtype", "accuracy", "scale", "order", "shape"}
 _MAX_PICTURES = 16
 
 
 @dataclass(frozen=True)
-class Wish:
+class JobRequest:
     """One job.
 
+    :ivar accuracy: one of :data:`ACCURACIES`
     :ivar model: the dropped file; empty for a served model
     :ivar served: name of a served model; empty for a dropped file
     :ivar pictures: dropped files
@@ -49,13 +53,14 @@ class Wish:
     pictures: tuple[str, ...] = ()
     chip: str = "rk3588"
     dtype: str = "w8a8"
+    accuracy: str = "fast"
     scale: str = AUTO
     order: str = "rgb"
     shape: tuple[int, ...] = ()
 
     @staticmethod
-    def read(given: Mapping[str, Any]) -> Wish:
-        """A wish from JSON.
+    def read(given: Mapping[str, Any]) -> JobRequest:
+        """A request from JSON.
 
         :raises RequestError: it is none
         """
@@ -71,13 +76,15 @@ class Wish:
             or not all(type(extent) is int and 0 < extent <= 8192 for extent in shape)
         ):
             raise RequestError("the shape is no list of whole numbers from 1 to 8192", hint="write it as 1,3,640,640")
-        texts = {key: given.get(key, default) for key, default in asdict(Wish()).items() if key not in ("pictures", "shape")}
+        texts = {
+            key: given.get(key, default) for key, default in asdict(JobRequest()).items() if key not in ("pictures", "shape")
+        }
         for key, value in (*texts.items(), *(("pictures", name) for name in pictures)):
             if not isinstance(value, str) or len(value) > 200:
                 raise RequestError(f"'{key}' of a job is no short text", hint="look at what was sent")
-        wish = Wish(**texts, pictures=tuple(pictures), shape=tuple(shape))
-        wish._check()
-        return wish
+        request = JobRequest(**texts, pictures=tuple(pictures), shape=tuple(shape))
+        request._check()
+        return request
 
     def _check(self) -> None:
         if bool(self.model) == bool(self.served):
@@ -85,6 +92,7 @@ class Wish:
         for what, value, known in (
             ("chip", self.chip, chips.names()),
             ("type", self.dtype, tuple(DTYPES)),
+            ("accuracy", self.accuracy, tuple(ACCURACIES)),
             ("preprocessing", self.scale, (AUTO, *SCALES)),
             ("channel order", self.order, ("rgb", "bgr")),
         ):
