@@ -98,6 +98,48 @@ def test_a_healthy_network_has_notes_at_most() -> None:
     assert [finding.tensor for finding in findings if finding.rule == "two-classes"] == ["y"]
 
 
+def joined(factor: float) -> onnx.ModelProto:
+    """Boxes and scores in one output, as exporters of detectors write them: boxes are *factor* times as large."""
+    rng = np.random.default_rng(0)
+    weights = {"b": rng.standard_normal((4, 3, 1, 1)), "s": rng.standard_normal((2, 3, 1, 1)), "factor": np.array(factor)}
+    nodes = [
+        helper.make_node("Conv", ["x", "b"], ["places"]),
+        helper.make_node("Mul", ["places", "factor"], ["boxes"]),
+        helper.make_node("Conv", ["x", "s"], ["logits"]),
+        helper.make_node("Sigmoid", ["logits"], ["scores"]),
+        helper.make_node("Concat", ["boxes", "scores"], ["both"], axis=1),
+        helper.make_node("Reshape", ["both", "shape"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "joined",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 6, 256])],
+        [
+            *(numpy_helper.from_array(value.astype(np.float32), name) for name, value in weights.items()),
+            numpy_helper.from_array(np.array([1, 6, 256]), "shape"),
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_scores_that_share_an_output_with_boxes() -> None:
+    (finding,) = by_rule(lint(joined(100.0), dataset=pictures()))["mixed-output"]
+    assert (finding.severity, finding.tensor) == ("error", "y")
+    assert "'scores'" in finding.text
+    assert finding.numbers["codes"] < 1
+    assert "--hybrid y" in finding.remedy
+    assert "mixed-output" not in by_rule(lint(joined(0.5), dataset=pictures()))
+
+
+def test_compiling_warns_of_scores_that_are_lost_and_the_remedy_helps() -> None:
+    samples = pictures()
+    options: dict[str, Any] = {"dataset": samples, "accuracy": "fast"}
+    lost, kept = anynpu.compile(joined(100.0), **options), anynpu.compile(joined(100.0), hybrid=["y"], **options)
+    assert "error: y: it has one scale" in lost.provenance["warnings"]
+    assert "it has one scale" not in kept.provenance.get("warnings", "")
+
+
 def test_one_sample_that_sets_the_range() -> None:
     samples = pictures()
     samples[3] = {"x": samples[3]["x"] * 20.0}

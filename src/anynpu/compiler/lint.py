@@ -20,7 +20,7 @@ from .calibrate import Calibration
 from .forms import Form
 from .graph import Graph
 from .groups import WORTHWHILE, group_scores, is_depthwise
-from .quantize import head_tensors
+from .quantize import head_tensors, keeps_scale
 from .ranges import clip_to_table
 from .steps import Step
 
@@ -33,6 +33,7 @@ RULES = {
     "cancellation": "a depthwise convolution subtracts numbers that are coarse in relation to its result",
     "flat-table": "much of the range before an activation ends up at one value",
     "clipped-head": "values between the last convolution and an output are cut off",
+    "mixed-output": "an output joins tensors of so unlike range, such as boxes and scores, that one scale leaves the small one no codes",
     "one-sample": "the range is set by a single sample",
     "second-reader": "a second reader keeps an activation from joining its convolution",
     "input-steps": "the channels of a picture have different scales, so that bytes do not map to codes one by one",
@@ -44,6 +45,7 @@ _SEVERE = 30.0
 _WIDE = 4.0
 _FIRST = 3
 _FEW_CODES = 4.0
+_FEW_CODES_OF_SCORES = 16.0
 _COARSE = 0.05
 _FLAT = 0.3
 _OUTLIER = 3.0
@@ -90,7 +92,7 @@ def lint_steps(
     :param block: channels that groups fill on the chip
     """
     rules = _Rules(graph, steps, seen, quantization, block)
-    found = [*rules.groups(), *rules.tables(), *rules.heads(), *rules.samples(), *rules.readers()]
+    found = [*rules.groups(), *rules.tables(), *rules.heads(), *rules.mixed(), *rules.samples(), *rules.readers()]
     found += _inputs(graph, preprocess or {})
     found += _outputs(graph)
     order = {"error": 0, "warning": 1, "note": 2}
@@ -222,6 +224,44 @@ class _Rules:
                     "do not leave the step 'heads' out",
                     {"low": low, "high": high},
                 )
+
+    def mixed(self) -> Iterator[Finding]:
+        """Outputs that join boxes in pixels and scores from 0 to 1: a chip has one scale for an output."""
+        for name in self._graph.outputs:
+            parts = self._joined(name)
+            if len(parts) < 2 or not parts <= set(self._seen.observer.names):
+                continue
+            ranges = {part: self._seen.observer.range(part, "minmax") for part in parts}
+            extents = {part: high - low for part, (low, high) in ranges.items()}
+            chosen = (self._quantization or {}).get(name)
+            scale = chosen.scale if isinstance(chosen, Affine) and chosen.is_per_tensor else max(extents.values()) / 255.0
+            part = min(extents, key=lambda part: (extents[part] or np.inf, part))
+            codes = extents[part] / max(scale, _TINY)
+            left = "no code is" if codes < 1 else f"{codes:.0f} codes are"
+            if 0 < codes < _FEW_CODES_OF_SCORES:
+                yield Finding(
+                    "mixed-output",
+                    "error",
+                    name,
+                    f"it has one scale, with steps of {scale:.3g}, but '{part}' in it has values from {ranges[part][0]:.3g} to "
+                    f"{ranges[part][1]:.3g}: {left} left for them (--hybrid {name} keeps it in float16)",
+                    f"--hybrid {name}, or export the model with boxes and scores as outputs of their own",
+                    {"step": scale, "codes": codes},
+                )
+
+    def _joined(self, name: str) -> set[str]:
+        """The tensors whose codes a tensor holds: itself, or what was joined."""
+        found, left = set(), [name]
+        while left:  # no recursion: thousands of layers in a row may keep one scale
+            name = left.pop()
+            step = self._made_by.get(name)
+            if step is not None and not step.is_float and step.form is Form.CONCAT:
+                left.extend(step.inputs)
+            elif step is not None and not step.is_float and keeps_scale(step):
+                left.append(step.inputs[0])
+            else:
+                found.add(name)
+        return found
 
     def samples(self) -> Iterator[Finding]:
         """Ranges that one sample sets."""
