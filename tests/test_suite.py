@@ -164,6 +164,20 @@ def test_random_examples_are_the_same_in_each_run_and_have_no_deadline() -> None
             )
 
 
+def test_a_generator_that_tests_share_begins_anew_in_each() -> None:
+    """Which tests run before another in its process is chance: workers take them as they come."""
+    shared = re.compile(r"^(\w+)(?:: .*?)? = (?:np\.)?random\.(?:default_rng|Random)\([^()]*\)$", re.MULTILINE)
+    found = [
+        (path, match[1])
+        for path in TESTS.rglob("*.py")
+        if path.parent.name not in ("scripts", "programs")
+        for match in shared.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found
+    for path, name in found:
+        assert "def same_numbers() -> None:" in path.read_text(encoding="utf-8"), f"{path}: {name} goes on from test to test"
+
+
 # ---- tools ----
 
 MISSING = """

@@ -17,6 +17,12 @@ from anynpu.tensor import Affine, DType, Layout, TensorSpec
 RANDOM = np.random.default_rng(1)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Each test draws the same numbers, whatever ran before it in this process."""
+    RANDOM.bit_generator.state = np.random.default_rng(1).bit_generator.state
+
+
 def test_samples_add_up_to_the_figures_of_all_of_them() -> None:
     a, b = RANDOM.standard_normal((2, 3, 500)) + 2.0
     parts, whole = Difference(), Difference()

@@ -17,6 +17,12 @@ from .running import assert_close_in_steps, execute
 RNG = np.random.default_rng(17)
 
 
+@pytest.fixture(autouse=True)
+def same_numbers() -> None:
+    """Each test draws the same numbers, whatever ran before it in this process."""
+    RNG.bit_generator.state = np.random.default_rng(17).bit_generator.state
+
+
 def numbers(*shape: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return RNG.normal(size=shape).astype(np.float32)
 

@@ -212,7 +212,7 @@ def test_weights_are_shared_and_outlive_the_lender(library: SoftwareLibrary) -> 
 
 
 def test_a_run_that_is_stopped_or_out_of_time(open_calls: Callable[..., Calls]) -> None:
-    library = open_calls(init=False, realtime=1e-5).library
+    library = open_calls(init=False, realtime=1e-6).library
     with InferenceSession(small_file(), device=OwnLibrary(library)) as session:
         with pytest.raises(errors.DeviceTimeout):
             session.run(None, {"x": picture()}, timeout=0.03)

@@ -602,7 +602,7 @@ def test_a_buffer_that_is_too_small_is_refused(calls: Calls) -> None:
 
 
 def test_destroying_a_network_in_another_thread_stops_its_run(open_calls: Callable[..., Calls]) -> None:
-    calls = open_calls(realtime=1e-5)  # a run of ten microseconds takes a second
+    calls = open_calls(realtime=1e-6)  # a run of ten microseconds takes ten seconds
     network, *_ = calls.ready()
     statuses: list[int] = []
     thread = threading.Thread(target=lambda: statuses.append(calls.library.vip_run_network(network)))

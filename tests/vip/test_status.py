@@ -19,8 +19,8 @@ from anynpu.vip.constants import vip_network_property_e
 
 from .support import CHIPS, FILE, Calls, small_file
 
-SLOW = 1e-5
-"""In real time at this speed, a run of ten microseconds takes a second."""
+SLOW = 1e-6
+"""In real time at this speed, a run of ten microseconds takes ten seconds: time enough to cancel it."""
 
 Opener = Callable[..., Calls]
 
@@ -124,7 +124,7 @@ def power(property: int) -> Callable[[Opener], int]:
 
 def recovery(opener: Opener) -> int:
     calls = opener(realtime=SLOW)
-    hung, other = prepared(calls, timeout_ms=400), prepared(calls)
+    hung, other = prepared(calls, timeout_ms=2000), prepared(calls)  # time enough for both to be there
     calls.ok(calls.library.vip_trigger_network(hung))
     calls.ok(calls.library.vip_trigger_network(other))
     assert calls.library.vip_wait_network(hung) == -1
@@ -186,7 +186,7 @@ def test_after_a_reset_the_npu_runs_again(open_calls: Opener) -> None:
 
 
 def test_a_job_that_only_waits_too_long_resets_nothing(open_calls: Opener) -> None:
-    calls = open_calls(realtime=SLOW)
+    calls = open_calls(realtime=10 * SLOW)  # the first one is waited for
     first, late, patient = prepared(calls), prepared(calls, timeout_ms=30), prepared(calls)
     for network in (first, late, patient):
         calls.ok(calls.library.vip_trigger_network(network))
