@@ -14,7 +14,7 @@ import numpy as np
 
 from anynpu.frontends.tflite.operators import OPERATORS
 
-__all__ = ["Byte", "Float", "Tflite", "Truth"]
+__all__ = ["Byte", "Float", "Shared", "Tflite", "Truth"]
 
 _NUMBERS = {name: number for number, name in OPERATORS.items()}
 _KINDS = {"float32": 0, "float16": 1, "int32": 2, "uint8": 3, "int64": 4, "bool": 6, "int16": 7, "int8": 9, "int4": 17}
@@ -30,6 +30,14 @@ class Float(float):
 
 class Truth(int):
     """A boolean field."""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A vector whose entries all point to the same table."""
+
+    entry: Any
+    count: int
 
 
 class _Unsigned(int):
@@ -84,6 +92,12 @@ class _Writer:
             return start
         self._align(4)
         start = len(self.data)
+        if isinstance(value, Shared):
+            self.data += struct.pack("<I", value.count) + bytes(4 * value.count)
+            target = self._child(value.entry)
+            first = start + 4
+            self.data[first : first + 4 * value.count] = (target - first - 4 * np.arange(value.count)).astype("<u4").tobytes()
+            return start
         self.data += struct.pack("<I", len(value)) + bytes(4 * len(value))
         for index, entry in enumerate(value):
             place = start + 4 + 4 * index
@@ -99,7 +113,7 @@ class _Writer:
 class Tflite:
     """A network in the making: tensors are known by their number."""
 
-    tensors: list[Fields] = field(default_factory=list)
+    tensors: Any = field(default_factory=list)
     buffers: list[Fields] = field(default_factory=lambda: [{}])
     operators: list[Fields] = field(default_factory=list)
     codes: list[str] = field(default_factory=list)

@@ -11,6 +11,7 @@ import difflib
 import importlib
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -158,6 +159,14 @@ def keyword_form(table: type[OptionTable], types: Mapping[str, Any] | None = Non
     return decorate
 
 
+MAX_TEXT = 1 << 20
+"""Characters of a file with options."""
+
+_KEY = r"""(?:[\w-]+|"[^"\n]*"|'[^'\n]*')"""
+_LONG_KEY = re.compile(rf"""(?<![\w"'.-]){_KEY}(?:[ \t]*\.[ \t]*{_KEY}){{32}}""")
+"""A name of 32 parts. Python's reader of TOML takes time by the cube of their number: minutes for some kilobytes."""
+
+
 def read_table(path: str | Path, what: str, *, hint: str) -> dict[str, Any]:
     """What a user wrote into a file: TOML, or JSON where the name ends in ``.json``.
 
@@ -165,9 +174,12 @@ def read_table(path: str | Path, what: str, *, hint: str) -> dict[str, Any]:
     :param hint: how such a file looks
     """
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with Path(path).open(encoding="utf-8") as file:
+            text = file.read(MAX_TEXT + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise OptionError(f"the {what} {path} cannot be read: {error}", hint="give the path of a TOML or JSON file") from error
+    if len(text) > MAX_TEXT or _LONG_KEY.search(text):
+        raise OptionError(f"the {what} {path} is too large, or has tables in tables without an end", hint=hint)
     try:
         entries = json.loads(text) if str(path).endswith(".json") else _toml(text, what)
     except (ValueError, RecursionError) as error:  # both decoders raise the first, and the second for what is nested too deep

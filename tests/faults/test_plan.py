@@ -15,6 +15,7 @@ from rknn.support import picture_model
 from anynpu import faults
 from anynpu.errors import OptionError
 from anynpu.faults import KINDS, Fault, Injector, Plan, read_plan
+from anynpu.options import MAX_TEXT
 
 
 def happenings(fault: Fault, events: int, seed: int = 0) -> list[int]:
@@ -72,6 +73,11 @@ WRONG: list[Any] = [
     {"fault": {"kind": "hang"}},
     {"faults": []},
     {"seed": "x"},
+    {"fault": [{"kind": ["hang"]}]},
+    {"fault": [{"kind": {}}]},
+    {"fault": [{"kind": "code", "call": "rknn_run", "code": 2**31}]},
+    {"fault": [{"kind": "slow", "core": 10**30}]},
+    {"fault": [{"kind": "slow", "core": -1}]},
 ]
 
 
@@ -89,6 +95,18 @@ def test_files_that_hold_no_plan(tmp_path: Path) -> None:
     for name in ("list.json", "text.json", "bytes.json", "absent.json"):
         with pytest.raises(OptionError):
             read_plan(tmp_path / name)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="TOML needs Python 3.11")
+def test_tables_in_tables_without_an_end_are_refused_soon(tmp_path: Path) -> None:
+    """Python's reader took minutes for such a line of 200 kB."""
+    path = tmp_path / "plan.toml"
+    for text in (f"[{'.'.join('a' * 100_000)}]", f"{' . '.join(['a', *['b'] * 100_000])} = 1", "#" * (MAX_TEXT + 1)):
+        path.write_text(text)
+        with pytest.raises(OptionError, match="tables in tables"):
+            read_plan(path)
+    path.write_text("[[fault]]\nkind = 'slow'\nfactor = 2.5 # " + ", ".join(["1.5"] * 100))
+    assert read_plan(path).faults[0].factor == 2.5
 
 
 def test_the_environment_names_a_plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,6 +98,12 @@ def test_a_line_that_means_nothing_is_refused(line: str) -> None:
         Suppressions(["*:main", line])
 
 
+def test_suppressions_are_text(tmp_path: Path) -> None:
+    (tmp_path / "rules").write_bytes(b"\xff\xfe")
+    with pytest.raises(OptionError, match="not text"):
+        Suppressions.read(tmp_path / "rules")
+
+
 def test_other_suppressions_do_not_hide(tmp_path: Path) -> None:
     board = Board()
     with anynpu.sanitize(check=False, suppressions=Suppressions(["memory-leak:*"])) as found:

@@ -171,7 +171,7 @@ def _commands(name: str, target: str, dtype: str) -> str:
     quoted = shlex.quote(name)
     return f"""\
 #!/bin/sh
-# Makes {quoted}.nb for {target} with VeriSilicon's ACUITY. {_UNTRIED}.
+# Makes a .nb file for {target} with VeriSilicon's ACUITY. {_UNTRIED}.
 # PEGASUS: the program of that name; VIV_SDK: the folder of the Vivante SDK. Both are set in Allwinner's images.
 set -e
 cd "$(dirname "$0")"

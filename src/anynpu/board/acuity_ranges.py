@@ -52,7 +52,7 @@ def main(arguments: list) -> int:  # type: ignore[type-arg]
     missing = sorted(set(ranges) - set(found))
     print(f"{len(ranges) - len(missing)} of {len(ranges)} tensors have our ranges")
     if missing:
-        print("not in the table: " + ", ".join(missing), file=sys.stderr)
+        print("not in the table: " + ", ".join(map(ascii, missing)), file=sys.stderr)  # a terminal would obey some names
     if not found:
         print("nothing was changed: the names of the table are not those of the ONNX model", file=sys.stderr)
         return 1

@@ -28,7 +28,7 @@ from ..progress import Progress
 from ..vendors import registry
 from . import worker
 from .acuity import build_acuity
-from .built import Built
+from .built import Built, check_name
 from .environment import Toolkit
 from .runner import TIME_LIMIT, run_logged
 
@@ -68,6 +68,7 @@ def build(
     tell = tell or (lambda line: None)
     name = name or options.name or (Path(model).stem if isinstance(model, (str, Path)) else "model")
     vendor = registry.of_chip(chips.get(target)).name
+    check_name(name)
     _check(target, vendor, options)
     if vendor == _ACUITY:
         return build_acuity(model, output, target, options, name=name, progress=progress)

@@ -1,11 +1,13 @@
-"""What a build wrote."""
+"""What a build wrote, and what it may be called."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Built"]
+from ..errors import CompileError
+
+__all__ = ["Built", "check_name"]
 
 
 @dataclass(frozen=True)
@@ -24,3 +26,17 @@ class Built:
     twin: Path
     by_hash: Path | None
     notes: tuple[str, ...] = field(default=())
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that would be more than a name in a path, a script or a list of files.
+
+    A model's name is often that of a stranger's file. With a line end it can continue a script, with a slash it leaves its folder, with a
+    dash it is a flag.
+
+    >>> check_name("yolo v8 (640)")
+    """
+    if not name.isprintable() or "/" in name or "\\" in name or name[:1] in ("", ".", "-"):
+        raise CompileError(
+            f"{name[:80]!r} cannot be the name of what is built", hint="rename the file, or give another: --name yolo"
+        )

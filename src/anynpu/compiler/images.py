@@ -17,6 +17,14 @@ __all__ = ["IMAGE_SUFFIXES", "decode_image", "load_image", "read_image"]
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """File names that end so are taken for pictures, in either case."""
 
+MAX_BYTES = 1 << 29
+"""Of the file of a picture."""
+
+MAX_SCANS = 100
+"""Of a JPEG picture: encoders write about ten, and each goes over the whole picture again."""
+
+_JPEG, _SCAN = b"\xff\xd8", b"\xff\xda"
+
 
 def load_image(path: str | os.PathLike[str], height: int, width: int, channels: int = 3) -> npt.NDArray[np.uint8]:
     """The picture in *path* as uint8 [height, width, channels]: RGB, grey for one channel, RGBA for four.
@@ -44,18 +52,27 @@ def decode_image(encoded: npt.NDArray[np.uint8], name: str, channels: int = 3) -
     cv2 = _optional.cv2()
     if channels == 1:
         return _decode(cv2, encoded, cv2.IMREAD_GRAYSCALE, name)[:, :, np.newaxis]
+    # first, so that what is stored, which may have eight bytes per pixel, is gone before the colours come
+    alpha = _alpha(_decode(cv2, encoded, cv2.IMREAD_UNCHANGED, name)) if channels == 4 else None
     colour: npt.NDArray[np.uint8] = cv2.cvtColor(_decode(cv2, encoded, cv2.IMREAD_COLOR, name), cv2.COLOR_BGR2RGB)
     if channels == 3:
         return colour
-    stored = _decode(cv2, encoded, cv2.IMREAD_UNCHANGED, name)
-    alpha = np.full(colour.shape[:2], 255, np.uint8)
-    if stored.ndim == 3 and stored.shape[2] == 4 and stored.shape[:2] == colour.shape[:2]:
-        alpha = stored[:, :, 3] if stored.dtype == np.uint8 else (stored[:, :, 3] >> 8).astype(np.uint8)
+    if alpha is None or alpha.shape != colour.shape[:2]:
+        alpha = np.full(colour.shape[:2], 255, np.uint8)
     return np.dstack((colour, alpha))
+
+
+def _alpha(stored: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
+    """How opaque each pixel is, where the picture says it."""
+    if stored.ndim != 3 or stored.shape[2] != 4:
+        return None
+    return stored[:, :, 3].copy() if stored.dtype == np.uint8 else (stored[:, :, 3] >> 8).astype(np.uint8)
 
 
 def _read(path: Path) -> npt.NDArray[np.uint8]:
     try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ImageError(f"the picture '{path}' has more than {MAX_BYTES >> 20} MB", hint="save it in a smaller form")
         encoded = path.read_bytes()
     except OSError as error:
         raise ImageError(
@@ -67,6 +84,11 @@ def _read(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def _decode(cv2: Any, encoded: npt.NDArray[np.uint8], mode: int, path: str | os.PathLike[str]) -> npt.NDArray[Any]:
+    if bytes(encoded[:2]) == _JPEG and encoded.tobytes().count(_SCAN) > MAX_SCANS:
+        raise ImageError(
+            f"'{os.fspath(path)}' is a JPEG picture in more than {MAX_SCANS} scans, which would take very long",
+            hint="save it again, or remove it",
+        )
     # Decoding from memory fails on a file that is cut short; cv2.imread would fill the rest of a JPEG with grey.
     try:
         picture = cv2.imdecode(encoded, mode)

@@ -89,6 +89,9 @@ class Fault:
                 raise OptionError(f"{name} of the fault '{self.kind}' is {value!r}", hint=f"use {low:g} to {high:g}")
         if self.kind in _CALLS and not self.call:
             raise OptionError("the fault 'code' needs the call that fails", hint='such as call = "rknn_run"')
+        for name, number, low in (("code", self.code, -_MAX_CODE - 1), ("core", self.core, 0)):
+            if isinstance(number, int) and not low <= number <= _MAX_CODE:
+                raise OptionError(f"{name} of the fault '{self.kind}' is {number}", hint=f"use {low} to {_MAX_CODE}")
         if self.every and self.probability:
             raise OptionError(f"the fault '{self.kind}' has every and probability", hint="give one of them")
 
@@ -105,6 +108,7 @@ class Fault:
 
 
 _MANY = 1e9
+_MAX_CODE = 2**31 - 1
 _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("at", 1, _MANY),
     ("times", 0, _MANY),
@@ -140,7 +144,7 @@ class Plan:
 
 def _fault(table: Mapping[str, Any]) -> Fault:
     kind = table.get("kind")
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise OptionError(f"there is no fault '{kind}'", hint=f"use one of {', '.join(KINDS)}")
     known = (*_WHEN, *KINDS[kind])
     for name, value in table.items():

@@ -110,6 +110,8 @@ class Suppressions:
             return cls(Path(path).read_text(encoding="utf-8").splitlines(), source=os.fspath(path))
         except OSError as error:
             raise OptionError(f"{os.fspath(path)} cannot be read: {error.strerror}", hint="check the path") from error
+        except UnicodeDecodeError as error:
+            raise OptionError(f"{os.fspath(path)} is not text in UTF-8", hint="write one KIND:PATTERN per line") from error
 
     def cover(self, id: str, names: Iterable[str]) -> bool:
         """Whether a finding of this kind with these names is suppressed."""

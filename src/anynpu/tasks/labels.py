@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,30 +45,78 @@ def labels_from_metadata(metadata: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(characters.splitlines()) if characters else ()
 
 
+_PART = re.compile(r"""\s*(?:(["'])((?:(?!\1)[^\\\n]|\\.)*)\1|([^\s,:"'\[\](){}]+))\s*""")
+"""A name or number: in quotes, or a bare word."""
+
+
 def _parsed(text: str) -> tuple[str, ...]:
     """A list or a dict by number, written in Python or JSON; or names with commas or in lines."""
     text = text.strip()
     if not text or len(text) > MAX_BYTES:
         return ()
-    if text[0] in "[{(":
+    if text[0] not in _ENDS:
+        return tuple(part.strip() for part in (text.splitlines() if "\n" in text else text.split(",")))
+    rows = _rows(text)
+    if rows is None or len({len(row) for row in rows}) != 1:
+        return ()
+    if len(rows[0]) == 1:
+        return () if text[0] == "{" else tuple(name for (name,) in rows)
+    try:
+        numbered = {int(number): name for number, name in rows if len(number) < _MAX_DIGITS}
+    except ValueError:
+        return ()
+    count = max(numbered, default=-1) + 1
+    return tuple(numbered.get(index, str(index)) for index in range(count)) if 0 < count <= 4 * len(numbered) + 1000 else ()
+
+
+_SPACES = re.compile(r"\s*")
+_ENDS = {"[": "]", "{": "}", "(": ")"}
+_MAX_DIGITS = 10
+
+
+def _rows(text: str) -> list[list[str]] | None:
+    """The entries between brackets, each with its parts between colons; None for what is no flat list.
+
+    Read by hand: Python's own reader takes a gigabyte for some megabytes of text, and seconds.
+    """
+    rows: list[list[str]] = []
+    text, end = text.rstrip(), len(text.rstrip()) - 1
+    if text[end] != _ENDS[text[0]]:
+        return None
+    place = _after_spaces(text, 1)
+    while place < end:
+        row: list[str] = []
+        while True:
+            match = _PART.match(text, place, end)
+            if match is None or len(row) == 2:
+                return None
+            row.append(match[3] if match[1] is None else _unescaped(match[2], match[1]))
+            place = match.end()
+            if place == end or text[place] != ":":
+                break
+            place += 1
+        rows.append(row)
+        if place < end and text[place] != ",":
+            return None
+        place = _after_spaces(text, place + 1)
+    return rows
+
+
+def _after_spaces(text: str, place: int) -> int:
+    match = _SPACES.match(text, place)
+    return place if match is None else match.end()
+
+
+def _unescaped(text: str, quote: str) -> str:
+    """A text between quotes as JSON or Python reads it."""
+    if "\\" not in text:
+        return text
+    for read in (json.loads, ast.literal_eval):
         try:
-            value = ast.literal_eval(text)
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            try:
-                value = json.loads(text)
-            except (ValueError, RecursionError):
-                return ()
-        if isinstance(value, dict):
-            try:
-                numbered = {int(number): str(name) for number, name in value.items()}
-            except (TypeError, ValueError, OverflowError):
-                return ()
-            count = max(numbered, default=-1) + 1
-            return (
-                tuple(numbered.get(index, str(index)) for index in range(count)) if 0 < count <= 4 * len(numbered) + 1000 else ()
-            )
-        return tuple(str(name) for name in value) if isinstance(value, (list, tuple)) else ()
-    return tuple(part.strip() for part in (text.splitlines() if "\n" in text else text.split(",")))
+            return str(read(f"{quote}{text}{quote}"))
+        except (ValueError, SyntaxError):
+            continue
+    return text
 
 
 def keypoint_count(metadata: Mapping[str, str]) -> int:

@@ -87,6 +87,13 @@ def _captured(which: int | str, name: str, kind: str) -> Source:
     if not capture.isOpened():
         hint = "is it connected, and may you use it?" if kind == "camera" else "open it in a player; OpenCV must know its format"
         raise ImageError(f"cannot read {kind} '{name}'", hint=hint)
+    width, height = capture.get(cv2.CAP_PROP_FRAME_WIDTH), capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
+    if width * height > _optional.MAX_PIXELS:
+        capture.release()
+        raise ImageError(
+            f"the pictures of {kind} '{name}' have {width:.0f} x {height:.0f} pixels",
+            hint=f"at most {_optional.MAX_PIXELS} pixels are read; make it smaller",
+        )
     fps = float(capture.get(cv2.CAP_PROP_FPS))
 
     def frames() -> Iterator[Frame]:

@@ -2,6 +2,9 @@
 
 A table begins with the distance back to its *vtable*, which holds the place of each field, or 0 for one that is left out. Every read is
 checked against the end of the data, so a damaged file ends in one error and never in a wild read.
+
+Many places of a file can point to the same text or vector, so a small file can stand for much more than it holds. What is made of a file is
+counted, and bounded by a multiple of its size.
 """
 
 from __future__ import annotations
@@ -23,9 +26,26 @@ ItemT = TypeVar("ItemT")
 MAX_ITEMS = 1 << 24
 """Entries of a vector of tables or texts; a network has some thousands."""
 
+MAX_SHARE = 8
+SPARE = 1 << 24
+"""Texts, entries of vectors and numbers may have so many times the bytes of the file, and so many besides."""
+
 
 def _damaged(what: str) -> ModelFormatError:
     return ModelFormatError(f"the TFLite file is damaged: {what}", hint="convert the model again")
+
+
+class _Account:
+    """What may still be made of a file."""
+
+    def __init__(self, size: int) -> None:
+        self._left = MAX_SHARE * size + SPARE
+
+    def take(self, count: int) -> None:
+        """Before *count* bytes are made into objects."""
+        self._left -= count
+        if self._left < 0:
+            raise _damaged("it stands for far more than it holds")
 
 
 @dataclass(frozen=True)
@@ -34,6 +54,7 @@ class Table:
 
     data: memoryview
     position: int
+    account: _Account
 
     def integer(self, field: int, kind: str = "i", default: int = 0) -> int:
         """A whole number; *kind* as in :mod:`struct`."""
@@ -63,6 +84,11 @@ class Table:
         """A vector of tables."""
         return self._items(field, self._table)
 
+    def length(self, field: int) -> int:
+        """How many entries a vector has."""
+        place = self._place(field)
+        return 0 if place is None else int(_unpack("I", self.data, self._target(place)))
+
     def numbers(self, field: int, dtype: str) -> Array:
         """A vector of numbers of a little-endian type such as ``<i4``; a view of the data, empty where it is left out."""
         place = self._place(field)
@@ -74,6 +100,7 @@ class Table:
         end = start + 4 + count * kind.itemsize
         if end > len(self.data):
             raise _damaged(f"a vector of {count} numbers reaches beyond its end")
+        self.account.take(end - start)
         return np.frombuffer(self.data[start + 4 : end], kind)
 
     def has(self, field: int) -> bool:
@@ -94,13 +121,14 @@ class Table:
 
     def _table(self, position: int) -> Table:
         _unpack("i", self.data, position)
-        return Table(self.data, position)
+        return Table(self.data, position, self.account)
 
     def _text(self, position: int) -> str:
         count = int(_unpack("I", self.data, position))
         end = position + 4 + count
         if end > len(self.data):
             raise _damaged("a text reaches beyond its end")
+        self.account.take(4 + count)
         return bytes(self.data[position + 4 : end]).decode("utf-8", "replace")
 
     def _items(self, field: int, read: Callable[[int], ItemT]) -> list[ItemT]:
@@ -111,13 +139,14 @@ class Table:
         count = int(_unpack("I", self.data, start))
         if count > MAX_ITEMS or start + 4 + 4 * count > len(self.data):
             raise _damaged(f"a vector of {count} entries reaches beyond its end")
+        self.account.take(4 + 4 * count)
         return [read(self._target(start + 4 + 4 * index)) for index in range(count)]
 
 
 def root_table(data: bytes | memoryview) -> Table:
     """The outermost table."""
     view = memoryview(data)
-    return Table(view, int(_unpack("I", view, 0)))
+    return Table(view, int(_unpack("I", view, 0)), _Account(len(view)))
 
 
 def _unpack(kind: str, data: memoryview, position: int) -> float | int:

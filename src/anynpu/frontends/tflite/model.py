@@ -24,6 +24,9 @@ _CODES = ("u1", "i1", "<i2", "<i4")
 
 MAX_AXES = 8
 MAX_ELEMENTS = 1 << 30
+MAX_TENSORS = 100_000
+MAX_OPERATORS = 100_000
+"""Of a graph; networks have some thousands."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,6 +170,9 @@ def read_tflite(data: bytes) -> TfliteModel:
         raise ModelFormatError("the TFLite file holds no graph", hint="convert the model again")
     graph = graphs[0]
     buffers = root.tables(4)
+    for what, field, most in (("tensors", 0, MAX_TENSORS), ("operators", 3, MAX_OPERATORS)):
+        if graph.length(field) > most:
+            raise ModelFormatError(f"the TFLite file has more than {most} {what}", hint="convert the model again")
     codes = [_operator_name(code) for code in root.tables(1)]
     tensors = _unique([_tensor(index, entry, buffers, data) for index, entry in enumerate(graph.tables(0))])
     operators = [_operator(entry, codes, len(tensors)) for entry in graph.tables(3)]
@@ -198,6 +204,7 @@ def _tensor(index: int, entry: Table, buffers: list[Table], data: bytes) -> Tfli
         start, size = buffers[number].integer(1, "Q"), buffers[number].integer(2, "Q")
         if start + size > len(data):
             raise ModelFormatError("the TFLite file is damaged: a buffer reaches beyond its end", hint="copy the file again")
+        entry.account.take(size)
         stored = np.frombuffer(data, np.uint8, size, start)
     quantization = entry.table(4)
     scales, zeros, axis = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
@@ -209,12 +216,13 @@ def _tensor(index: int, entry: Table, buffers: list[Table], data: bytes) -> Tfli
 def _unique(tensors: list[TfliteTensor]) -> list[TfliteTensor]:
     """Tensors with names of their own: converters do not promise that."""
     taken: set[str] = set()
+    counts: dict[str, int] = {}
     result = []
     for tensor in tensors:
-        name, count = tensor.name, 0
+        name = tensor.name
         while name in taken:
-            count += 1
-            name = f"{tensor.name}.{count}"
+            counts[tensor.name] = counts.get(tensor.name, 0) + 1
+            name = f"{tensor.name}.{counts[tensor.name]}"
         taken.add(name)
         fields = (tensor.shape, tensor.kind, tensor.data, tensor.scales, tensor.zeros, tensor.axis)
         result.append(tensor if name == tensor.name else TfliteTensor(tensor.index, name, *fields))
