@@ -96,7 +96,7 @@ def test_multipliers_and_zero_points_of_an_rk3576(number: int) -> None:
     zero = int(np.rint(-128 - float(y.min()) / scales[1]))
     assert (stage[0], stage[1], zero) == tuple(case["registers"][key] for key in ("scale", "shift", "offset"))
     assert fixed_point.channel_multipliers(weight_scales).tolist() == [16384] * 32
-    assert toolkit_bias(bias, np.array([scales[0]]), weight_scales).shape == (32,)
+    assert toolkit_bias(bias, np.array([scales[0]]), weights).shape == (32,)
 
 
 def test_operands_of_an_add_on_an_rk3576() -> None:

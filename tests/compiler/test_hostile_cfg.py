@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anynpu.compiler.quantization_cfg import parse_cfg
-from anynpu.errors import AnynpuError
+from anynpu.errors import AnynpuError, ParameterError
 
 HEAD = "quantize_parameters:\n"
 
@@ -33,3 +33,13 @@ def test_long_lists_and_spaces_at_the_end() -> None:
     entries = "      - -1.5\n" * 20_000
     cfg = parse_cfg(f"{HEAD}  x:{' ' * 5000}\n    dtype: int8\n    min:\n{entries}    max: [1.5]\n")
     assert (cfg.entries["x"].low, cfg.entries["x"].high) == (-1.5, 1.5)
+
+
+def test_a_tensor_that_was_always_zero_has_the_scale_that_the_toolkit_wrote() -> None:
+    zero = "min:\n        - 0.0\n    max:\n        - 0.0\n"
+    cfg = parse_cfg(
+        f"{HEAD}  x:\n    dtype: int8\n    {zero}    scale:\n        - 0.00784313725490196\n    zero_point:\n        - 0\n"
+    )
+    assert cfg.ranges() == {"x": (0.00784313725490196, 0)}
+    with pytest.raises(ParameterError, match="empty"):
+        parse_cfg(f"{HEAD}  x:\n    dtype: int8\n    {zero}")

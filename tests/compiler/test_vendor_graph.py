@@ -21,11 +21,12 @@ from anynpu.compiler.fusion_rules import toolkit_rules
 from anynpu.compiler.handover import Handover, handover
 from anynpu.compiler.importer import import_onnx
 from anynpu.compiler.quantize import Ranges
-from anynpu.compiler.toolkit import toolkit_ends, toolkit_quantization, toolkit_weights
+from anynpu.compiler.toolkit import toolkit_bias, toolkit_ends, toolkit_quantization, toolkit_weights
 from anynpu.program import FixedPoint, Layer, Model
 from anynpu.tensor import Quantization
 
 from .onnx_builders import Net
+from .running import run_fp32, run_model
 
 Array = npt.NDArray[Any]
 Build = Callable[[Net, str], str]
@@ -291,6 +292,18 @@ def test_channels_in_another_order_are_a_convolution() -> None:
     assert layers(compiled(joined, shape=(1, 8, 3, 3))) == ["Conv", "Conv", "Conv", "ConvAdd"]
 
 
+def test_channels_in_another_order_before_a_convolution_are_part_of_it() -> None:
+    """The same function as with a Gather of its own, which our recipe leaves as it is."""
+    net = Net(opset=18)
+    x = net.input("x", (1, 8, 3, 3))
+    net.output(conv(net, net.op("Gather", net.op("Relu", x), net.constant([7, 1, 2, 3, 4, 5, 6, 0, 0]), axis=1), ins=9))
+    sample = {"x": np.random.default_rng(1).uniform(-2, 2, (1, 8, 3, 3)).astype(np.float32)}
+    model = anynpu.compile(net.proto(), "rk3588", dataset=[sample], quantizer="vendor")
+    assert layers(model) == ["Relu", "Conv"]
+    (expected,), (given,) = run_fp32(net.proto(), [sample])[0], run_model(model, [sample])[0]
+    np.testing.assert_allclose(given, expected, atol=0.05 * np.abs(expected).max())
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_two_convolutions_that_are_added_the_earlier_one_is_fused(first: int) -> None:
     """Seen in the toolkit's simulator with both orders of the operands: its result is unrounded there."""
@@ -521,6 +534,26 @@ def test_a_global_average_has_a_range_of_its_own() -> None:
 
     ranges = _handed_over(build).ranges
     assert ranges[names[1]][1] < 0.7 * ranges[names[0]][1]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "bias", "source", "expected"),
+    [
+        (-0.32261601090431213, 0.32548344135284424, 2.770019054412842, 0.01865844614803791, 58413),
+        (-0.12403403967618942, 0.18237584829330444, -0.18333695828914642, 0.02720935083925724, -5608),
+        (-0.060847584158182144, 0.05837615206837654, -0.045962657779455185, 0.03198522329330444, -3074),
+        (-0.560459315776825, 0.5184779763221741, -1.4503453969955444, 0.02053743042051792, -16690),
+        (-1.1576225757598877, 1.3992133140563965, 6.258144378662109, 0.015390945598483086, 40552),
+        (-0.2223188877105713, 0.2793741822242737, -2.326671838760376, 0.029746033251285553, -39756),
+        (-0.10806957632303238, 0.1290198564529419, -5.046795845031738, 0.1046845018863678, -51852),
+        (-0.10774952173233032, 0.1104104220867157, -5.242325305938721, 0.13318368792533875, -46009),
+        (-0.14385218918323517, 0.14056514203548431, -4.329061031341553, 0.13318368792533875, -29142),
+    ],
+)
+def test_a_bias_has_the_code_of_the_toolkit_at_ties(low: float, high: float, bias: float, source: float, expected: int) -> None:
+    """Seen in its simulator: ends of a channel's weights, its bias and the scale of its input."""
+    weights = np.array([[low, high]], np.float32)
+    assert toolkit_bias(np.array([bias], np.float32), np.array([source]), weights).tolist() == [expected]
 
 
 def test_weights_have_the_codes_of_the_toolkit_at_ties() -> None:

@@ -220,7 +220,7 @@ class Emitter:
             return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._product_epilogue(step, source, scales)
         if self.toolkit:
             codes, scales, zero = toolkit_weights(weights)
-            return codes, zero, toolkit_bias(bias, source, scales), self._product_epilogue(step, source, scales)
+            return codes, zero, toolkit_bias(bias, source, weights), self._product_epilogue(step, source, scales)
         known = self._known_codes(step, weights) if made is None else None
         if known is not None:
             codes, scales, zero = known

@@ -28,7 +28,10 @@ MADE_SUFFIXES = ("_mm", "-rs", "_rs")
 
 @dataclass(frozen=True)
 class CfgEntry:
-    """The quantisation of one int8 tensor: ``min`` and ``max`` decide, ``scale`` and ``zero_point`` are what they were before an edit."""
+    """The quantisation of one int8 tensor: ``min`` and ``max`` decide, ``scale`` and ``zero_point`` are what they were before an edit.
+
+    Only where a tensor was always 0 are they what counts: the toolkit writes 0 for both ends then.
+    """
 
     low: float
     high: float
@@ -36,8 +39,15 @@ class CfgEntry:
     zero_point: int
 
     @property
+    def is_zero(self) -> bool:
+        """Whether the tensor was 0 in all samples, and has a scale all the same."""
+        return self.low == self.high == 0.0 and 0.0 < self.scale < np.inf and -128 <= self.zero_point <= 127
+
+    @property
     def affine(self) -> tuple[float, int]:
         """Scale and zero point as the toolkit derives them: in double, the zero point from the unrounded scale."""
+        if self.is_zero:
+            return self.scale, self.zero_point
         low, high = min(self.low, 0.0), max(self.high, 0.0)
         scale = (high - low) / 255
         return scale, int(np.clip(np.rint(-128 - low / scale), -128, 127))
@@ -101,7 +111,7 @@ def _entry(name: str, values: dict[str, Any]) -> CfgEntry:
         raise ModelError(
             f"quantize_parameters of '{name}' lacks numbers for min, max, scale or zero_point", hint="change numbers only"
         ) from None
-    if not (np.isfinite([low, high]).all() and (max(high, 0.0) - min(low, 0.0)) / 255 > 0):
+    if not entry.is_zero and not (np.isfinite([low, high]).all() and (max(high, 0.0) - min(low, 0.0)) / 255 > 0):
         raise ParameterError(f"the range of '{name}' is empty", hint="max must be larger than min")
     return entry
 

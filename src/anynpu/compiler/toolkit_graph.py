@@ -3,7 +3,8 @@
 * A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
 * A factor before a fully connected layer goes into its weights.
 * Two convolutions of one input whose results are added are one convolution.
-* Channels that are put into another order, or some of them left out, are a convolution with ones for weights.
+* Channels that are put into another order, or some of them left out, are a convolution with ones for weights. Where it is not split, it
+  goes into the convolution that alone reads it.
 * A convolution that alone reads a Concat becomes one convolution per part and their sums, where the parts do not fit the chip's blocks of
   channels, or where the results of all parts are smaller than the Concat.
 * A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
@@ -38,8 +39,9 @@ def simplify_as_toolkit(graph: Graph) -> None:
     simplify(graph)
     _fold_factors(graph)
     _merge_sums(graph)
-    _select_channels(graph)
+    selections = _select_channels(graph)
     _split_concats(graph)
+    _fold_selections(graph, selections)
     _stage_averages(graph)
     graph.remove_unused()
 
@@ -156,8 +158,26 @@ def _pads_of(node: Node) -> list[int]:
 # some channels, in another order
 
 
-def _select_channels(graph: Graph) -> None:
-    graph.nodes = [_selection(graph, node) or node for node in graph.nodes]
+def _select_channels(graph: Graph) -> list[Node]:
+    made = {id(node): _selection(graph, node) for node in graph.nodes}
+    graph.nodes = [made[id(node)] or node for node in graph.nodes]
+    return [node for node in made.values() if node is not None]
+
+
+def _fold_selections(graph: Graph, selections: list[Node]) -> None:
+    """Put a selection that was not split into the weights of the convolution that alone reads it."""
+    for node in selections:
+        readers = graph.consumers().get(node.outputs[0], [])
+        if not any(entry is node for entry in graph.nodes) or len(readers) != 1 or node.outputs[0] in graph.outputs:
+            continue
+        weights = graph.constant(readers[0].inputs[1]) if readers[0].op == "Conv" and not readers[0].domain else None
+        if weights is None or int(readers[0].attribute("group", 1)) != 1:
+            continue
+        ones = graph.constants[node.inputs[1]]
+        changed = np.einsum("oc...,ci->oi...", weights, ones[:, :, 0, 0]).astype(weights.dtype)
+        name = graph.add_constant(f"{readers[0].outputs[0]}.selected", np.ascontiguousarray(changed))
+        readers[0].inputs[:2] = [node.inputs[0], name]
+        graph.nodes = [entry for entry in graph.nodes if entry is not node]
 
 
 def _selection(graph: Graph, node: Node) -> Node | None:
