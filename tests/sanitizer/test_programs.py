@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import weakref
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 import anynpu
 from anynpu.sanitizer import KINDS
 from anynpu.sanitizer.pages import accesses_are_known
+from anynpu.vip import SoftwareLibrary as VipLibrary
 
 from .rknn_programs import NO_INPUT_FLUSH as INPUT
 from .rknn_programs import NON_CACHEABLE, RKNN, TO_DEVICE, memory_array, picture
@@ -110,6 +113,19 @@ def test_memory_that_outlives_the_block_stays_coherent() -> None:
     assert memory_array(target).any()
     board.close(handle, source, target)
     board.library.close()
+
+
+def test_a_library_that_was_watched_ends_with_its_last_user() -> None:
+    """A sanitizer goes through all libraries that are not closed for good: each block would take longer than the one before."""
+    gc.disable()
+    try:
+        with anynpu.sanitize(check=False):
+            library = VipLibrary("t527")
+        watched = weakref.ref(library)
+        del library
+        assert watched() is None
+    finally:
+        gc.enable()
 
 
 def test_there_are_enough_programs_and_they_find_every_kind() -> None:

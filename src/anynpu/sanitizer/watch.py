@@ -73,6 +73,7 @@ class Observer:
         self._active = False
         if not self.has_left():
             self.uninstall()
+            self._own.clear()  # they know the library: it ends with its last user, not when the collector comes
 
     def uninstall(self) -> None:
         """Give the calls back that nobody has wrapped since."""
