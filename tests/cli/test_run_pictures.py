@@ -122,6 +122,30 @@ def test_labels_and_score_can_be_given(invoke: Invoke, squares: Path, street: Pa
     assert "nothing found" in invoke("run", squares, dim, "--score", 0.9).out
 
 
+def test_names_that_are_too_few_or_too_many_are_said(invoke: Invoke, squares: Path, street: Path, tmp_path: Path) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text("window\ndoor\n", encoding="utf-8")
+    outcome = invoke("run", squares, street, "--labels", labels)
+    assert "2 names for 1 class" in " ".join(outcome.out.split())
+    labels.write_text("window\n", encoding="utf-8")
+    assert "names for" not in invoke("run", squares, street, "--labels", labels).out
+
+
+def test_a_camera_that_is_not_there(invoke: Invoke, squares: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Absent:
+        def __init__(self, which: int) -> None:
+            pass
+
+        def isOpened(self) -> bool:  # noqa: N802
+            return False
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cv2, "VideoCapture", Absent)
+    outcome = invoke("run", squares, "7")
+    assert outcome.code == 1
+    assert "cannot read camera 7\n" in outcome.err
+
+
 def test_a_folder(invoke: Invoke, squares: Path, tmp_path: Path) -> None:
     folder = tmp_path / "pictures"
     folder.mkdir()

@@ -151,6 +151,17 @@ def command(
     _run_raw(given, model, inputs, output, target, shape_set, seed, as_json)
 
 
+def _words_of_names(model: PictureModel) -> str:
+    """What is worth knowing about the names of the classes; empty where all is well."""
+    classes = model.reader.classes
+    if model.assumes_coco:
+        return "; names of COCO, as the model has none (--labels)"
+    count = len(model.labels)
+    if count and classes and count != classes and model.reader.task != "ocr":
+        return f"; {count} name{'' if count == 1 else 's'} for {classes} class{'' if classes == 1 else 'es'}: check --labels"
+    return ""
+
+
 def _run_pictures(
     path: Path,
     text: str,
@@ -177,8 +188,7 @@ def _run_pictures(
         console = results()
         if not as_json:
             console.print(f"{path.name} on the software NPU: {model.chip}")
-            names = "; names of COCO, as the model has none (--labels)" if model.assumes_coco else ""
-            console.print(f"  {model.reader.words}; {_FIT_WORDS[model.fit]}{names}")
+            console.print(f"  {model.reader.words}; {_FIT_WORDS[model.fit]}{_words_of_names(model)}")
         shown: list[dict[str, Any]] = []
         for entry in show(model, recognizer, itertools.islice(source.frames, limit), canvas, thresholds):
             if as_json:

@@ -86,7 +86,7 @@ def _captured(which: int | str, name: str, kind: str) -> Source:
     capture = cv2.VideoCapture(which)
     if not capture.isOpened():
         hint = "is it connected, and may you use it?" if kind == "camera" else "open it in a player; OpenCV must know its format"
-        raise ImageError(f"cannot read {kind} '{name}'", hint=hint)
+        raise ImageError(f"cannot read {name}" if isinstance(which, int) else f"cannot read {kind} '{name}'", hint=hint)
     width, height = capture.get(cv2.CAP_PROP_FRAME_WIDTH), capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
     if width * height > _optional.MAX_PIXELS:
         capture.release()
