@@ -70,6 +70,7 @@ def test_a_compiled_model_until_a_signal(compiled_path: Path) -> None:
         assert json.loads(process.stderr.read().splitlines()[-1])["message"] == "ended"
 
 
+@pytest.mark.full
 def test_a_server_that_is_killed_can_be_started_again_and_sessions_go_on(compiled_path: Path) -> None:
     picture = np.random.default_rng(3).random((1, 3, 16, 16), np.float32)
     with InferenceSession(compiled_path, device="sim:rk3588") as session:

@@ -64,6 +64,7 @@ def test_another_chip_has_another_board(system: Path) -> None:
     assert execute("--chip", "rv1106", "--", system, "load").stdout == "NPU load:  0%\n"
 
 
+@pytest.mark.full
 def test_the_exit_status_is_the_programs_own(system: Path) -> None:
     execute("--", system, "exit", code=42)
     execute("--", system, "signal", code=-signal.SIGTERM)
@@ -89,11 +90,13 @@ def test_a_program_that_is_not_for_this_machine(tmp_path: Path) -> None:
     assert "cannot be executed" in execute("--", path, code=126).stderr
 
 
+@pytest.mark.full
 def test_a_program_links_and_runs(infer: Path, models: Models) -> None:
     assert execute("--chip", "rk3588", "--", infer, models.small, "2").stdout == "0\n1\n"
     assert execute("--", infer, models.small, "1").stdout == "0\n"  # the chip of the model
 
 
+@pytest.mark.full
 def test_the_version_that_the_library_states(models: Models) -> None:
     source = "import sys; from anynpu.rknn import Context; print(Context(sys.argv[1]).version.api)"
     program = (sys.executable, "-c", source, models.small)
@@ -101,6 +104,7 @@ def test_the_version_that_the_library_states(models: Models) -> None:
     assert "not a version" in execute("--api-version", "newest", "--", *program, code=2).stderr
 
 
+@pytest.mark.full
 def test_the_wrong_chip_is_refused_and_the_log_says_why(infer: Path, models: Models) -> None:
     done = execute("--chip", "rk3566", "--", infer, models.small, "1", code=1, RKNN_LOG_LEVEL="0")
     assert re.search(
@@ -160,6 +164,7 @@ def test_the_call_log_for_programs_and_the_trace(infer: Path, models: Models, tm
     assert all(entry["ph"] == "X" and entry["dur"] >= 0 for entry in slices)
 
 
+@pytest.mark.full
 def test_the_log_on_stderr(infer: Path, models: Models) -> None:
     assert execute("--log", "-", "--", infer, models.small, "1").stderr.count(" rknn_run(") == 1
 

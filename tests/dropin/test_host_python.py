@@ -125,6 +125,7 @@ def test_python_may_end_with_calls_in_flight(models: Models) -> None:
         assert "Fatal" not in done.stderr
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_multiprocessing(models: Models, method: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -64,6 +64,7 @@ def test_a_picture_on_the_small_runtime_is_bytes(patterns: dict[str, Path], mode
     assert len(np.unique(codes)) > 20, "it sees its picture"
 
 
+@pytest.mark.full
 def test_float32_outputs_of_the_small_runtime(patterns: dict[str, Path], models: Models, classes: Path, tmp_path: Path) -> None:
     for model in (models.mini, classes):
         run([patterns["rknnmrt"], "mini", model, tmp_path / "codes"], board_environment("rv1106"))

@@ -65,6 +65,7 @@ def test_with_address_sanitizer(careful_program: Path, models: Models, expected:
     assert done.stdout == f"{expected}\n"
 
 
+@pytest.mark.full
 def test_the_process_may_end_with_calls_in_flight(program: Path, models: Models) -> None:
     for _ in range(2):
         done = run([program, "exit_in_flight", library_folder() / "librknnrt.so", models.slow], code=7)

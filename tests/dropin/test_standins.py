@@ -64,6 +64,7 @@ def vendor(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.full
 def test_a_program_finds_the_board_that_it_looks_for() -> None:
     done = execute("--chip", "rk3588", "--machine", "aarch64", "--", sys.executable, "-c", LOOK)
     found = json.loads(done.stdout)
@@ -93,6 +94,7 @@ def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> N
     assert found["rknn-toolkit2"] == "2.5.0"
 
 
+@pytest.mark.full
 def test_under_exec_ours_come_first_unless_asked_otherwise(vendor: Path) -> None:
     program = "from rknnlite.api import RKNNLite; print(RKNNLite.__module__)"
     ours = run([sys.executable, "-c", program], python_environment(PYTHONPATH=str(vendor)))
@@ -119,6 +121,7 @@ print(lite.inference(inputs=[np.zeros((1, 32, 32, 3), np.uint8)])[0].shape)
     assert done.stderr == "W rknn-toolkit-lite2 version: 2.3.2\n"
 
 
+@pytest.mark.full
 def test_calls_are_written_down_where_the_class_drives_the_library(models: Models, tmp_path: Path) -> None:
     """With a log the class calls librknnrt.so, as on a board, and gives the same bytes."""
     program = """

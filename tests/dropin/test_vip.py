@@ -103,6 +103,7 @@ def test_other_formats(models: dict[tuple[str, str], Path], dtype: str, tmp_path
     assert lines[3:] == [f"run 0 output {index} {checksum(data)}" for index, data in enumerate(results(model, "t527", 0))]
 
 
+@pytest.mark.full
 def test_without_a_chip_each_model_says_it(models: dict[tuple[str, str], Path], tmp_path: Path) -> None:
     program = build("vip_flow.c", tmp_path / "flow", library="VIPlite")
     for chip in CHIPS:

@@ -51,6 +51,7 @@ def through_both_scripts(folder: Path, model: Path, dtype: str, height: int, wid
             np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.full
 def test_a_small_network(tmp_path: Path) -> None:
     net = Net(seed=2)
     net.output(net.op("Relu", net.conv(net.input("image", (1, 3, 24, 32)), 8, pads=[1, 1, 1, 1])))
@@ -74,6 +75,7 @@ def test_five_models(tmp_path: Path, real_models: RealModels, name: str, dtype: 
     through_both_scripts(tmp_path, model, dtype, height, width, size)
 
 
+@pytest.mark.full
 def test_what_fails_ends_the_scripts_as_on_a_board(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("hello")
     convert = execute(PROGRAMS / "convert.py", tmp_path / "text.onnx", "rk3588", "fp", tmp_path / "x.rknn", code=255)

@@ -92,7 +92,7 @@ def fork(tmp_path: Path, chip: str, count: int, seed: int) -> None:
     assert (result.returncode, result.stdout) == (0, f"0 of {count}\n"), result.stderr[-4000:]
 
 
-@pytest.mark.parametrize("chip", ["rk3588", "a733"])
+@pytest.mark.parametrize("chip", ["rk3588", pytest.param("a733", marks=pytest.mark.full)])
 def test_a_few_forks(tmp_path: Path, chip: str) -> None:
     fork(tmp_path, chip, 4, 1)
 

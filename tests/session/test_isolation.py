@@ -89,6 +89,7 @@ def test_results_are_the_same(model: Path, as_bytes: bool) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.full
 def test_several_lanes_are_several_processes(model: Path) -> None:
     given = make_provider_options(isolate=True, schedule=[0, 1])
     with InferenceSession(model, provider_options=given, device="sim:rk3588") as session:
