@@ -36,6 +36,23 @@ def iou(a: Sequence[float], b: Sequence[float]) -> float:
     return shared / union if union > 0 else 0.0
 
 
+def turned_overlap(a: Sequence[float], b: Sequence[float]) -> float:
+    """Of two turned boxes (x, y, width, height, angle): 1 less the Hellinger distance of the normal distributions that they stand for."""
+
+    def spread(box: Sequence[float]) -> Array:
+        cosine, sine = math.cos(box[4]), math.sin(box[4])
+        turn = np.array([[cosine, -sine], [sine, cosine]])
+        spread: Array = turn @ np.diag([box[2] ** 2 / 12, box[3] ** 2 / 12]) @ turn.T
+        return spread
+
+    first, second = spread(a), spread(b)
+    both = (first + second) / 2
+    away = np.array([a[0] - b[0], a[1] - b[1]])
+    distance = float(away @ np.linalg.inv(both) @ away) / 8
+    distance += 0.5 * math.log(np.linalg.det(both) / math.sqrt(np.linalg.det(first) * np.linalg.det(second)))
+    return 1.0 - math.sqrt(max(1.0 - math.exp(-distance), 0.0))
+
+
 def nms(found: list[SlowBox], thresholds: Thresholds) -> list[SlowBox]:
     kept: list[SlowBox] = []
     for candidate in sorted(found, key=lambda entry: -entry.score):

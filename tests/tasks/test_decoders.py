@@ -113,10 +113,9 @@ def assert_rotated(result: object, found: list[slow.SlowBox]) -> None:
     assert isinstance(result, Detections)
     kept: list[slow.SlowBox] = []
     for candidate in sorted(found, key=lambda entry: -entry.score):
-        a = np.array([*candidate.middle, candidate.angle])
+        a = (*candidate.middle, candidate.angle)
         if all(
-            entry.number != candidate.number
-            or float(rotated_overlap(a, np.array([[*entry.middle, entry.angle]]))[0]) < LIMITS.overlap
+            entry.number != candidate.number or slow.turned_overlap(a, (*entry.middle, entry.angle)) < LIMITS.overlap
             for entry in kept
         ):
             kept.append(candidate)
@@ -143,6 +142,10 @@ def test_the_overlap_of_rotated_boxes_is_that_of_normal_distributions() -> None:
     assert same == pytest.approx(1.0, abs=1e-3)
     assert turned == pytest.approx(1.0, abs=1e-3)  # the same rectangle, described by its other side
     assert far < 1e-3
+    rng = np.random.default_rng(3)
+    boxes = np.stack([*rng.uniform(0, 30, (2, 50)), *rng.uniform(4, 40, (2, 50)), rng.uniform(-0.7, 2.3, 50)], axis=1)
+    expected = [slow.turned_overlap(boxes[0], other) for other in boxes[1:]]
+    np.testing.assert_allclose(rotated_overlap(boxes[0], boxes[1:]), expected, atol=1e-3)
 
 
 def test_decoded_rows() -> None:
