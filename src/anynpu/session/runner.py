@@ -28,6 +28,7 @@ from ..errors import AnynpuError, DeviceClosed, DeviceHungError, DeviceTimeout, 
 from .backend import Backend
 from .lanes import Slot, core_label
 from .machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, START, Action, Machine
+from .output_check import OutputCheck
 from .pacing import Pacer
 from .request import BLOCKED, CALLER, DONE, NOBODY, RUNNING, WORKER, Request, complete, let_go
 from .statistics import Recorder
@@ -65,6 +66,8 @@ class Runner:
         self._submit_timeout = submit_timeout
         self._pacer = pacer
         self._watchdog = watchdog
+        self._check = OutputCheck(backend.outputs)
+        self._results = 0  # two threads may count one result once: it only tells when to look at values
         self._lost_threads: set[int] = set()
         self._forked = self._backend_closed = False
         self._workers = SessionWorkers(name)
@@ -282,6 +285,9 @@ class Runner:
             else:
                 assert request.feed is not None
                 request.outcome = lane.infer(request.feed, request.wanted, request.types, timeout, request)
+                self._results = number = self._results + 1
+                if number >= self._check.next:
+                    self._check.look(number, request.wanted, request.outcome)
             slot.failures = 0
         except BaseException as error:  # whatever it is, it belongs to the one who waits for the result
             request.error = error
