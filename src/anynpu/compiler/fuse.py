@@ -70,14 +70,17 @@ def _symbols(graph: Graph, forms: dict[int, Form], rules: FusionRules) -> tuple[
             if name in symbols and name not in real and (_is_full(symbols[name]) or any(id(user) not in merged for user in users))
         }
         if not rules.chains:
-            needed |= _links(symbols, real | needed)
+            needed |= _links(graph, symbols, real | needed)
         if not needed:
             return symbols, real
         real |= needed
 
 
-def _links(symbols: dict[str, _Symbol], real: set[str]) -> set[str]:
-    """Where to cut the functions of *real* tensors that have no name: after the last activation in them, or before it."""
+def _links(graph: Graph, symbols: dict[str, _Symbol], real: set[str]) -> set[str]:
+    """Where to cut the functions of *real* tensors that have no name: after the last activation in them, or before it.
+
+    A row of constants, such as a scale and a shift, is cut between each two of them.
+    """
     found: set[str] = set()
     for name in real:
         activation = symbols[name].activation if name in symbols else None
@@ -87,9 +90,17 @@ def _links(symbols: dict[str, _Symbol], real: set[str]) -> set[str]:
         whole = [link for link in inner if _is_activation(symbols[link])]
         if whole:
             found.add(whole[-1])
-        elif inner and activation.nodes[-1].op not in (*_ARITHMETIC, *_CLAMPS):
+        elif inner and (
+            activation.nodes[-1].op not in (*_ARITHMETIC, *_CLAMPS)
+            or all(_has_constant(graph, node) for node in activation.nodes)
+        ):
             found.add(inner[-1])
     return found
+
+
+def _has_constant(graph: Graph, node: Node) -> bool:
+    """Whether a node is arithmetic of one tensor and a constant."""
+    return node.op in _ARITHMETIC and sum(name not in graph.constants for name in node.inputs) == 1
 
 
 def _is_activation(symbol: _Symbol) -> bool:
