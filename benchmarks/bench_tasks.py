@@ -1,14 +1,13 @@
 """Heads of 640 x 640 networks: the decoders of anynpu.tasks beside the usual numpy code, which decodes every box before it looks at scores.
 
 The usual code is written here as the examples of model zoos do it: distances, scores and boxes of all 8,400 cells, then a loop over the
-classes with non-maximum suppression in each. (Other examples loop over the cells in Python: those take a hundred times as long.) Its
-temporary arrays come from memory that the process has already, which is the best case for them.
+classes with non-maximum suppression in each. (Other examples loop over the cells in Python, which is slower.) Times
+are of the processor: on a busy machine a long call is interrupted more often than a short one, which would flatter the short one.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -25,9 +24,6 @@ SIZE = (640, 640)
 EXTENTS = (80, 40, 20)
 LIMITS = Thresholds(score=0.25, overlap=0.45)
 OBJECTS = 15
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of malloc.h."""
-
 GOAL = 5.0
 """How many times as fast as the usual code, at least."""
 
@@ -132,21 +128,12 @@ def heads() -> list[tuple[str, Callable[[], Any], Callable[[], Any], float]]:
     ]
 
 
-def keep_memory() -> None:
-    """Large arrays come from the heap and stay in it: fresh pages would cost the usual code two thirds of its time in some runs."""
-    with contextlib.suppress(AttributeError, OSError):  # other C libraries have no mallopt
-        mallopt = ctypes.CDLL(None).mallopt
-        for threshold in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
-            mallopt(threshold, 1 << 30)
-
-
 def main() -> None:
     """Print one row per head."""
-    keep_memory()
     table = []
     for name, ours, usual, goal in heads():
         assert len(ours()) == len(usual()[0]), name
-        best = interleaved({"ours": ours, "usual": usual})
+        best = interleaved({"ours": ours, "usual": usual}, clock=time.thread_time)
         ratio = best["usual"] / best["ours"]
         verdict = "reached" if ratio >= goal else "MISSED"
         times = [f"{1000 * best[who]:.2f}" for who in ("ours", "usual")]
