@@ -184,6 +184,8 @@ class OrtValue:
         :param is_bool_tensor: the bytes are truth values, which older DLPack has no type for
         """
         array = np.from_dlpack(data if hasattr(data, "__dlpack__") else _Capsule(data))
+        if np.lib.NumpyVersion(np.__version__) < "2.0.0" and array.flags.c_contiguous:
+            array = _writable(array)
         return cls.ortvalue_from_numpy(array.view(np.bool_) if is_bool_tensor and array.dtype.itemsize == 1 else array)
 
     def __dlpack__(self, **options: Any) -> Any:
@@ -390,6 +392,17 @@ def check_shape(shape: tuple[int, ...], spec: TensorSpec, last: bool, io_kind: s
             f"OrtValue for {io_kind} '{spec.name}' shape mismatch: it takes {list(shown)}, got {list(shape)}",
             hint="reshape or transpose it",
         )
+
+
+def _writable(array: Array) -> Array:
+    """The memory of *array*, to be written to.
+
+    numpy 1 takes writable memory only from DLPack, calls it read-only all the same, and then does not pass it on.
+    """
+    memory = (ctypes.c_char * array.nbytes).from_address(array.ctypes.data)
+    memory.owner = array  # type: ignore[attr-defined]  # keeps it
+    shared: Array = np.ndarray(array.shape, array.dtype, memoryview(memory))
+    return shared
 
 
 class _Capsule:
