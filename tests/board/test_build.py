@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
+import psutil
 import pytest
 from compiler.onnx_builders import Net
 from typer.testing import CliRunner
+from waiting import PATIENCE, wait_until
 
 import anynpu
 from anynpu import modelfile
@@ -110,6 +115,21 @@ def test_every_failure_of_the_toolkit_is_an_error_with_its_last_lines(
 def test_a_toolkit_that_never_comes_back_is_ended(tmp_path: Path, network: Path, options: CompileOptions) -> None:
     with pytest.raises(ToolkitError, match="took longer than 2 s and was ended"):
         build(network, tmp_path / "out", "rk3588", options, stub(tmp_path, "hang"), time_limit=2.0)
+
+
+def test_what_ends_the_command_ends_the_toolkit(tmp_path: Path, network: Path) -> None:
+    np.save(tmp_path / "samples.npy", np.zeros((4, 8, 8, 3), np.uint8))
+    toolkit = stub(tmp_path, "hang")
+    command = [sys.executable, "-m", "anynpu.cli", "build", network, "-o", tmp_path / "out", "--target", "rk3588"]
+    command += ["--toolkit", toolkit.python, "--dataset", tmp_path / "samples.npy", "--accuracy", "fast"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        log = tmp_path / "out" / "net.toolkit.log"
+        wait_until(lambda: log.is_file() and b"building" in log.read_bytes(), "the toolkit began")
+        begun = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    assert begun
+    assert psutil.wait_procs(begun, PATIENCE)[1] == []
 
 
 def test_without_a_toolkit_everything_for_another_machine_is_written(

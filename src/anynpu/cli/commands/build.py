@@ -13,6 +13,7 @@ from ...board.build import SCRIPT
 from ...board.runner import TIME_LIMIT
 from ...compiler import CompileOptions
 from ..helpers.console import print_json, progress_bar, results, size_text
+from ..helpers.ending import orderly_end
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, read_inputs
 
@@ -68,7 +69,7 @@ def command(
     options = CompileOptions(**read_inputs(model, given, "build"))
     console = results()
     output.mkdir(parents=True, exist_ok=True)
-    with progress_bar(f"building {model.stem} for {target}") as progress:
+    with orderly_end(), progress_bar(f"building {model.stem} for {target}") as progress:
         built = build(model, output, target, options, found, time_limit=time_limit, progress=progress)
     if as_json:
         paths = {"file": built.rknn, "twin": built.twin, "by_hash": built.by_hash, "job": built.job}

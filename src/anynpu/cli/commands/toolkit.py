@@ -10,6 +10,7 @@ import typer
 
 from ...board.environment import LICENCE, REQUIREMENTS, default_folder, find_toolkit, install, suitable_python
 from ..helpers.console import print_json, results
+from ..helpers.ending import orderly_end
 from ..helpers.options import JsonOption
 
 __all__ = ["command"]
@@ -53,7 +54,8 @@ def command(
             console.print(LICENCE)
         if not yes and not typer.confirm("Install?"):
             raise typer.Exit(1)
-        found = install(place, chosen)
+        with orderly_end():
+            found = install(place, chosen)
     else:
         known = find_toolkit(folder)
         if known is None:
