@@ -197,6 +197,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has gone."""
         self._lost = True
+        if self._transport is not None:
+            self._transport.close()  # TLS of Python 3.10 takes it for open otherwise, and warns
         self._shared.open.pop(self, None)
         self._owes(None)
         self._closed()
