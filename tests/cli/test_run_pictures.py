@@ -215,6 +215,7 @@ def test_pictures_of_a_stream_come_one_by_one() -> None:
         (("{folder}", "--draw", "out.jpg"), "a folder has many pictures"),
         (("{street}", "--draw", "out.mp4"), "not drawn into a video"),
         (("{street}", "--draw", "out.xyz"), "not written as .xyz"),
+        (("{street}", "--draw", "{street}/out.jpg"), "street.png cannot be made"),
         (("{street}", "--labels", "absent"), "no file of labels"),
         (("{street}", "--task", "classify"), "for the task 'classify'"),
         (("{street}", "--recognize", "{model}"), "finds no text"),

@@ -78,7 +78,13 @@ class Canvas:
             raise ParameterError(
                 f"--draw {path}: pictures are not written as {path.suffix}", hint="write .jpg or .png, or give a folder"
             )
-        (path.parent if self._is_file or self._is_video else path).mkdir(parents=True, exist_ok=True)
+        folder = path.parent if self._is_file or self._is_video else path
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ParameterError(
+                f"--draw {path}: the folder {folder} cannot be made: {error.strerror}", hint="name another place"
+            ) from None
 
     def put(self, name: str, picture: Array) -> Path:
         """Write one picture; the path of the file that it is in."""
