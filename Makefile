@@ -13,7 +13,8 @@ LOWEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10
 # what leans on other packages most, each in a few tests
 LOWEST_TESTS := $(wildcard tests/test_convert_*.py) tests/test_modelfile.py tests/arithmetic tests/cli tests/compiler/test_dataset.py \
 	tests/compiler/test_formats.py tests/compiler/test_operators.py tests/compiler/test_random_graphs.py tests/npu/engines \
-	tests/rknn/test_context.py tests/serve/test_conformance.py tests/serve/test_status.py tests/serve/test_traces.py
+	tests/rknn/test_context.py tests/rknn_toolkit tests/rknnlite tests/serve/test_conformance.py tests/serve/test_status.py \
+	tests/serve/test_traces.py
 WORKERS ?= 2
 # one thread for each worker, or the libraries' own threads fight over the cores
 ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1

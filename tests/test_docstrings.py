@@ -8,6 +8,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+from tools import need_module
 
 import anynpu
 
@@ -30,7 +31,13 @@ MODULES = sorted(
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name: str) -> None:
-    results = doctest.testmod(importlib.import_module(name))
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == "ray":
+            need_module("ray")
+        raise
+    results = doctest.testmod(module)
     assert results.failed == 0
 
 

@@ -21,7 +21,11 @@ def test_every_public_name_resolves_whatever_was_imported_before() -> None:
 import importlib, pkgutil, types, anynpu
 for module in pkgutil.walk_packages(anynpu.__path__, "anynpu."):
     if not module.name.endswith(("__main__", "_native")) and ".native" not in module.name:
-        importlib.import_module(module.name)
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if error.name != "ray":  # which only `make test-all` installs
+                raise
 hidden = [name for name in anynpu.__all__ if isinstance(getattr(anynpu, name), types.ModuleType)]
 assert not hidden, hidden
 """

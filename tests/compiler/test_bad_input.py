@@ -287,4 +287,10 @@ def test_slopes_that_are_no_numbers_do_not_reach_the_program(op: str, slope: flo
         net.output(net.op(op, y, net.constant(np.full((4, 1, 1), slope, np.float32))))
     else:
         net.output(net.op(op, y, alpha=slope))
-    validate_model(anynpu.compile(net.proto(), dataset=[SAMPLE]))
+    try:
+        model = anynpu.compile(net.proto(), dataset=[SAMPLE])
+    except CalibrationError as error:  # onnxruntime before 1.24 multiplies them with 0
+        if "computes NaN or infinity" not in str(error):
+            raise
+    else:
+        validate_model(model)

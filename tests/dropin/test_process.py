@@ -99,6 +99,17 @@ def test_an_environment_without_the_package(program: Path, models: Models, tmp_p
     assert re.search(r"does not start in Python 3\.\d+ \(.*empty\): ModuleNotFoundError: No module named", line)
 
 
+def test_an_environment_made_inside_another(program: Path, models: Models, tmp_path: Path) -> None:
+    """Python 3.10 writes the other environment as its home, which has no library of Python's own."""
+    python = venv_without_packages(tmp_path / "empty")
+    other = venv_without_packages(tmp_path / "other")
+    written = tmp_path / "empty" / "pyvenv.cfg"
+    lines = [line for line in written.read_text().splitlines() if not line.startswith("home")]
+    written.write_text("\n".join([f"home = {other.parent}", *lines]) + "\n")
+    line = refuse(program, models, ANYNPU_PYTHON=str(python), ANYNPU_SITE=str(tmp_path), PYTHONPATH=None)
+    assert "No module named" in line
+
+
 def test_an_interpreter_that_does_not_exist(program: Path, models: Models, tmp_path: Path) -> None:
     line = refuse(program, models, ANYNPU_PYTHON=str(tmp_path / "bin" / "python"))
     assert f"{tmp_path}/bin/python" in line

@@ -316,7 +316,15 @@ class Emitter:
     def _bias(self, step: Step, channels: int) -> Array:
         bias = np.zeros(channels, np.float64)
         if step.node.op != "MatMul" and len(step.node.inputs) > 2 and step.node.inputs[2]:
-            bias = bias + self.graph.constants[step.node.inputs[2]].astype(np.float64).reshape(-1)
+            given = self.graph.constants[step.node.inputs[2]].astype(np.float64).reshape(-1)
+            if given.size not in (1, channels):  # onnxruntime before 1.24 lets it pass
+                raise CompileError(
+                    f"the bias has {given.size} values for {channels} channels",
+                    node=step.node.label,
+                    operator=step.node.op,
+                    hint="export the model again",
+                )
+            bias = bias + given
         for node in step.nodes[1:]:
             if node.op == "Add" and step.node.op == "MatMul":  # an Add of a constant that was absorbed is the bias
                 constants = [self.graph.constants[name] for name in node.inputs if name in self.graph.constants]

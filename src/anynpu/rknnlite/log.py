@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 __all__ = ["RKNNLog", "describe"]
+
+if TYPE_CHECKING:
+    _TextHandler = logging.StreamHandler[TextIO]
+else:
+    _TextHandler = logging.StreamHandler  # has no parameters in Python 3.10
 
 
 class _Formatter(logging.Formatter):
@@ -14,7 +19,7 @@ class _Formatter(logging.Formatter):
         return f"{record.levelname[0]} {record.getMessage()}"
 
 
-class _Stderr(logging.StreamHandler[TextIO]):
+class _Stderr(_TextHandler):
     """Writes to what stderr is at that moment, as programs and tests replace it."""
 
     def __init__(self) -> None:

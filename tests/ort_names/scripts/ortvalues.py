@@ -13,7 +13,7 @@ session = ort.InferenceSession(f"{sys.argv[1]}/classifier.onnx", providers=["CPU
 (first,) = session.run_with_ort_values(["probabilities"], {"input": value})
 value.update_inplace(np.ascontiguousarray(x[..., ::-1]))
 (second,) = session.run_with_ort_values(None, {"input": value})
-shared = np.from_dlpack(first)
+shared = np.from_dlpack(first) if hasattr(first, "__dlpack__") else first.numpy()  # onnxruntime before 1.24 has no DLPack
 empty = ort.OrtValue.ortvalue_from_shape_and_type([2, 3], np.int64)
 device = ort.OrtDevice.make("cpu", 0)
 RESULTS = {

@@ -20,7 +20,7 @@
 #include "secure.h"
 #include "shim.h"
 
-enum { SIZE = 4096 };
+enum { SIZE = 4096, MAX_ENVIRONMENTS = 8 };
 
 /* By the rights that the program has, not by those of its caller. */
 static int exists(const char *path)
@@ -102,8 +102,12 @@ static int venv_key(const char *python, const char *key, char *value, size_t siz
 /* The folder that the interpreter was installed into, such as /usr for /usr/bin/python3. */
 static int base_prefix(const char *python, char *prefix)
 {
-    char home[SIZE];
-    if (venv_key(python, "home", home, sizeof home))
+    char home[SIZE] = "", place[SIZE + 8];
+    copy(place, sizeof place, python);
+    /* An environment that Python 3.10 made inside another one has that one as its home. */
+    for (int depth = 0; depth < MAX_ENVIRONMENTS && venv_key(place, "home", home, sizeof home); depth++)
+        snprintf(place, sizeof place, "%s/python", home);
+    if (home[0] != '\0')
         copy(prefix, SIZE, home);
     else if (realpath(python, prefix) == NULL || !go_up(prefix))
         return 0;
