@@ -305,15 +305,8 @@ def _load_npz(path: Path) -> dict[str, Array]:
             if not isinstance(archive, np.ndarray):
                 _bound_archive(path, archive.zip)
             arrays = None if isinstance(archive, np.ndarray) else {name: archive[name] for name in archive.files}
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        RuntimeError,
-        MemoryError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:  # one with a password
+    # RuntimeError: an archive with a password, or packed in a way that Python does not know
+    except (OSError, ValueError, EOFError, RuntimeError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
         raise CalibrationError(f"cannot read '{path}': {error}", hint="write it with numpy.savez, arrays by input name") from None
     if arrays is None:
         raise CalibrationError(f"'{path}' holds a single array, as .npy files do", hint="rename it to .npy")

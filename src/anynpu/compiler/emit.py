@@ -27,7 +27,7 @@ from ..program import (
 from ..tensor import Affine, DType, Quantization
 from ..types import Array
 from .forms import resize_modes
-from .graph import Graph
+from .graph import Graph, Node
 from .groups import is_depthwise
 from .qdq_scales import KeptScales, kept_codes
 from .simulate import QuantizedWeights
@@ -46,8 +46,8 @@ _SAME_CODE = 1e-2
 """Weights that lie within this share of a step at a code are that code."""
 
 
-KnownOperators = dict[tuple[int, tuple[Quantization | None, ...]], Conv]
-"""Operators by the identity of their node and the quantisation of their tensors."""
+KnownOperators = dict[tuple[int, tuple[Quantization | None, ...]], tuple[Node, Conv]]
+"""Operators by the identity of their node and the quantisation of their tensors. The node is kept: another would get its identity."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -362,10 +362,9 @@ class OutlineEmitter(Emitter):
     def conv(self, step: Step) -> Conv:
         """A convolution with what is fused to it: the one of before where its tensors have the scales of before."""
         key = id(step.node), tuple(map(self.quantization.get, (*step.reads, step.before_activation, *step.outputs)))
-        found = self.known.get(key)
-        if found is None:
-            found = self.known[key] = super().conv(step)
-        return found
+        if key not in self.known:
+            self.known[key] = step.node, super().conv(step)
+        return self.known[key][1]
 
     def _linear(self, step: Step, weights: Array, bias: Array, source: Array | None = None) -> tuple[Array, Array, Array, Finish]:
         wide = self.dtype is DType.INT16

@@ -320,9 +320,8 @@ class Workbench:
                 given[index], cosines[index] = outputs, cosine(self._expected[index], outputs)
                 tell(self._progress, "judging", len(given), len(order))
                 if rival is not None and cosines[index] < rival.hopeless_below:
-                    order = order[
-                        : len(given)
-                    ]  # what other threads have done by now must not show, or results would depend on them
+                    # what other threads have done by now must not show, or results would depend on them
+                    order = order[: len(given)]
                     break
         judged = sorted(given)
         found = tuple(cosines[index] for index in judged)
