@@ -224,6 +224,27 @@ def test_nothing_is_installed_without_consent(tmp_path: Path) -> None:
     assert not (tmp_path / "env").exists()
 
 
+_FAKE_PYTHON = """#!/bin/sh
+case "$*" in
+  "-m venv"*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+  "-m pip install"*) echo "$*" ;;
+  *) printf '3.11\\n2.5.0\\n' ;;
+esac
+"""
+
+
+def test_the_toolkit_is_installed_with_bounds_that_pip_need_not_search(tmp_path: Path) -> None:
+    python = tmp_path / "python3.11"
+    python.write_text(_FAKE_PYTHON)
+    python.chmod(0o755)
+    folder = tmp_path / "env"
+    done = CliRunner().invoke(app, ["toolkit", "install", "--yes", "--folder", str(folder), "--python", str(python)])
+    assert done.exit_code == 0, done.output
+    assert f"rknn-toolkit2 2.5.0, {folder / 'bin' / 'python'}" in done.output
+    # the toolkit takes no torch after 2.4.0: with a wider bound pip fetches 800 MB twice
+    assert "torch==2.4.0" in folder.with_name("env.log").read_text().split()
+
+
 CFG = """custom_quantize_layers: {}
 quantize_parameters:
     x:

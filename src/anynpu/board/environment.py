@@ -33,13 +33,14 @@ PACKAGE = "rknn-toolkit2"
 
 REQUIREMENTS = (
     f"{PACKAGE}>=2.3.2",
-    "torch>=2.4,<2.5",
+    "torch==2.4.0",
     "onnx>=1.16.1,<1.19",
     "numpy<=1.26.4",
     "protobuf<=4.25.4",
     "setuptools<82",
 )
-"""What is installed. The bounds are those with which the toolkit is known to run."""
+"""What is installed. The bounds are those with which the toolkit is known to run; it takes no torch after 2.4.0, and pip would find that
+out only after it has fetched 800 MB of another one."""
 
 LICENCE = (
     "rknn-toolkit2 is Rockchip's, not part of anynpu and not under its licence. Rockchip's terms allow it for applications on Rockchip's "
@@ -129,7 +130,7 @@ def install(
     log = log or place.with_name(f"{place.name}.log")
     tell(f"making {place} with {chosen}")
     run_logged([chosen, "-m", "venv", "--clear", str(place)], place.parent, log, what="making the environment")
-    tell("installing; torch alone is 800 MB")
+    tell(f"installing; torch alone is 800 MB, and what it needs 2 GB more; pip writes to {log}")
     command = [str(place / "bin" / "python"), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *REQUIREMENTS]
     run_logged(command, place, log, what="installing the toolkit", time_limit=_INSTALL_LIMIT)
     return toolkit_at(place)

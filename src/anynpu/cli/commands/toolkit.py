@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...board.environment import LICENCE, REQUIREMENTS, default_folder, find_toolkit, install, suitable_python
-from ..helpers.console import print_json, results
+from ..helpers.console import print_json, progress_bar, results
 from ..helpers.ending import orderly_end
 from ..helpers.options import JsonOption
 
@@ -54,8 +54,8 @@ def command(
             console.print(LICENCE)
         if not yes and not typer.confirm("Install?"):
             raise typer.Exit(1)
-        with orderly_end():
-            found = install(place, chosen)
+        with orderly_end(), progress_bar("toolkit") as progress:
+            found = install(place, chosen, tell=lambda line: progress(line, 0, None))
     else:
         known = find_toolkit(folder)
         if known is None:
