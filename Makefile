@@ -7,6 +7,7 @@ DEMO := $(VENV)/.stamp-demo
 STAMP := $(VENV)/.stamp
 FULL := $(VENV)/.stamp-full
 PEER := $(VENV)/peer
+TORCH ?= torch
 LOWEST := .venv-lowest
 # the oldest Python that pyproject.toml allows, if it runs here
 LOWEST_PYTHON ?= $(shell python3.10 --version >/dev/null 2>&1 && echo python3.10 || echo $(PYTHON))
@@ -77,11 +78,13 @@ ultralytics: $(FULL)
 	$(VENV)/ultralytics/bin/python $(PIP) --no-deps ultralytics ultralytics-thop
 	$(ONE_THREAD) $(BIN)/pytest -q tests/examples/test_vendor_classes.py
 
-# 112 networks of timm, torchvision and transformers with random weights, from module to result; takes hours, and is never in continuous integration
+# 122 networks of timm, torchvision, ultralytics and transformers with random weights, from module to result; takes hours, and is never in
+# continuous integration. `make zoo NETWORKS="resnet18 bert" TORCH=torch==2.13.0+cpu` takes some of them, and another torch than the largest.
 zoo: $(STAMP)
 	test -x $(VENV)/zoo/bin/python || $(BIN)/python -m venv $(VENV)/zoo
-	$(VENV)/zoo/bin/python $(PIP) ".[sim]" torch torchvision onnxscript transformers timm
-	$(VENV)/zoo/bin/python tools/zoo.py --json $(VENV)/zoo/table.json
+	$(VENV)/zoo/bin/python $(PIP) ".[sim,vision]" $(TORCH) onnxscript transformers timm requests
+	$(VENV)/zoo/bin/python $(PIP) --no-deps ultralytics
+	$(VENV)/zoo/bin/python tools/zoo.py --json $(VENV)/zoo/table.json $(NETWORKS)
 
 venv: $(FULL)
 

@@ -1,4 +1,4 @@
-"""Networks of timm, torchvision and transformers from their own configurations with random weights: from module to result, as a table.
+"""Networks of timm, torchvision, ultralytics and transformers from their own configurations with random weights, as a table.
 
 ``make zoo`` runs it in an environment that it makes. Each network is compiled from its module in float16 and in int8, in a process of its
 own, run on the software NPU, and compared with torch. A network may be refused with an error of anynpu; any other error, and a result that
@@ -99,6 +99,23 @@ TORCHVISION = [
     *("regnet_y_400mf", "googlenet", "densenet121", "convnext_tiny", "vit_b_16", "swin_t", "maxvit_t"),
     *("deeplabv3_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "fcn_resnet50"),
 ]
+ULTRALYTICS = [
+    *(
+        "yolov5nu",
+        "yolov8n",
+        "yolov8n-seg",
+        "yolov8n-pose",
+        "yolov8n-obb",
+        "yolov8n-cls",
+        "yolov9t",
+        "yolov10n",
+        "yolo11n",
+        "yolo12n",
+    ),
+]
+PIXELS = 320
+"""Height and width of what ultralytics' networks look at here; its own 640 takes four times as long."""
+
 TEXTS = ["bert", "distilbert", "albert", "electra", "mobilebert", "roberta", "gpt2", "t5-encoder", "mpnet"]
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
 PATCHES = {**SMALL, "image_size": 64, "patch_size": 8}
@@ -186,8 +203,11 @@ OTHERS: dict[str, tuple[str, str, dict[str, Any], tuple[int, ...] | None]] = {
 def main() -> int:
     """Print the table; 1 where an error has no type or a result is wrong without a word."""
     parser = argparse.ArgumentParser(description=__doc__)
-    everything = [*PICTURES, *(f"torchvision:{name}" for name in TORCHVISION), *TEXTS, *OTHERS]
-    parser.add_argument("names", nargs="*", default=everything, help="timm names, torchvision:NAME, or names of the lists here")
+    everything = [*PICTURES, *(f"torchvision:{name}" for name in TORCHVISION)]
+    everything += [*(f"ultralytics:{name}" for name in ULTRALYTICS), *TEXTS, *OTHERS]
+    parser.add_argument(
+        "names", nargs="*", default=everything, help="timm names, torchvision:NAME, ultralytics:NAME, or names of the lists here"
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -206,8 +226,8 @@ def main() -> int:
             f"{row['note']}",
             flush=True,
         )
-    if given.json:
-        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        if given.json:  # as far as it is: the whole takes hours
+            given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
     faults = [row["name"] for row in rows if row["fault"]]
     runs = sum(row.get("float16") is not None for row in rows)
     print(
@@ -260,6 +280,8 @@ def tried(name: str) -> dict[str, Any]:
         row |= {"layers": len(report.layers), "on_cpu": len(report.on_cpu)}
         if not row["float16"] > SILENT or not np.isfinite(row["int8"]):
             row |= {"note": "wrong without a word", "fault": True}
+        elif not any(spec.dtype.value == "int8" for spec in coded.programs[0].tensors.values()):
+            row |= {"note": "int8 without int8 in it", "fault": True}
     except AnynpuError as error:
         row["note"] = f"refused: {type(error).__name__}: {error.message[:120]}"
     except Exception as error:  # this is what the command looks for
@@ -273,6 +295,8 @@ def network(name: str) -> tuple[Any, tuple[Any, ...]]:
     kind, _, rest = name.partition(":")
     if kind == "torchvision" and rest:
         return torchvision_network(rest)
+    if kind == "ultralytics" and rest:
+        return ultralytics_network(rest)
     if name in OTHERS:
         return other_network(name)
     return text_network(name) if name in TEXTS else picture_network(name)
@@ -292,6 +316,28 @@ def torchvision_network(name: str) -> tuple[Any, tuple[Any, ...]]:
         for _ in range(2):
             module(torch.randn(4, 3, 224, 224))
     return with_one_result(module), (torch.randn(1, 3, 224, 224),)
+
+
+def ultralytics_network(name: str) -> tuple[Any, tuple[Any, ...]]:
+    """A network of ultralytics as it exports it: heads that give one tensor, without what only training needs."""
+    torch = importlib.import_module("torch")
+    load_torchvision()
+    tasks = importlib.import_module("ultralytics.nn.tasks")
+    kinds = {"seg": "SegmentationModel", "pose": "PoseModel", "obb": "OBBModel", "cls": "ClassificationModel"}
+    kind = kinds.get(name.partition("-")[2], "DetectionModel")
+    module = getattr(tasks, kind)(f"{name.removesuffix('u')}.yaml", verbose=False)
+    example = torch.randn(1, 3, PIXELS, PIXELS)
+    module.train()
+    with torch.no_grad():
+        for _ in range(2):
+            module(torch.randn(4, 3, PIXELS, PIXELS))
+    module = module.eval().fuse(verbose=False)
+    for part in module.modules():
+        if hasattr(part, "export"):
+            part.export, part.format, part.dynamic = True, "onnx", False
+    with torch.no_grad():
+        module(example)  # the heads keep their grid
+    return with_one_result(module), (example,)
 
 
 def with_one_result(module: Any) -> Any:

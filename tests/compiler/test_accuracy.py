@@ -17,7 +17,7 @@ from anynpu.compiler import METRICS, STEPS, workbench
 from anynpu.compiler.graph import Graph
 from anynpu.compiler.groups import Grouping
 from anynpu.compiler.lower import lower
-from anynpu.compiler.metrics import cosine, detections, map_overlap, margin, metric_of, top1
+from anynpu.compiler.metrics import cosine, detections, map_overlap, margin, metric_of, top1, worst_channel
 from anynpu.compiler.recipe import Recipe
 from anynpu.compiler.search import run_recipe
 from anynpu.compiler.simulate import Simulation
@@ -29,6 +29,7 @@ from anynpu.program import Conv, Float, Model
 from anynpu.tensor import Affine
 from anynpu.timing import predict
 
+from .onnx_builders import Net
 from .running import run_fp32, run_model
 
 Array = npt.NDArray[Any]
@@ -163,6 +164,31 @@ def test_the_file_records_what_was_done_and_why(default: Model) -> None:
 def test_few_samples_are_not_fitted_to(network: onnx.ModelProto) -> None:
     model = anynpu.compile(network, "rk3588", dataset=CALIBRATION[:5])
     assert "refit: left out, 5 samples are fewer than 8" in model.provenance["accuracy"]
+
+
+@pytest.mark.parametrize(("channel", "fitted"), [(0.9999, False), (0.9, True)])
+def test_what_is_right_in_each_channel_is_not_fitted(monkeypatch: pytest.MonkeyPatch, channel: float, fitted: bool) -> None:
+    """The cosine of all is right for both; where one channel is lost, a fit may help."""
+    net = Net()
+    net.output(net.conv(net.op("Relu", net.conv(net.input("x", (1, 3, 16, 16)), 4)), 4, kernel=1, cin=4))
+    samples = [np.random.default_rng(seed).random((1, 3, 16, 16), np.float32) for seed in range(8)]
+    monkeypatch.setattr(workbench, "worst_channel", lambda expected, given: channel)
+    text = anynpu.compile(net.proto(), "rk3588", dataset=samples).provenance["accuracy"]
+    assert "refit: " in text
+    assert ("refit: left out, the outputs are right" in text) != fitted
+
+
+def test_the_worst_channel_is_found_among_larger_ones() -> None:
+    boxes = np.zeros((1, 6, 10), np.float32)
+    boxes[0, :4], boxes[0, 4, 3] = 300.0, 0.9
+    lost = boxes.copy()
+    lost[0, 4, 3] = 0.0
+    assert cosine([boxes], [lost]) > 0.99999
+    assert worst_channel([boxes], [lost]) == worst_channel([boxes.swapaxes(1, 2)], [lost.swapaxes(1, 2)]) == 0.0
+    assert worst_channel([boxes], [boxes]) == pytest.approx(1.0)
+    assert worst_channel([np.array([[3.0, 4.0]])], [np.array([[6.0, 8.0]])]) == pytest.approx(1.0)
+    assert worst_channel([np.array([[3.0, 4.0]])], [np.array([[np.nan, 8.0]])]) != 1.0
+    assert worst_channel([], []) == 1.0
 
 
 def test_a_fit_that_does_not_help_is_not_kept(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from ..errors import CompileError
 from ..types import Array
 
-__all__ = ["METRICS", "Metric", "cosine", "detections", "margin", "map_overlap", "metric_of", "top1"]
+__all__ = ["METRICS", "Metric", "cosine", "detections", "margin", "map_overlap", "metric_of", "top1", "worst_channel"]
 
 Metric = Callable[[Sequence[Array], Sequence[Array]], float]
 
@@ -36,6 +36,30 @@ def cosine(expected: Sequence[Array], given: Sequence[Array]) -> float:
         length = float(np.linalg.norm(a) * np.linalg.norm(b))
         found.append(float(a @ b) / length if length > _TINY else float(np.array_equal(a, b)))
     return float(np.mean(found)) if found else 1.0
+
+
+def worst_channel(expected: Sequence[Array], given: Sequence[Array]) -> float:
+    """The cosine of the worst channel of any output: scores of classes stand beside boxes whose numbers are hundreds of times larger.
+
+    Channels are the entries of the second axis, or of the third where there are three and the third is shorter.
+
+    >>> worst_channel([np.array([[[640.0, 320.0], [0.1, 0.0]]])], [np.array([[[640.0, 320.0], [0.0, 0.1]]])])
+    0.0
+    """
+    found = [1.0]
+    for first, second in zip(expected, given, strict=True):
+        axis = 2 if first.ndim == 3 and first.shape[2] < first.shape[1] else 1
+        channels = first.shape[axis] if first.ndim > 2 else 1
+        a, b = (np.moveaxis(x, axis, 0).reshape(channels, -1) if channels > 1 else x.reshape(1, -1) for x in (first, second))
+        lengths = np.sqrt(_products(a, a) * _products(b, b))
+        same = (a == b).all(axis=1)
+        found.append(float(np.where(lengths > _TINY, _products(a, b) / np.maximum(lengths, _TINY), same).min(initial=1.0)))
+    return min(found)
+
+
+def _products(first: Array, second: Array) -> Array:
+    result: Array = np.einsum("ij,ij->i", first, second, dtype=np.float64)
+    return result
 
 
 def top1(expected: Sequence[Array], given: Sequence[Array]) -> float:

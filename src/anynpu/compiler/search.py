@@ -84,6 +84,9 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
     for number, (trial, score) in enumerate(order):
         if number and best[1].worst >= _GOOD_ENOUGH:
             break  # fitting takes long, and there is little left to gain
+        if best[1].is_perfect:
+            notes.append("refit: left out, the outputs are right without it, each channel of them")
+            break
         fitted = bench.fitted(trial)
         if not fitted.refined:
             best = (replace(best[0], notes=(*best[0].notes, *fitted.notes[len(trial.notes) :])), best[1])
@@ -107,7 +110,7 @@ def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score]) ->
     notes = [*trial.notes, f"plain min/max: {bench.metric_name} {its}"]
     if not its.beats(score) and (score.beats(its) or not score.harms(its)):
         return replace(trial, notes=tuple(notes))
-    fitted = bench.fitted(plain)
+    fitted = plain if its.is_perfect else bench.fitted(plain)
     after = bench.score(fitted) if fitted.refined else its
     if fitted.refined and after.beats(its):
         notes.append(f"chosen: min/max with a refit, {bench.metric_name} {after}")

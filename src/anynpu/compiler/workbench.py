@@ -27,7 +27,7 @@ from .formats import Format
 from .graph import Graph
 from .groups import GroupChoice, choose_groups
 from .lower import lower
-from .metrics import Metric, cosine, metric_of
+from .metrics import Metric, cosine, metric_of, worst_channel
 from .perturb import KINDS, perturbed
 from .quantize import Clips, assign_quantization
 from .recipe import Recipe
@@ -53,6 +53,8 @@ _MAX_JUDGING = 12
 _TIE = 0.002
 _WORSE_AT_MOST = 0.01
 _TELLS_WORST = 0.005
+_SEEN = 0.0005
+"""What is left of a channel's cosine, and of a metric, below which nobody sees a difference."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Score:
     :ivar worst: the cosine of the worst sample
     :ivar cosines: the cosine of each sample
     :ivar by_cosine: whether the metric is the cosine
+    :ivar channel: the cosine of the worst channel of any sample's outputs; nan where it was not looked at
     :ivar left_out: samples that did not judge, as the others had decided; *worst* is then that of the others
     """
 
@@ -72,6 +75,7 @@ class Score:
     worst: float
     cosines: tuple[float, ...] = ()
     by_cosine: bool = False
+    channel: float = math.nan
     left_out: int = 0
 
     def beats(self, other: Score) -> bool:
@@ -90,6 +94,11 @@ class Score:
     def harms(self, other: Score) -> bool:
         """Whether some sample is clearly worse than with *other*."""
         return any(mine < its - _WORSE_AT_MOST for mine, its in zip(self.cosines, other.cosines, strict=True))
+
+    @property
+    def is_perfect(self) -> bool:
+        """Whether nobody would see what a better one does better: in no sample, in no channel of an output, and not by the metric."""
+        return not self.left_out and self.channel > 1.0 - _SEEN and (self.by_cosine or self.value > 1.0 - _SEEN)
 
     @property
     def hopeless_below(self) -> float:
@@ -328,7 +337,10 @@ class Workbench:
         by_cosine = self._metric is cosine
         values = found if by_cosine else [float(self._metric(self._expected[index], given[index])) for index in judged]
         left_out = len(self.judging) - len(judged)
-        return Score(float(np.mean(values)), float(np.mean(found)), min(found), found, by_cosine, left_out)
+        channel = math.nan
+        if not left_out and min(found) > 1.0 - _SEEN:
+            channel = min(worst_channel(self._expected[index], given[index]) for index in judged)
+        return Score(float(np.mean(values)), float(np.mean(found)), min(found), found, by_cosine, channel, left_out)
 
     def cosine_of(self, trial: Trial, codes: Mapping[str, Quantization]) -> float:
         """The mean cosine where nothing but the tensors of *codes* is rounded; on two samples, as there are many tensors."""
