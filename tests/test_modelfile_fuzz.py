@@ -7,11 +7,13 @@ computed, so that the checks behind them are reached. Each case is made from a s
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import functools
 import json
 import random
 import struct
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -22,7 +24,7 @@ from builders import every_operator_model
 from vendor_files import nb_file, rknn_description, rknn_file
 
 from anynpu import modelfile
-from anynpu.errors import AnynpuError
+from anynpu.errors import AnynpuError, ModelFormatError
 from anynpu.modelfile import vendorfile
 from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
 from anynpu.modelfile.recognise import FileKind, identify
@@ -332,3 +334,49 @@ def test_the_memory_that_hostile_headers_take(header: bytes) -> None:
     finally:
         tracemalloc.stop()
     assert peak <= modelfile.file.MAX_GROWTH * len(data) + SLACK
+
+
+HOSTILE_LISTS: dict[str, tuple[str, tuple[Any, ...], str]] = {
+    "shape": ("programs.0.tensors.image.shape", (), "1"),
+    "attribute": ("programs.0.layers.FLOAT.op.operators.0.attributes.x", (), "1"),
+    "attribute of texts": ("programs.0.layers.FLOAT.op.operators.0.attributes.x", (), '""'),
+    "nodes": ("programs.0.layers.0.nodes", (), '""'),
+    "numbers": ("preprocess.image", ("mean", "std"), "1"),
+}
+
+
+@pytest.mark.parametrize("which", HOSTILE_LISTS)
+def test_the_work_that_long_lists_make(which: str) -> None:
+    """Reading makes less than one call for each byte of the header, which keeps the largest header to a few seconds."""
+    way, names, item = HOSTILE_LISTS[which]
+    document = json.loads(bytes(unpack(memoryview(ours()))[HEADER]))
+    node: Any = document["model"]
+    steps = way.split(".")
+    for step in steps[:-1]:
+        if step == "FLOAT":
+            step = next(str(index) for index, layer in enumerate(node) if layer["op"]["type"] == "Float")
+        node = node[int(step)] if isinstance(node, list) else node.setdefault(step, {})
+    node[steps[-1]] = {name: ["@"] for name in names} if names else ["@"]
+    text = json.dumps(document, separators=(",", ":")).replace('"@"', ",".join([item] * 50_000))
+    data = container(text.encode(), bytes(unpack(memoryview(ours()))[WEIGHTS]))
+    calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        with contextlib.suppress(AnynpuError):
+            modelfile.read(data)
+    finally:
+        sys.setprofile(before)
+    assert calls < len(text)
+
+
+def test_a_header_beyond_the_limit_is_told_its_limit() -> None:
+    limit = modelfile.file._MAX_HEADER
+    with pytest.raises(ModelFormatError, match=f"{limit + 1} bytes; at most {limit} are possible") as refusal:
+        modelfile.read(container(b" " * (limit + 1), b""))
+    assert "fewer input shapes" in refusal.value.hint

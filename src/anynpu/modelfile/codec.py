@@ -175,6 +175,39 @@ def _shown(value: Any) -> str:
 _PLAIN: Mapping[Any, _Codec] = {int: _same(_integer), float: _same(_number), bool: _same(_truth), str: _same(_text)}
 
 
+# A header can be millions of numbers in one list: lists in which nothing is wrong are read without a call for each entry. Where something
+# may be wrong these give None, and the entries are looked at one by one, so that the message says which it is.
+
+
+def _integers(items: list[Any]) -> tuple[Any, ...] | None:
+    if set(map(type, items)) != {int} or min(items) < -(1 << 63) or max(items) >= 1 << 63:
+        return None
+    return tuple(items)
+
+
+def _numbers(items: list[Any]) -> tuple[Any, ...] | None:
+    if not set(map(type, items)) <= {int, float}:
+        return None
+    try:
+        values = tuple(map(float, items))
+    except OverflowError:
+        return None
+    return values if all(map(math.isfinite, values)) else None
+
+
+def _texts(items: list[Any]) -> tuple[Any, ...] | None:
+    if set(map(type, items)) != {str} or max(map(len, items)) > MAX_TEXT_LENGTH:
+        return None
+    try:
+        "".join(items).encode()
+    except UnicodeEncodeError:
+        return None
+    return tuple(items)
+
+
+_PLAIN_LISTS: Mapping[Any, Callable[[list[Any]], tuple[Any, ...] | None]] = {int: _integers, float: _numbers, str: _texts}
+
+
 def _origin(kind: Any) -> Any:
     """What a generic annotation is made of; through an alias of its own kind, as numpy's NDArray is from 2.5 on with Python 3.12."""
     origin = typing.get_origin(kind)
@@ -253,10 +286,13 @@ def _tuple(arguments: tuple[Any, ...]) -> _Codec:
                 raise error.at(f"[{index}]") from None
         return results
 
-    return _Codec(
-        lambda value, store: run(value, tuple, lambda codec, item: codec.encode(item, store)),
-        lambda data, loader: tuple(run(data, list, lambda codec, item: codec.decode(item, loader))),
-    )
+    plain = _PLAIN_LISTS.get(arguments[0]) if repeated else None
+
+    def decode(data: Any, loader: Loader) -> Any:
+        result = plain(data) if plain is not None and isinstance(data, list) else None
+        return tuple(run(data, list, lambda codec, item: codec.decode(item, loader))) if result is None else result
+
+    return _Codec(lambda value, store: run(value, tuple, lambda codec, item: codec.encode(item, store)), decode)
 
 
 def _mapping(codec: _Codec) -> _Codec:
@@ -300,6 +336,8 @@ def _matches(kind: Any, value: Any, form: bool) -> bool:
         return isinstance(value, dict if form else np.ndarray)
     if origin is tuple:
         inner = typing.get_args(kind)[0]
+        if form and isinstance(value, list) and inner in _PLAIN:
+            return set(map(type, value)) <= {inner}
         return isinstance(value, list if form else tuple) and all(_matches(inner, item, form) for item in value)
     if isinstance(value, (bool, np.bool_)) or origin not in (int, float, str):
         return False
