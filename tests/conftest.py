@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
@@ -66,3 +67,9 @@ def pytest_configure(config: pytest.Config) -> None:
     options = (config.getoption(name) for name in ("--cpu-limit", "--slowest", "--cpu-report"))
     config.pluginmanager.register(Watch(*options), "watch")
     config.pluginmanager.register(Skips(), "skips")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: without it, a collection of garbage, which many tests ask for, takes a tenth of the time."""
+    gc.collect()
+    gc.freeze()

@@ -23,6 +23,9 @@ EXTENSIONS = {"_native": "native", "_rknn": "rknn", "_vip": "vip"}
 NOT_IMPORTED = ("native", "generate")
 """Folders of scripts that build the package and are no part of it."""
 
+_LEAVES = (ast.Name, ast.Constant, ast.expr_context, ast.operator, ast.cmpop, ast.arg, ast.boolop, ast.unaryop)
+"""Parts of a file in which no import can be; they are most of it."""
+
 Graph = Mapping[str, Collection[str]]
 
 
@@ -57,12 +60,30 @@ def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and _last_name(node.test) == "TYPE_CHECKING"
 
 
+@functools.cache
+def _statements(path: Path) -> list[tuple[ast.Import | ast.ImportFrom | ast.Constant, bool, bool]]:
+    """The import statements of a file, and names that ``import_module`` is given: each with whether it is lazy, and for type checkers."""
+    found: list[tuple[ast.Import | ast.ImportFrom | ast.Constant, bool, bool]] = []
+    waiting: list[tuple[ast.AST, bool, bool]] = [(ast.parse(path.read_text(encoding="utf-8"), str(path)), False, False)]
+    while waiting:
+        node, lazy, typing = waiting.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            found.append((node, lazy, typing))
+        elif isinstance(node, ast.Call) and _last_name(node.func) == "import_module" and node.args:
+            name = node.args[0]
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                found.append((name, lazy, typing))
+        lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        typing = typing or _is_type_checking(node)
+        waiting += reversed([(child, lazy, typing) for child in ast.iter_child_nodes(node) if not isinstance(child, _LEAVES)])
+    return found
+
+
 def imports_of(path: Path, package: Path, modules: Collection[str]) -> Iterator[Import]:
     """All imports of a file, with relative ones resolved; ``from room import name`` is the module *name* where there is one."""
     module = module_name(path, package)
     base = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-
-    def visit(node: ast.AST, lazy: bool, typing: bool) -> Iterator[Import]:
+    for node, lazy, typing in _statements(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(alias.name, node.lineno, lazy, typing)
@@ -72,16 +93,9 @@ def imports_of(path: Path, package: Path, modules: Collection[str]) -> Iterator[
             for alias in node.names:
                 inner = f"{origin}.{alias.name}"
                 yield Import(inner if inner in modules else origin, node.lineno, lazy, typing)
-        elif isinstance(node, ast.Call) and _last_name(node.func) == "import_module" and node.args:
-            name = node.args[0]
-            if isinstance(name, ast.Constant) and isinstance(name.value, str):
-                yield Import(".".join(base) + name.value if name.value.startswith(".") else name.value, node.lineno, lazy, typing)
-        lazy = lazy or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
-        typing = typing or _is_type_checking(node)
-        for child in ast.iter_child_nodes(node):
-            yield from visit(child, lazy, typing)
-
-    yield from visit(ast.parse(path.read_text(encoding="utf-8"), str(path)), lazy=False, typing=False)
+        else:
+            name = str(node.value)
+            yield Import(".".join(base) + name if name.startswith(".") else name, node.lineno, lazy, typing)
 
 
 def files_of(package: Path) -> list[Path]:

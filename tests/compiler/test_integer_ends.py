@@ -213,9 +213,13 @@ def test_bgr_on_a_network_that_begins_with_slices_keeps_its_int8_input() -> None
     swapped = anynpu.compile(proto, dataset=turned, algorithm="minmax", accuracy="fast", channel_order="bgr")
     assert ends(swapped.programs[0]) == {DType.INT8}
     assert len(swapped.programs[0].layers) == len(plain.program.layers), "the order goes into the weights"
+    # calibration sums the channels in another order: on some processors a scale differs in its last bit, and with it a code at a tie
+    step = plain.program.output_specs[0].quantization.scale  # type: ignore[union-attr]
     with anynpu.Device("rk3588") as device, device.load(swapped).context() as context:
         for sample, expected in zip(turned, plain.results, strict=True):
-            np.testing.assert_array_equal(context.run(sample)[0], expected[0])
+            apart = np.abs(context.run(sample)[0] - expected[0])
+            assert apart.max() < 1.01 * step
+            assert apart.mean() < 0.01 * step
 
 
 def test_bgr_on_a_network_that_mixes_channels_at_once_keeps_its_int8_input() -> None:

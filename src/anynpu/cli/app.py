@@ -7,6 +7,7 @@ so neither numpy nor a model library.
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import os
 import sys
@@ -90,6 +91,7 @@ class _Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
+@functools.cache
 def _command(name: str, function: Callable[..., None]) -> Any:
     single = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, add_completion=False)
     single.command(name, cls=CheckedCommand)(verbosity.with_verbosity(function))

@@ -1,11 +1,12 @@
 """What the operators mean, a second time: plain loops over Python integers, one element after the other.
 
 Nothing of the engine and nothing of ``anynpu.arithmetic`` is used here. Sums are Python integers, float32 steps are numpy scalars that
-are rounded one at a time, rounding half to even is Python's own ``round``.
+are rounded one at a time, rounding half to even is Python's own ``round``, or its definition where a fraction is meant.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -117,6 +118,11 @@ def entry(array: Array, channel: int) -> Any:
     return array[channel] if len(array) > 1 else array[0]
 
 
+@functools.cache
+def limits(dtype: np.dtype[Any]) -> tuple[int, int]:
+    return int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+
+
 def look_up(table: Array, groups: Sequence[int], code: int, channel: int) -> int:
     return int(table[by_group(groups, channel)][code % table.shape[1]])
 
@@ -126,7 +132,7 @@ def finish(f: Any, epilogue: Epilogue, channel: int, dtype: np.dtype[Any]) -> in
     if epilogue.slope is not None and f < 0:
         f = f * np.float32(entry(epilogue.slope, channel))
     code = round(float(f)) + int(entry(epilogue.zero_point, channel))
-    low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    low, high = limits(dtype)
     if epilogue.clamp is not None:
         low, high = (int(entry(bound, channel)) for bound in epilogue.clamp)
     code = max(low, min(high, code))
@@ -134,8 +140,9 @@ def finish(f: Any, epilogue: Epilogue, channel: int, dtype: np.dtype[Any]) -> in
 
 
 def half_even(product: int, bits: int) -> int:
-    """product / 2**bits: Python rounds fractions half to even."""
-    return round(Fraction(product, 2**bits))
+    """product / 2**bits, rounded half to even."""
+    whole, rest = divmod(product, 2**bits)
+    return whole + (2 * rest > 2**bits or (2 * rest == 2**bits and whole % 2 == 1))
 
 
 def register(value: int) -> int:
@@ -163,7 +170,8 @@ def fixed_code(sum_: int, stage: FixedPoint, channel: int, dtype: np.dtype[Any],
         if stage.curves:
             value = curve_value(stage.curves[by_group(stage.curve_groups, channel)], value)
     code = half_even(value * multiplier + zero * 2**shift, shift)
-    code = max(np.iinfo(dtype).min, min(np.iinfo(dtype).max, code))
+    low, high = limits(dtype)
+    code = max(low, min(high, code))
     return code if stage.table is None else look_up(stage.table, stage.table_groups, code, channel)
 
 
@@ -204,15 +212,18 @@ def _convolution_sums(op: Conv | ConvTranspose, x: Array, spec: TensorSpec, shap
     count, kernel_h, kernel_w, depth = op.weights.shape
     zeros = [zero_of(spec, channel) for channel in range(depth * op.groups)]
     weights = op.weights.tolist()
+    meetings: dict[Index, list[Index]] = {}  # the same for all channels and pictures
     for index in indices(shape):
         n, row, column, out = (index[0], 0, *index[1:]) if flat else index
         first = out // (count // op.groups) * depth
         weight_zero = int(entry(op.weight_zero, out))
         total = int(entry(op.bias, out))
-        for a, b in indices((kernel_h, kernel_w)):
-            for i, j in _meeting_pixels(op, row, column, a, b, height, width):
-                for c in range(depth):
-                    total += (codes[n][i][j][first + c] - zeros[first + c]) * (weights[out][a][b][c] - weight_zero)
+        if (row, column) not in meetings:
+            reached = ((a, b, _meeting_pixels(op, row, column, a, b, height, width)) for a, b in indices((kernel_h, kernel_w)))
+            meetings[row, column] = [(a, b, i, j) for a, b, pixels in reached for i, j in pixels]
+        for a, b, i, j in meetings[row, column]:
+            for c in range(depth):
+                total += (codes[n][i][j][first + c] - zeros[first + c]) * (weights[out][a][b][c] - weight_zero)
         yield index, total
 
 

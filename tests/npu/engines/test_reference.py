@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,12 @@ from .support import run_guarded, same
 
 SEEDS = 30
 DTYPES = (DType.INT8, DType.INT16)
+
+
+def test_the_oracle_rounds_half_to_even() -> None:
+    for bits in (0, 1, 5, 40):
+        for product in (*range(-100, 101), 3 << 39, -(3 << 39), (5 << 39) + 1, (1 << 62) + (1 << 39)):
+            assert oracle.half_even(product, bits) == round(Fraction(product, 2**bits)), (product, bits)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.value)
