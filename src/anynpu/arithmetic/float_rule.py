@@ -25,17 +25,24 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def function_table(
-    function: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]],
+    function: Callable[[npt.NDArray[Any]], npt.NDArray[Any]],
     source: Quantization,
     target: Quantization,
     dtype: DType,
+    *,
+    wide: bool = True,
 ) -> Array:
-    """One row [1, 256] (or 65536) that maps each code of *source* to the code of function(value) in *target*."""
-    codes = code_values(dtype).astype(np.float64)
-    values = (codes - source.zero_point) * float(np.float32(source.scale))
+    """One row [1, 256] (or 65536) that maps each code of *source* to the code of function(value) in *target*.
+
+    :param wide: values and quotients are float64; else float32, as in the vendors' simulators, where a value between two codes goes to
+        the one that this rounding leads to
+    """
+    number = np.float64 if wide else np.float32
+    values = (code_values(dtype).astype(np.int64) - source.zero_point).astype(number) * number(np.float32(source.scale))
     first, last = dtype.limits
     with np.errstate(all="ignore"):
-        results = np.asarray(function(values), np.float64) / float(np.float32(target.scale))
+        results = np.asarray(function(values), number) / number(np.float32(target.scale))
+    results = results.astype(np.float64)
     results = np.nan_to_num(results, nan=0.0, posinf=1e30, neginf=-1e30)
     table: Array = np.clip(np.rint(results) + target.zero_point, first, last).astype(dtype.storage)[None]
     return table

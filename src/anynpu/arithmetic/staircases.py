@@ -18,7 +18,7 @@ from ..types import Array
 
 __all__ = ["climb", "staircase_of"]
 
-Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
+Function = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 _SAMPLES = 1 << 13
 """Intervals in which the function is taken to rise or fall only."""
@@ -35,8 +35,12 @@ def climb(staircases: tuple[Staircase, ...], groups: tuple[int, ...], values: Ar
     return codes
 
 
-def staircase_of(function: Function, scale: float, zero_point: int, reach: float, dtype: np.dtype[Any]) -> Staircase:
+def staircase_of(
+    function: Function, scale: float, zero_point: int, reach: float, dtype: np.dtype[Any], *, wide: bool = True
+) -> Staircase:
     """The codes of function(x), rounded half to even in units of *scale*, for all x. Beyond -reach and reach the code stays.
+
+    :param wide: function values and quotients are float64; else float32, as in the vendors' simulators
 
     >>> import numpy as np
     >>> stairs = staircase_of(lambda x: x, 1.0, 0, 300.0, np.dtype(np.int8))
@@ -44,10 +48,11 @@ def staircase_of(function: Function, scale: float, zero_point: int, reach: float
     (255, [-1, 0, 127])
     """
     first, last = limits_of(dtype)
+    number = np.float64 if wide else np.float32
 
     def code(places: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         with np.errstate(all="ignore"):
-            steps = np.asarray(function(_floats(places).astype(np.float64)), np.float64) / scale
+            steps = (np.asarray(function(_floats(places).astype(number)), number) / number(scale)).astype(np.float64)
         steps = np.nan_to_num(steps, nan=0.0, posinf=1e30, neginf=-1e30)
         codes: npt.NDArray[np.int64] = np.clip(np.rint(steps) + zero_point, first, last).astype(np.int64)
         return codes

@@ -14,11 +14,12 @@ import numpy as np
 from ..arithmetic.curves import CURVES, Shape, hard_sigmoid
 from ..types import Array
 from .forms import Form
+from .functions import Function
 from .graph import Graph
 from .groups import is_depthwise_layer
 from .steps import Activation, Step
 
-__all__ = ["assign_curves", "leave_unrounded", "shape_of"]
+__all__ = ["assign_curves", "leave_unrounded", "shape_of", "simulated_function"]
 
 _PROBE = np.linspace(-7.0, 7.0, 57)
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
@@ -55,6 +56,17 @@ def _shape_after(graph: Graph, step: Step) -> Shape | None:
     shape = shape_of(activation)
     is_curve = step.form is Form.DENSE or not is_depthwise_layer(graph, step) or shape is CURVES["Elu"]
     return shape if is_curve else None
+
+
+def simulated_function(activation: Activation) -> Function:
+    """An activation with the operations of the vendor's simulator in their order: in float32 every one of them rounds."""
+    return _SIMULATED.get(id(shape_of(activation)), activation.function)
+
+
+_SIMULATED: dict[int, Function] = {
+    id(CURVES["HardSwish"]): lambda x: x * np.clip(x * (1.0 / 6.0) + 0.5, 0.0, 1.0),
+    id(CURVES["Swish"]): lambda x: x * (1.0 / (1.0 + np.exp(-x))),
+}
 
 
 def shape_of(activation: Activation) -> Shape | None:

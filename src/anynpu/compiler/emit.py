@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..arithmetic import WeightScales, function_table, quantize_bias, quantize_weights, requantize_table
+from ..arithmetic import WeightScales, function_table, quantize_bias, quantize_weights
 from ..arithmetic.staircases import staircase_of
 from ..errors import CompileError
 from ..program import (
@@ -26,6 +26,7 @@ from ..program import (
 )
 from ..tensor import Affine, DType, Quantization
 from ..types import Array
+from .curves import simulated_function
 from .forms import resize_modes
 from .graph import Graph, Node
 from .groups import is_depthwise
@@ -194,10 +195,16 @@ class Emitter:
         return self.quantization[step.before_activation if step.rounds_before_activation else step.outputs[0]]
 
     def _function_table(self, activation: Activation, source: Quantization, target: Quantization) -> Array:
-        return function_table(activation.function, source, target, self.dtype)
+        function = simulated_function(activation) if self._narrow else activation.function
+        return function_table(function, source, target, self.dtype, wide=not self._narrow)
 
     def _requantize_table(self, source: Quantization, target: Quantization) -> Array:
-        return requantize_table(source, target, self.dtype)
+        return function_table(lambda values: values, source, target, self.dtype, wide=not self._narrow)
+
+    @property
+    def _narrow(self) -> bool:
+        """Whether functions are computed in float32, as by the simulator of the toolkit whose scales these are."""
+        return self.toolkit and self.dtype is DType.INT8
 
     def _linear(self, step: Step, weights: Array, bias: Array, source: Array | None = None) -> tuple[Array, Array, Array, Finish]:
         """Codes, zero points, bias and epilogue of weights whose first axis is the output channel.
@@ -219,8 +226,8 @@ class Emitter:
             codes, scales, zero = kept_codes(weights, made)
             return codes, zero, quantize_bias(bias, source, scales, wide=wide), self._product_epilogue(step, source, scales)
         if self.toolkit:
-            codes, scales, zero = toolkit_weights(weights)
-            return codes, zero, toolkit_bias(bias, source, weights), self._product_epilogue(step, source, scales)
+            codes, scales, zero = toolkit_weights(weights, smallest)
+            return codes, zero, toolkit_bias(bias, source, weights, smallest), self._product_epilogue(step, source, scales)
         known = self._known_codes(step, weights) if made is None else None
         if known is not None:
             codes, scales, zero = known
@@ -261,7 +268,8 @@ class Emitter:
         for group in by_group(result):
             scale = float(np.float32(group.scale))
             reach = _TAIL + 4.0 * scale * (1 << self.dtype.bits)
-            made.append(staircase_of(step.activation.function, scale, group.zero_point, reach, self.dtype.storage))
+            function = simulated_function(step.activation) if self._narrow else step.activation.function
+            made.append(staircase_of(function, scale, group.zero_point, reach, self.dtype.storage, wide=not self._narrow))
         groups = result.group_sizes if isinstance(result, Affine) else ()
         return Epilogue(multiplier, np.zeros(1, np.int32), staircases=tuple(made), staircase_groups=groups)
 

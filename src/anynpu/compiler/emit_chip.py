@@ -122,6 +122,10 @@ class ChipEmitter(Emitter):
             table_groups=sizes if grouped and table is not None else (),
         )
 
+    @property
+    def _narrow(self) -> bool:
+        return False
+
     def _function_table(self, activation: Activation, source: Quantization, target: Quantization) -> Array:
         """An activation of codes, as the chip computes it: a code is its accumulator."""
         shape = shape_of(activation) if activation.is_table else None

@@ -249,33 +249,33 @@ def read_ranges(path: Path | None) -> GivenRanges | None:
     return ranges
 
 
-def toolkit_weights(weights: Array) -> tuple[Array, Array, Array]:
-    """Codes, scales and zero points of weights by their first axis.
+def toolkit_weights(weights: Array, smallest: Array | float = _TINY) -> tuple[Array, Array, Array]:
+    """Codes, scales and zero points of weights by their first axis. No scale is below *smallest*, one number or one by channel.
 
     The scale is computed in double and stored as float32, the division is one of float32: weights that lie on a coarser grid have ties.
     """
     rows = weights.reshape(len(weights), -1).astype(np.float32)
-    low, exact = _extents(weights)
+    low, exact = _extents(weights, smallest)
     scale = exact.astype(np.float32)
     zero = np.clip(np.rint(-128 - low / exact), -128, 127).astype(np.int32)
     codes = np.clip(np.rint(rows / scale[:, None]) + zero[:, None], -128, 127).astype(np.int8)
     return codes.reshape(weights.shape), scale, zero
 
 
-def _extents(weights: Array) -> tuple[Array, Array]:
+def _extents(weights: Array, smallest: Array | float = _TINY) -> tuple[Array, Array]:
     """The smallest weight of each output channel, at most 0, and the scale, in double."""
     rows = weights.reshape(len(weights), -1).astype(np.float32)
     low, high = (ends.astype(np.float64) for ends in (np.minimum(rows.min(axis=1), 0), np.maximum(rows.max(axis=1), 0)))
-    return low, np.maximum((high - low) / 255, _TINY)
+    return low, np.maximum((high - low) / 255, smallest)
 
 
-def toolkit_bias(bias: Array, source: Array, weights: Array) -> Array:
+def toolkit_bias(bias: Array, source: Array, weights: Array, smallest: Array | float = _TINY) -> Array:
     """Bias in units of the accumulator: the scales are multiplied in double, and the division is one of float32.
 
     A large bias has ties by that. Of twelve in two networks, which other orders of rounding tell apart, the toolkit's simulator has these.
     """
     limits = np.iinfo(np.int32)
-    units = (_extents(weights)[1] * source.astype(np.float32).astype(np.float64)).astype(np.float32)
+    units = (_extents(weights, smallest)[1] * source.astype(np.float32).astype(np.float64)).astype(np.float32)
     codes = np.rint(bias.astype(np.float32) / units).astype(np.float64)
     result: Array = np.clip(codes, limits.min, limits.max).astype(np.int32)
     return result

@@ -19,7 +19,7 @@ from .graph import Graph, Node
 from .quantize import keeps_scale
 from .steps import Activation, Step
 
-__all__ = ["CHANGE_OF_SCALE", "quotients", "with_changes_of_scale"]
+__all__ = ["CHANGE_OF_SCALE", "is_nearest", "quotients", "with_changes_of_scale"]
 
 CHANGE_OF_SCALE = "Requantize"
 """The label of a function that is nothing but another scale."""
@@ -42,6 +42,11 @@ def quotients(graph: Graph, steps: list[Step]) -> set[str]:
         and integers.issuperset(step.inputs)
         and not any(reader.is_float for reader in readers.get(step.outputs[0], ()))
     }
+
+
+def is_nearest(step: Step) -> bool:
+    """Whether a step makes an image larger by copying its codes."""
+    return step.form is Form.RESIZE and not step.is_float and step.node.attribute("mode", "nearest") == "nearest"
 
 
 def with_changes_of_scale(
