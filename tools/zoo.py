@@ -4,7 +4,7 @@
 own, run on the software NPU, and compared with torch. A network may be refused with an error of anynpu; any other error, and a result that
 is wrong without a word, makes the command fail.
 
-    python tools/zoo.py [NAME ...] [--json FILE]
+    python tools/zoo.py [NAME ...] [--pixels N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -94,6 +94,9 @@ PICTURES = [
         "xcit_nano_12_p16_224",
     ),
 ]
+FIXED_OF_TIMM = ("swin_tiny_patch4_window7_224", "levit_128s", "efficientformer_l1", "xcit_nano_12_p16_224", "mobilevit_xxs")
+"""Networks of timm that take one size alone, or are made of parts of a size of their own, and do not say so."""
+
 TORCHVISION = [
     *("resnet18", "mobilenet_v2", "mobilenet_v3_small", "shufflenet_v2_x0_5", "squeezenet1_1", "mnasnet0_5", "efficientnet_b0"),
     *("regnet_y_400mf", "googlenet", "densenet121", "convnext_tiny", "vit_b_16", "swin_t", "maxvit_t"),
@@ -114,7 +117,10 @@ ULTRALYTICS = [
     ),
 ]
 PIXELS = 320
-"""Height and width of what ultralytics' networks look at here; its own 640 takes four times as long."""
+"""Height and width of what ultralytics' networks look at here, unless asked for another; its own 640 takes four times as long."""
+
+FIXED = ("vit_b_16", "maxvit_t")
+"""Networks of torchvision that take one size alone."""
 
 TEXTS = ["bert", "distilbert", "albert", "electra", "mobilebert", "roberta", "gpt2", "t5-encoder", "mpnet"]
 SMALL = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 128}
@@ -209,15 +215,18 @@ def main() -> int:
         "names", nargs="*", default=everything, help="timm names, torchvision:NAME, ultralytics:NAME, or names of the lists here"
     )
     parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--pixels", type=int, help="height and width, where a network allows another than its own: less takes less time"
+    )
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
-        print(json.dumps(tried(given.one)))
+        print(json.dumps(tried(given.one, given.pixels)))
         return 0
     rows = []
     print(f"{'network':32} {'float16':>9} {'int8':>9} {'on CPU':>9} {'s':>7} {'MB':>7}  note")
     for name in given.names:
-        row = in_a_process(name)
+        row = in_a_process(name, given.pixels)
         rows.append(row)
         numbers = [f"{row[key]:.5f}" if row.get(key) is not None else "-" for key in ("float16", "int8")]
         on_cpu = f"{row['on_cpu']}/{row['layers']}" if "layers" in row else "-"
@@ -236,12 +245,11 @@ def main() -> int:
     return 1 if faults else 0
 
 
-def in_a_process(name: str) -> dict[str, Any]:
+def in_a_process(name: str, pixels: int | None) -> dict[str, Any]:
     """What one network gives; a process that dies is a fault."""
+    command = [sys.executable, __file__, "--one", name, *([f"--pixels={pixels}"] if pixels else [])]
     try:
-        done = subprocess.run(
-            [sys.executable, __file__, "--one", name], capture_output=True, text=True, timeout=PATIENCE, check=False
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
         result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     except subprocess.TimeoutExpired:
         return {"name": name, "note": f"not done after {PATIENCE} s", "fault": True}
@@ -250,7 +258,7 @@ def in_a_process(name: str) -> dict[str, Any]:
     return result
 
 
-def tried(name: str) -> dict[str, Any]:
+def tried(name: str, pixels: int | None = None) -> dict[str, Any]:
     """Compile one network and run it."""
     import numpy as np
 
@@ -259,7 +267,7 @@ def tried(name: str) -> dict[str, Any]:
 
     torch = importlib.import_module("torch")
     torch.manual_seed(0)
-    module, examples = network(name)
+    module, examples = network(name, pixels)
     module.eval()
     row: dict[str, Any] = {"name": name, "note": "", "fault": False}
     with torch.no_grad():
@@ -290,23 +298,24 @@ def tried(name: str) -> dict[str, Any]:
     return row
 
 
-def network(name: str) -> tuple[Any, tuple[Any, ...]]:
+def network(name: str, pixels: int | None = None) -> tuple[Any, tuple[Any, ...]]:
     """A module, and what it is called with."""
     kind, _, rest = name.partition(":")
     if kind == "torchvision" and rest:
-        return torchvision_network(rest)
+        return torchvision_network(rest, pixels)
     if kind == "ultralytics" and rest:
-        return ultralytics_network(rest)
+        return ultralytics_network(rest, pixels or PIXELS)
     if name in OTHERS:
         return other_network(name)
-    return text_network(name) if name in TEXTS else picture_network(name)
+    return text_network(name) if name in TEXTS else picture_network(name, pixels)
 
 
-def torchvision_network(name: str) -> tuple[Any, tuple[Any, ...]]:
+def torchvision_network(name: str, pixels: int | None) -> tuple[Any, tuple[Any, ...]]:
     """A network of torchvision; those that give a dict give its first entry."""
     torch = importlib.import_module("torch")
     load_torchvision()
     models = importlib.import_module("torchvision.models")
+    size = 224 if pixels is None or name in FIXED else pixels
     options: dict[str, Any] = {"weights_backbone": None} if name.startswith(("deeplab", "lraspp", "fcn")) else {}
     if name == "googlenet":
         options = {"init_weights": False}
@@ -314,11 +323,11 @@ def torchvision_network(name: str) -> tuple[Any, tuple[Any, ...]]:
     module.train()
     with torch.no_grad():
         for _ in range(2):
-            module(torch.randn(4, 3, 224, 224))
-    return with_one_result(module), (torch.randn(1, 3, 224, 224),)
+            module(torch.randn(4, 3, size, size))
+    return with_one_result(module), (torch.randn(1, 3, size, size),)
 
 
-def ultralytics_network(name: str) -> tuple[Any, tuple[Any, ...]]:
+def ultralytics_network(name: str, pixels: int) -> tuple[Any, tuple[Any, ...]]:
     """A network of ultralytics as it exports it: heads that give one tensor, without what only training needs."""
     torch = importlib.import_module("torch")
     load_torchvision()
@@ -326,11 +335,11 @@ def ultralytics_network(name: str) -> tuple[Any, tuple[Any, ...]]:
     kinds = {"seg": "SegmentationModel", "pose": "PoseModel", "obb": "OBBModel", "cls": "ClassificationModel"}
     kind = kinds.get(name.partition("-")[2], "DetectionModel")
     module = getattr(tasks, kind)(f"{name.removesuffix('u')}.yaml", verbose=False)
-    example = torch.randn(1, 3, PIXELS, PIXELS)
+    example = torch.randn(1, 3, pixels, pixels)
     module.train()
     with torch.no_grad():
         for _ in range(2):
-            module(torch.randn(4, 3, PIXELS, PIXELS))
+            module(torch.randn(4, 3, pixels, pixels))
     module = module.eval().fuse(verbose=False)
     for part in module.modules():
         if hasattr(part, "export"):
@@ -373,13 +382,15 @@ def other_network(name: str) -> tuple[Any, tuple[Any, ...]]:
     return with_one_result(module), (torch.randint(0, 500, (1, 64)) if shape is None else torch.randn(*shape),)
 
 
-def picture_network(name: str) -> tuple[Any, tuple[Any, ...]]:
+def picture_network(name: str, pixels: int | None) -> tuple[Any, tuple[Any, ...]]:
     """A network of timm, whose batch statistics are made to fit random weights."""
     torch = importlib.import_module("torch")
     load_torchvision()
     timm = importlib.import_module("timm")
     module = timm.create_model(name, pretrained=False)
     channels, height, width = module.default_cfg["input_size"]
+    if pixels is not None and not module.default_cfg.get("fixed_input_size") and name not in FIXED_OF_TIMM:
+        height = width = pixels
     module.train()
     with torch.no_grad():
         for _ in range(2):

@@ -454,6 +454,27 @@ def test_results_beyond_float16_are_infinite_and_told(activation: str, caplog: p
     np.testing.assert_allclose(run_model(model, small)[0][0], 0.1, rtol=2e-3)
 
 
+@pytest.mark.parametrize("activation", ["Relu", "Ceil"])
+def test_results_beyond_float16_are_infinite_without_data_too(activation: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Nobody has said how large the inputs are: what bytes of a picture drive out of float16 is watched."""
+    with caplog.at_level(logging.WARNING, "anynpu.compiler"):
+        model = anynpu.compile(growing_network(activation), "rk3588", dtype="fp16")
+    assert "float16" not in caplog.text  # such inputs may never come
+    assert np.isposinf(run_model(model, [{"x": np.full((1, 16), 400, np.float32)}])[0][0]).all()
+    np.testing.assert_allclose(run_model(model, [{"x": np.full((1, 16), 10, np.float32)}])[0][0], 0.1, rtol=2e-3)
+
+
+def test_a_sum_that_no_input_keeps_within_float16_is_told_without_data(caplog: pytest.LogCaptureFixture) -> None:
+    net = Net()
+    x = net.input("x", (1, 64))
+    large = net.op("MatMul", x, net.constant(np.full((64, 8), 6e4, np.float32)))
+    net.output(net.op("Mul", net.op("Ceil", large), net.constant(np.full((1, 8), 1e-6, np.float32))))
+    with caplog.at_level(logging.WARNING, "anynpu.compiler"):
+        model = anynpu.compile(net.proto(), "rk3588", dtype="fp16")
+    assert "on random inputs, and float16 ends at 65504" in caplog.text
+    assert np.isposinf(run_model(model, [{"x": np.ones((1, 64), np.float32)}])[0][0]).all()
+
+
 def test_nothing_is_cast_where_results_stay_within_float16(caplog: pytest.LogCaptureFixture) -> None:
     data = [{"x": np.full((1, 16), 10, np.float32)}]
     with caplog.at_level(logging.WARNING, "anynpu.compiler"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from .channel_order import reverse_channels
 from .compile_options import CompileOptions
 from .curves import assign_curves, leave_unrounded
 from .custom import CustomOperators, CustomTable, custom_table
-from .dataset import Dataset, InputInfo, open_dataset
+from .dataset import Dataset, InputInfo, Sample, open_dataset
 from .detached import detach
 from .formats import Format, format_of, without_zero_points
 from .forms import forms_of
@@ -44,7 +44,7 @@ from .lint import lint_steps, summary
 from .lower import lower
 from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
-from .overflow import near_the_end
+from .overflow import made_up, near_the_end
 from .parameters import give_constants
 from .qdq import Qdq, QdqWeights, taken_apart
 from .qdq_scales import kept_weights, only_known, spread
@@ -233,7 +233,7 @@ class _Compilation:
 
     def calibrate(self) -> None:
         """Find the ranges of integer layers, and with int8 the recipe that keeps the network's answers."""
-        if self.kind.floats and self.kind.half is DType.FLOAT16 and self.options.dataset is not None:
+        if self.kind.floats and self.kind.half is DType.FLOAT16:
             self._look_for_overflow()
         if self.kind.floats or all(step.is_float for step in self.plans[0]):
             return
@@ -256,12 +256,14 @@ class _Compilation:
 
     def _look_for_overflow(self) -> None:
         first = self.prepared[0]
+        samples: Iterable[Sample] = made_up(first.graph, first.normalisation.preprocess)
+        given = False
         try:
-            data = _dataset(first, self.options)
+            if self.options.dataset is not None:
+                samples, given = _dataset(first, self.options), True
         except CalibrationError as error:  # a model of floats needs none
             _log.debug("the data are not used: %s", error)
-            return
-        self.near_the_end = near_the_end(first.graph, self.plans[0], data, self.custom)
+        self.near_the_end = near_the_end(first.graph, self.plans[0], samples, self.custom, given=given)
 
     def _search(self, seen: Calibration, data: Dataset) -> None:
         options, progress, first = self.options, self.progress, self.prepared[0]

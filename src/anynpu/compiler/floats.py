@@ -19,7 +19,7 @@ from ..tensor import DType
 from ..types import Array
 from .graph import Graph, Node, element_type
 from .opsets import Additions, modern
-from .overflow import HALF_MAX
+from .overflow import ADDING, HALF_MAX
 from .steps import Step
 
 __all__ = ["FloatEmitter", "weight_bytes"]
@@ -27,7 +27,6 @@ __all__ = ["FloatEmitter", "weight_bytes"]
 
 _KINDS = {"int": int, "float": float, "str": str}
 _HALVES = ("float16", "bfloat16")
-_ADDING = ("Add", "Sub", "Where", "Max", "Min", "Clip", "Concat")
 _log = logging.getLogger("anynpu.compiler")
 
 
@@ -187,7 +186,7 @@ def _half(name: str, value: Array, node: Node) -> Array:
     beyond = np.isinf(held) & np.isfinite(value)
     if not beyond.any():
         return held
-    if node.op in _ADDING:
+    if node.op in ADDING:
         return np.where(beyond, np.sign(value) * np.float16(HALF_MAX), held).astype(np.float16)
     _log.warning(
         "the constant '%s' of '%s' reaches %g, and float16 ends at 65504: it is infinite on the chip, and so are results or NaN; "

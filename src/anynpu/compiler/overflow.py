@@ -1,7 +1,8 @@
-"""Results beyond float16: where a model of halves is compiled with data, the float model shows which results a chip would lose.
+"""Results beyond float16: the float model shows which results of a model of halves a chip would lose.
 
 A chip stores the result of each layer as float16, and what is beyond 65504 as infinity. Float layers here compute in float32, so such a
-result is cast on its way. Nothing else is: a cast costs time, and few networks come near.
+result is cast on its way. Nothing else is: a cast costs time, and few networks come near. Where no data is given, inputs are made up: one
+as networks are trained with, and one as large as bytes of a picture, of which no warning tells as nobody may ever give the like.
 """
 
 from __future__ import annotations
@@ -14,20 +15,27 @@ import numpy as np
 
 from .._optional import onnxruntime
 from ..errors import AnynpuError
+from ..program import Preprocess
+from ..types import Array
 from .calibrate import FloatModel
 from .custom import CustomTable
 from .dataset import Sample
 from .graph import Graph
 from .steps import Step
 
-__all__ = ["HALF_MAX", "near_the_end"]
+__all__ = ["ADDING", "HALF_MAX", "made_up", "near_the_end"]
 
 HALF_MAX = 65504.0
 """The largest float16."""
 
+ADDING = ("Add", "Sub", "Where", "Max", "Min", "Clip", "Concat")
+"""Operators whose constants are added or chosen: a far one is a mask."""
+
 _NEAR = 0.25
 """Of the largest float16: other inputs may go beyond."""
 
+_NEAR_MADE_UP = 1 / 16
+_BYTES = 255.0
 _SAMPLES = 2
 _TOGETHER = 256 << 20
 """Bytes of results that are held at a time."""
@@ -35,27 +43,53 @@ _TOGETHER = 256 << 20
 _log = logging.getLogger("anynpu.compiler")
 
 
-def near_the_end(graph: Graph, steps: Sequence[Step], samples: Iterable[Sample], custom: CustomTable) -> frozenset[str]:
+def near_the_end(
+    graph: Graph, steps: Sequence[Step], samples: Iterable[Sample], custom: CustomTable, *, given: bool = True
+) -> frozenset[str]:
     """The results of *steps* that come near the end of float16 on the first samples, or go beyond, of which a warning tells.
 
     Empty where the float model cannot be run: nothing depends on it.
+
+    :param given: whether the samples are the caller's; of those that were made up, only the first is worth a warning
     """
+    near = HALF_MAX * (_NEAR if given else _NEAR_MADE_UP)
     found: dict[str, float] = {}
+    told: dict[str, float] = {}
     with np.errstate(invalid="ignore"):
         try:
             for names in _groups(graph, steps):
                 model = FloatModel(graph, names, custom)
-                for sample in islice(samples, _SAMPLES):
+                for number, sample in enumerate(islice(samples, _SAMPLES)):
                     values = model.run(sample)
                     for name in names:
                         largest = float(np.nanmax(np.abs(values[name]), initial=0))
-                        if largest > _NEAR * HALF_MAX:
+                        if largest > near:
                             found[name] = max(found.get(name, 0.0), largest)
+                        if largest > HALF_MAX and (given or number == 0):
+                            told[name] = max(told.get(name, 0.0), largest)
         except AnynpuError as error:
             _log.debug("results beyond float16 are not looked for: %s", error)
             return frozenset()
-    _warn(steps, {name: largest for name, largest in found.items() if largest > HALF_MAX})
+    _warn(steps, told, "the given data" if given else "random inputs")
     return frozenset(found)
+
+
+def made_up(graph: Graph, preprocess: Mapping[str, Preprocess]) -> list[Sample]:
+    """Inputs for a network of which nothing is known: random ones, then some as large as bytes; normalised where that is known."""
+    rng = np.random.default_rng(0)
+    return [{name: _made_up(graph, name, preprocess.get(name), rng, raw=raw) for name in graph.inputs} for raw in (False, True)]
+
+
+def _made_up(graph: Graph, name: str, normalised: Preprocess | None, rng: np.random.Generator, *, raw: bool) -> Array:
+    shape, dtype = graph.shapes[name], graph.dtypes[name]
+    if dtype != np.float32:
+        return rng.integers(0, 2, shape).astype(dtype)  # an index that every table has
+    if normalised is None:
+        return _BYTES * rng.random(shape, np.float32) if raw else rng.standard_normal(shape, np.float32)
+    by_channel = (1, -1, *(1,) * (len(shape) - 2))
+    mean, std = (np.asarray(values, np.float32).reshape(by_channel) for values in (normalised.mean, normalised.std))
+    result: Array = (_BYTES * rng.random(shape, np.float32) - mean) / std
+    return result
 
 
 def _groups(graph: Graph, steps: Sequence[Step]) -> Iterator[list[str]]:
@@ -64,6 +98,8 @@ def _groups(graph: Graph, steps: Sequence[Step]) -> Iterator[list[str]]:
     names: list[str] = []
     size = 0
     for step in steps:
+        if step.node.op in ADDING and any(_is_far(graph.constants.get(name)) for name in step.node.inputs):
+            continue  # a mask, which ends at the limit of float16
         for name in step.outputs:
             if step.is_float and graph.dtypes[name] == np.float32 and name not in graph.inputs:
                 size += 4 * int(np.prod(graph.shapes[name], dtype=np.int64))
@@ -75,16 +111,21 @@ def _groups(graph: Graph, steps: Sequence[Step]) -> Iterator[list[str]]:
         yield names
 
 
-def _warn(steps: Sequence[Step], beyond: Mapping[str, float]) -> None:
+def _is_far(constant: Array | None) -> bool:
+    return constant is not None and constant.dtype.kind == "f" and bool(np.abs(constant).max(initial=0) > HALF_MAX)
+
+
+def _warn(steps: Sequence[Step], beyond: Mapping[str, float], on: str) -> None:
     """Name the first layer; those after it follow from it."""
     first = next(((step, name) for step in steps for name in step.outputs if name in beyond), None)
     if first is None:
         return
     step, name = first
     _log.warning(
-        "the result of '%s' reaches %g on the given data, and float16 ends at 65504: it is infinite on the chip%s; "
+        "the result of '%s' reaches %g on %s, and float16 ends at 65504: it is infinite on the chip%s; "
         "scale it down, or compile to int8 or bfloat16",
         step.node.label,
         beyond[name],
+        on,
         f", and so are {len(beyond) - 1} others" if len(beyond) > 1 else "",
     )
