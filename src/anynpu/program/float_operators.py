@@ -9,7 +9,7 @@ How float layers are executed: neighbouring ones form a *stretch* (:meth:`~anynp
 as float32, whatever the type of their tensor, and stay float32 between its layers; what leaves is rounded to the type of its tensor.
 Weights are held in the type that the chip holds them in, and are widened to float32 before use.
 
-To add an operator: a row here, its shape rule in :mod:`anynpu.modelfile.float_rules` if none fits, and, where C has a kernel for it, a
+To add an operator: a row here, its shape rule in :mod:`anynpu.modelfile.float_shapes` if none fits, and, where C has a kernel for it, a
 function in ``npu/engines/float_kernels.py``. Without a kernel onnxruntime runs it.
 """
 
