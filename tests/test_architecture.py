@@ -355,7 +355,10 @@ for name in sys.argv[1:]:
     report["changed"] += [f"{name}: {key}" for key in before if before[key] != after[key]]
     report["loaded"] += [
         f"{name}: {package}"
-        for package in ("onnx", "onnxruntime", "cv2", "typer", "rich", "click", "httptools", "grpc", "prometheus_client", "ray")
+        for package in (
+            "onnx", "onnxruntime", "cv2", "typer", "rich", "click", "httptools", "grpc", "prometheus_client", "ray",
+            "importlib.metadata",  # which looks through all that is installed
+        )
         if package in sys.modules
     ]
 print(json.dumps(report))

@@ -12,7 +12,6 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from typing import Annotated, Any
 
 import typer
@@ -114,6 +113,8 @@ def _function(name: str) -> Callable[..., None] | None:
 
 def _others() -> list[str]:
     """Commands of vendors that other distributions bring."""
+    from importlib import metadata
+
     if not metadata.entry_points(group="anynpu.vendors"):
         return []
     from ..vendors import registry
@@ -152,6 +153,8 @@ def _version(wanted: bool) -> None:
 
 def installed_version() -> str:
     """The version of the installed distribution."""
+    from importlib import metadata
+
     try:
         return metadata.version("anynpu")
     except metadata.PackageNotFoundError:

@@ -95,8 +95,9 @@ def refuse_vendor_model(contents: Contents, vendor: Vendor, form: FileFormat) ->
 
 
 def __getattr__(name: str) -> Callable[[Source], VendorModelInfo]:
-    kind = name.removeprefix("read_")
-    form = next((form for vendor in registry.all_vendors() for form in vendor.files if form.name == kind != name), None)
+    # an import statement asks for __path__: for that no distribution of the system is looked through
+    vendors = registry.all_vendors() if name.startswith("read_") else ()
+    form = next((form for vendor in vendors for form in vendor.files if form.name == name.removeprefix("read_")), None)
     if form is None:
         raise AttributeError(f"module 'anynpu.modelfile.vendorfile' has no attribute {name!r}")
     read_bytes = form.read

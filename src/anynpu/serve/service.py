@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from importlib import metadata
 from typing import Any
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError
@@ -53,6 +52,8 @@ class Service:
     @staticmethod
     def version() -> str:
         """Of the package."""
+        from importlib import metadata  # takes long, and few programs ask
+
         try:
             return metadata.version("anynpu")
         except metadata.PackageNotFoundError:

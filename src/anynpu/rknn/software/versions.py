@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
-from importlib import metadata
 
 from ...chips import Chip
 
@@ -32,6 +31,8 @@ _NPU_DEVICES = {
 
 @lru_cache(maxsize=1)
 def _product() -> str:
+    from importlib import metadata  # takes long, and few programs ask
+
     try:
         return f"anynpu {metadata.version('anynpu')}"
     except metadata.PackageNotFoundError:  # run from its sources
