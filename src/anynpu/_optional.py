@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .errors import MissingDependencyError
+from .errors import MissingDependencyError, OptionError
 
 MISTAKEN_OPTIMIZERS = ["Pad_Fusion"]
 """Optimisers of onnxruntime that change results: in 1.31 this one turns the zeros of a Pad before a MaxPool into minus infinity."""
@@ -20,6 +20,22 @@ MISTAKEN_OPTIMIZERS = ["Pad_Fusion"]
 
 MAX_PIXELS = 1 << 27
 """Of a picture: 400 MB in colour. OpenCV's own bound is eight times that, which a file of three megabytes can reach."""
+
+
+LARGEST_TENSOR = "ANYNPU_MAX_TENSOR_MB"
+"""The variable that raises :func:`largest_tensor`."""
+
+
+def largest_tensor() -> int:
+    """Bytes, in float32, of the largest tensor that a float graph may make in this process.
+
+    A file of some hundred bytes can ask for gigabytes between two operators, and nothing can stop onnxruntime inside one. It is 1 GiB, or
+    what the environment says.
+    """
+    text = os.environ.get(LARGEST_TENSOR) or "1024"
+    if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
+        raise OptionError(f"{LARGEST_TENSOR} is '{text[:40]}'", hint="give megabytes as a whole number, such as 4096")
+    return int(text) << 20
 
 
 def _load(package: str, extra: str) -> ModuleType:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._optional import onnx, onnxruntime
+from ._optional import largest_tensor, onnx, onnxruntime
 from .errors import CompileError, DeviceError, DeviceTimeout, FeedNameError
 from .tensor import DType, TensorSpec
 from .types import Array
@@ -84,8 +84,23 @@ def checked_tail(data: bytes) -> bytes:
             inside = tensor.data_location == tensor.DEFAULT and not tensor.external_data
             _require(inside, f"its tensor '{tensor.name!s:.80}' lies elsewhere")
             _require(0 <= _elements(tensor.dims) <= MAX_ELEMENTS, f"its tensor '{tensor.name!s:.80}' is too large")
+    _check_sizes(proto)
     proto.DiscardUnknownFields()  # what this reader does not know, another may
     return bytes(proto.SerializeToString())
+
+
+def _check_sizes(proto: Any) -> None:
+    """Nothing stops onnxruntime inside an operator: tensors that take seconds to fill are refused, as in all float graphs."""
+    try:
+        inferred = onnx().shape_inference.infer_shapes(proto, data_prop=True)
+    except Exception as error:  # raised from C++ with several types
+        text = str(error).strip().partition("\n")[0][:400]
+        raise CompileError(f"this is no tail of a model: {text}", hint="compile the model again") from None
+    limit = largest_tensor()
+    for graph in _graphs(inferred.graph, 0):
+        for value in (*graph.value_info, *graph.output):
+            elements = math.prod(entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0)
+            _require(4 * elements <= limit, f"its tensor '{value.name!s:.80}' takes more than {limit >> 20} MB")
 
 
 def _graphs(graph: Any, depth: int) -> Iterator[Any]:

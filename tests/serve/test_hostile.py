@@ -409,3 +409,13 @@ def test_names_that_are_no_text_are_one_line_a_second(serve: Serve, caplog: pyte
         live = channel.unary_unary(f"/{SERVICE}/ServerLive")
         assert live(b"", timeout=PATIENCE)
     assert not [record for record in caplog.records if record.exc_info]
+
+
+@pytest.mark.parametrize(("version", "warned"), [("1.83.2", False), ("1.84.0", True), ("2.0", True), ("unknown", False)])
+def test_versions_of_grpc_that_one_packet_ends(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, version: str, warned: bool
+) -> None:
+    monkeypatch.setattr(grpc, "__version__", version)
+    with caplog.at_level(logging.WARNING, "anynpu.serve"):
+        serve(FakeDevice())
+    assert any("stops listening" in message for message in caplog.messages) is warned

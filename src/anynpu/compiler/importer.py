@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._optional import onnx, onnxruntime
+from .._optional import LARGEST_TENSOR, largest_tensor, onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from .control_flow import write_out_control_flow
 from .custom import DOMAIN as CUSTOM_DOMAIN
@@ -27,9 +27,6 @@ from .tail import SHAPE_FROM_DATA
 __all__ = ["Shapes", "constant_array", "import_onnx"]
 
 Shapes = Mapping[str, Sequence[int]]
-
-MAX_TENSOR = 1 << 30
-"""Elements beyond which a tensor is refused: 4 GiB of float32, more than any of the chips can address."""
 
 MAX_GRAPH = 1 << 32
 """Elements of all tensors together: the model is run once, and onnxruntime keeps them until it is done."""
@@ -292,6 +289,15 @@ def _fixed_shape(
     return tuple(int(extent) for extent in shape if extent is not None)
 
 
+def _refuse_large(name: str, shape: Sequence[int], most: int) -> None:
+    if math.prod(shape) > most:
+        raise CompileError(
+            f"a tensor has the shape {list(shape)}, more than {most} elements",
+            tensor=name,
+            hint=f"choose smaller input shapes; if you trust the model and have the memory, set {LARGEST_TENSOR}",
+        )
+
+
 def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
     """The model with inferred shapes. Tensors that no machine should try to allocate are refused before anything is executed."""
     try:
@@ -300,25 +306,18 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
         raise CompileError(
             f"the shapes of the model contradict each other: {first_line(error)}", hint="export the model again"
         ) from error
+    most = largest_tensor() // 4
     total = sum(map(math.prod, fixed.values()))
+    for name, shape in fixed.items():
+        _refuse_large(name, shape, most)
     for value in inferred.graph.value_info:
         extents = [entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0]
-        if math.prod(extents) > MAX_TENSOR:
-            raise CompileError(
-                f"a tensor has the shape {extents}, more than {MAX_TENSOR} elements",
-                tensor=value.name,
-                hint="choose smaller input shapes",
-            )
+        _refuse_large(value.name, extents, most)
         total += math.prod(extents)
     if total > MAX_GRAPH:
         raise CompileError(
             f"the tensors of the model have {total} elements, more than {MAX_GRAPH}", hint="choose smaller input shapes"
         )
-    for name, shape in fixed.items():
-        if math.prod(shape) > MAX_TENSOR:
-            raise CompileError(
-                f"the shape {list(shape)} is more than {MAX_TENSOR} elements", tensor=name, hint="choose smaller input shapes"
-            )
     return inferred
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import ShapeError
 from ..program import Model
-from .engines.base import Engine, Executable
+from .engines.base import Engine, Executable, check_sizes
 from .engines.preparation import Preparation
 from .memory import Buffer
 
@@ -22,6 +22,8 @@ class Resident:
     """A model whose weights lie in device memory, and its prepared programs."""
 
     def __init__(self, model: Model, weights: Buffer, engine: Engine) -> None:
+        for program in model.programs:
+            check_sizes(program)  # now, not when the first run prepares it
         self.model = model
         self.weights = weights
         self._engine = engine

@@ -41,6 +41,7 @@ from .listener import connection_bound
 from .model import InferAnswer, InferRequest
 from .regions import SharedTensor, read_place
 from .rest import MAX_AXES, MAX_EXTENT, MAX_TENSORS, read_parameters
+from .rpc_log import warn_of_version
 from .service import NAME, Service
 from .unpack import encoding_of, unpack
 
@@ -93,6 +94,7 @@ class WireRequest(NamedTuple):
 def rpc_server(service: Service) -> Any:
     """A gRPC server with the protocol's calls, not started and without ports."""
     grpc, aio = _optional.grpc(), _optional.grpc_aio()
+    warn_of_version(grpc.__version__)
     options = service.options
     calls = Calls(service)
     handlers = {}

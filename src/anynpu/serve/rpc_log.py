@@ -7,12 +7,19 @@ second. Everything else that gRPC says is left as it is, and a server gives the 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from .limits import Complaints
 
-__all__ = ["quiet_rpc"]
+__all__ = ["quiet_rpc", "warn_of_version"]
+
+log = logging.getLogger("anynpu.serve")
+
+FRAGILE = (1, 84)
+"""From this version on gRPC's loop ends at the first call whose path is not UTF-8, before any part of ours sees the call: the port is dead
+for everybody, after one packet of a client without a key. There is no setting against it."""
 
 _LOGGER = "grpc._cython.cygrpc"
 _NAMES = ("UnicodeDecodeError", "ExecuteBatchError")
@@ -33,6 +40,18 @@ class ClientFaults(logging.Filter):
             return True
         self._complaints.add()
         return False
+
+
+def warn_of_version(version: str) -> None:
+    """Say that the installed gRPC cannot be left to clients that are not trusted, if that is so."""
+    found = re.match(r"(\d{1,9})\.(\d{1,9})", version)
+    if found and (int(found[1]), int(found[2])) >= FRAGILE:
+        log.warning(
+            "grpcio %s stops listening at a call whose name is not text, which any client can send: pip install 'grpcio<%d.%d', "
+            "or serve without gRPC (--grpc-port -1)",
+            version,
+            *FRAGILE,
+        )
 
 
 @contextmanager

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ...errors import DeviceError, ModelFormatError
+from ..._optional import LARGEST_TENSOR, largest_tensor
+from ...errors import DeviceError, DeviceMemoryError, ModelFormatError
 from ...modelfile.float_rules import check_float
 from ...modelfile.operator_rules import RuleBroken
 from ...program import Custom, Float, FloatStretch, Layer, Program
@@ -33,11 +34,15 @@ __all__ = [
     "ReferenceEngine",
     "Step",
     "StretchRunner",
+    "check_sizes",
     "checked_stretches",
     "no_custom_steps",
 ]
 
 Step = Callable[[RunControl], None]
+
+_LIVE = 4
+"""How many of the largest tensors a stretch may hold at a time."""
 """Executes one layer on arrays that it already knows."""
 
 CustomSteps = Callable[[int, Mapping[str, Array]], Step]
@@ -135,7 +140,43 @@ def checked_stretches(program: Program) -> tuple[FloatStretch, ...]:
                 check_float(layer.op, inputs, program.tensors, layer.outputs, contents=True)
             except RuleBroken as refusal:
                 raise ModelFormatError(f"layer '{layer.name}': {refusal}", hint="compile the model again") from None
+    check_sizes(program)
     return program.float_stretches()
+
+
+def check_sizes(program: Program) -> None:
+    """Refuse float layers that make more than a run could give up in time: one operator is not stopped, and its memory is on no account.
+
+    :raises DeviceMemoryError: they do
+    """
+    for stretch in program.float_stretches():
+        _check_sizes(program, stretch)
+
+
+def _check_sizes(program: Program, stretch: FloatStretch) -> None:
+    operators = [
+        operator
+        for layer in program.layers[stretch.first : stretch.last]
+        if isinstance(layer.op, Float)
+        for operator in layer.op.operators
+    ]
+    last_use = {name: index for index, operator in enumerate(operators) for name in operator.inputs}
+    limit, held = largest_tensor(), 0
+    ending: dict[int, int] = {}
+    for index, operator in enumerate(operators):
+        for name in filter(None, operator.outputs):
+            size = 4 * program.tensors[name].elements
+            held += size
+            if size > limit or held > _LIVE * limit:
+                what, most = ("", limit) if size > limit else (" and what it is made of", _LIVE * limit)
+                taken = size if size > limit else held
+                raise DeviceMemoryError(
+                    f"the tensor '{name[:64]}'{what} would take {taken >> 20} MB in a float layer; at most {most >> 20} are possible",
+                    hint=f"run the model in a process with limits (isolate=True, --isolate); if you trust it, set {LARGEST_TENSOR}",
+                )
+            end = last_use.get(name, index)
+            ending[end] = ending.get(end, 0) + size
+        held -= ending.pop(index, 0)
 
 
 class ReferenceEngine:
