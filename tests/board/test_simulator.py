@@ -54,6 +54,16 @@ def test_the_command_compares_every_layer_with_the_simulator(job: Path, toolkit:
     assert document["rules"][0].startswith("Output ")
 
 
+def test_the_network_of_the_twin_is_compared_in_float32_too(job: Path, toolkit: Toolkit) -> None:
+    """The stand-in has other weights than the twin, so only the names and the way are looked at."""
+    command = ["compare", str(job), "--toolkit", str(toolkit.python), "--samples", "1", "--float32", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert document["b"] == "net (float32)"
+    assert {entry["tensor"] for entry in document["layers"]} >= {"Conv_2"}
+
+
 def test_the_twin_for_it_rounds_as_simulators_do_and_has_the_scales_of_the_configuration(job: Path) -> None:
     twin = simulator_twin(job)
     assert twin.arithmetic == "simulator"
@@ -83,7 +93,15 @@ def test_a_folder_without_a_build_and_a_machine_without_the_toolkit_are_refused(
         read_results(tmp_path)
 
 
-@pytest.mark.parametrize("flags", [["a.onnx", "b.rknn", "--toolkit", "."], [".", "--arithmetic", "chip,simulator"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["a.onnx", "b.rknn", "--toolkit", "."],
+        [".", "--arithmetic", "chip,simulator"],
+        ["a.onnx", "b.rknn", "--float32"],
+        [".", "b.anynpu", "--float32"],
+    ],
+)
 def test_flags_that_do_not_go_together_are_refused(flags: list[str]) -> None:
     assert CliRunner().invoke(app, ["compare", *flags]).exit_code == 2
 

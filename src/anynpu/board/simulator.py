@@ -16,17 +16,20 @@ from typing import Any
 import numpy as np
 
 from ..compiler import CompileOptions, compile
+from ..compiler.graph import Graph
 from ..compiler.onnx_model import load_onnx
 from ..compiler.quantization_cfg import MADE_SUFFIXES, read_cfg
+from ..compiler.simulation import simulation
 from ..compiler.toolkit import VENDOR, WholeRanges
 from ..errors import ToolkitError
 from ..modelfile import CompiledModel
+from ..program import Preprocess
 from ..types import Array
 from . import analysis
 from .environment import Toolkit
 from .runner import TIME_LIMIT, run_logged
 
-__all__ = ["Simulation", "read_results", "simulator_twin"]
+__all__ = ["Simulation", "read_results", "simulator_graph", "simulator_twin"]
 
 _INT8 = "_int8"
 _QUIET = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
@@ -111,6 +114,16 @@ def read_results(folder: Path) -> dict[str, Array]:
 
 def simulator_twin(job: Path) -> CompiledModel:
     """The twin of what the toolkit built in a folder, by the simulator's rule of rounding."""
+    return compile(*_compilation(job))
+
+
+def simulator_graph(job: Path) -> tuple[Graph, Mapping[str, Preprocess]]:
+    """The network of that twin as a graph that sums in float32, as the simulator does, and what happens to its inputs before it."""
+    return simulation(*_compilation(job))
+
+
+def _compilation(job: Path) -> tuple[Path, str, CompileOptions]:
+    """Model, target and options of the twin of what the toolkit built in a folder."""
     document = read_job(job)
     name, config = document["name"], document["config"]
     inputs = [entry.name for entry in load_onnx(job / document["model"]).graph.input]
@@ -132,7 +145,7 @@ def simulator_twin(job: Path) -> CompiledModel:
         ranges=WholeRanges(read_cfg(job / f"{name}.quantization.cfg").ranges()),
         name=name,
     )
-    return compile(job / document["model"], config["target_platform"], options)
+    return job / document["model"], config["target_platform"], options
 
 
 def _shape(entry: Any) -> tuple[int, ...]:

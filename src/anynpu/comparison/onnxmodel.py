@@ -25,10 +25,11 @@ __all__ = ["OnnxSubject"]
 class OnnxSubject:
     """An ONNX model.
 
-    :param model: path, bytes or onnx.ModelProto
+    :param model: path, bytes, onnx.ModelProto or the compiler's graph
     :param shapes: of inputs that are not fixed
     :param preprocess: what a compiled model does to raw inputs itself, and what has to be done for this one
     :param channel_order: ``bgr`` where the model was trained on BGR and samples are RGB
+    :param literal: nothing is fused or put into another order, so that sums are what the graph says
     """
 
     def __init__(
@@ -39,9 +40,11 @@ class OnnxSubject:
         shapes: Shapes | None = None,
         preprocess: Mapping[str, Preprocess] | None = None,
         channel_order: str | Mapping[str, str] | None = None,
+        literal: bool = False,
     ) -> None:
         self.title = title
-        self._graph: Graph = import_onnx(load_onnx(model), shapes)
+        self._literal = literal
+        self._graph: Graph = model if isinstance(model, Graph) else import_onnx(load_onnx(model), shapes)
         customs = sorted({node.custom for node in self._graph.nodes if node.custom})
         if customs:
             raise ParameterError(
@@ -72,7 +75,7 @@ class OnnxSubject:
     def watch(self, names: AbstractSet[str]) -> None:
         """See :meth:`Subject.watch`."""
         self._watched = [name for name in self._makers if name in names]
-        self._session = float_session(self._graph, self._graph.nodes, self._graph.inputs, self._watched)
+        self._session = float_session(self._graph, self._graph.nodes, self._graph.inputs, self._watched, literal=self._literal)
         self._pieces = {}
 
     def units(self) -> Sequence[Unit]:
@@ -107,7 +110,7 @@ class OnnxSubject:
         first = unit.tensors[0]
         if first not in self._pieces:
             nodes, inputs = self._between(unit.tensors)
-            self._pieces[first] = inputs, float_session(self._graph, nodes, inputs, unit.tensors)
+            self._pieces[first] = inputs, float_session(self._graph, nodes, inputs, unit.tensors, literal=self._literal)
         inputs, session = self._pieces[first]
         feeds = {}
         for name in inputs:

@@ -57,7 +57,7 @@ from .steps import Step
 from .tail import KEEP, ModelWithTail, split_tail
 from .toolkit import VENDOR, WholeRanges, given_quantization, toolkit_quantization
 from .toolkit_graph import is_float_result, simplify_as_toolkit
-from .toolkit_steps import is_nearest, quotients, with_changes_of_scale
+from .toolkit_steps import quotients, with_changes_of_scale, without_copies
 from .workbench import Trial, Workbench, accuracy_text
 
 __all__ = ["ModelCheck", "check", "compile"]
@@ -312,8 +312,7 @@ class _Compilation:
         if self.toolkit:
             on_cpu = quotients(entry.graph, steps)
             if kind.arithmetic != CHIP:  # the toolkit's simulator copies codes here, whatever its configuration says
-                copied = {name for step in steps if is_nearest(step) for name in step.outputs}
-                given = {name: value for name, value in given.items() if name not in copied}
+                given = without_copies(given, steps)
             quantization = toolkit_quantization(entry.graph, steps, self.ranges, preprocess, given)
             steps = with_changes_of_scale(entry.graph, steps, quantization)
         else:

@@ -38,6 +38,7 @@ __all__ = [
     "toolkit_bias",
     "toolkit_ends",
     "toolkit_quantization",
+    "toolkit_units",
     "toolkit_weights",
 ]
 
@@ -269,13 +270,20 @@ def _extents(weights: Array, smallest: Array | float = _TINY) -> tuple[Array, Ar
     return low, np.maximum((high - low) / 255, smallest)
 
 
+def toolkit_units(weights: Array, source: Array | np.float32, smallest: Array | float = _TINY) -> Array:
+    """What one step of the accumulator stands for, by output channel; *source* is the scale of the input."""
+    exact = _extents(weights, smallest)[1] * np.asarray(source, np.float32).astype(np.float64)
+    result: Array = exact.astype(np.float32)
+    return result
+
+
 def toolkit_bias(bias: Array, source: Array, weights: Array, smallest: Array | float = _TINY) -> Array:
     """Bias in units of the accumulator: the scales are multiplied in double, and the division is one of float32.
 
     A large bias has ties by that. Of twelve in two networks, which other orders of rounding tell apart, the toolkit's simulator has these.
     """
     limits = np.iinfo(np.int32)
-    units = (_extents(weights, smallest)[1] * source.astype(np.float32).astype(np.float64)).astype(np.float32)
+    units = toolkit_units(weights, source, smallest)
     codes = np.rint(bias.astype(np.float32) / units).astype(np.float64)
     result: Array = np.clip(codes, limits.min, limits.max).astype(np.int32)
     return result

@@ -19,7 +19,7 @@ from .graph import Graph, Node
 from .quantize import keeps_scale
 from .steps import Activation, Step
 
-__all__ = ["CHANGE_OF_SCALE", "is_nearest", "quotients", "with_changes_of_scale"]
+__all__ = ["CHANGE_OF_SCALE", "quotients", "with_changes_of_scale", "without_copies"]
 
 CHANGE_OF_SCALE = "Requantize"
 """The label of a function that is nothing but another scale."""
@@ -44,9 +44,15 @@ def quotients(graph: Graph, steps: list[Step]) -> set[str]:
     }
 
 
-def is_nearest(step: Step) -> bool:
-    """Whether a step makes an image larger by copying its codes."""
-    return step.form is Form.RESIZE and not step.is_float and step.node.attribute("mode", "nearest") == "nearest"
+def without_copies(given: Mapping[str, Quantization], steps: list[Step]) -> dict[str, Quantization]:
+    """The scales that are *given*, without those of images that are made larger by copying codes."""
+    copied = {
+        name
+        for step in steps
+        if step.form is Form.RESIZE and not step.is_float and step.node.attribute("mode", "nearest") == "nearest"
+        for name in step.outputs
+    }
+    return {name: value for name, value in given.items() if name not in copied}
 
 
 def with_changes_of_scale(
