@@ -66,6 +66,15 @@ def test_help_and_version_need_no_numpy(option: str) -> None:
     assert "anynpu" in done.stdout
 
 
+def test_commands_that_compile_nothing_load_no_compiler() -> None:
+    program = (
+        "import sys\nsys.modules['anynpu.compiler'] = None\n"
+        "from anynpu.cli.commands import doctor, exec, replay, selftest, serve, top\nprint('all of them')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "all of them\n", done.stderr
+
+
 def test_quiet_leaves_progress_and_notes_out(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
     outcome = invoke("compile", model_path, "-o", tmp_path / "a.rknn", "-t", "rk3588", "--dtype", "fp16", "-q")
     assert (outcome.code, outcome.err) == (0, "")

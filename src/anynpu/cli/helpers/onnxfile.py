@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from ... import _optional
-from ...compiler.onnx_model import read_onnx
 from ...errors import ModelFormatError
 from ...frontends import is_foreign
 
@@ -71,7 +70,11 @@ def foreign_operators(path: Path) -> list[str]:
 
 
 def _read(path: Path) -> Any:
-    return read_onnx(path) if is_foreign(path) else _parse(path)
+    if not is_foreign(path):
+        return _parse(path)
+    from ...compiler.onnx_model import read_onnx  # the compiler takes long to load, and most commands have no use for it
+
+    return read_onnx(path)
 
 
 def _parse(path: Path) -> Any:
