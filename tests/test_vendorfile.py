@@ -5,7 +5,15 @@ import json
 import os
 
 import pytest
-from vendor_files import nb_file, nb_file_of_version_2, nb_tensor, nb_tensor_of_version_2, rknn_description, rknn_file
+from vendor_files import (
+    nb_file,
+    nb_file_of_version_2,
+    nb_tensor,
+    nb_tensor_of_version_2,
+    rknn_description,
+    rknn_file,
+    rknn_payload,
+)
 
 from anynpu import modelfile
 from anynpu.errors import ModelError, ModelFormatError, VendorModelError
@@ -53,6 +61,77 @@ class TestIdentify:
                 identify(path)
         with pytest.raises(ModelError, match="null byte"):
             identify("a\0b")
+
+
+LAYERS = [
+    ("InputOperator:images", "InputOperator"),
+    ("Conv:Conv_0", "ConvExSwish"),
+    ("Concat:größe", "Concat"),
+    ("OutputOperator:boxes", "OutputOperator"),
+]
+TYPES = {
+    "boxes": {"dtype": "int8", "layout": "NCHW"},
+    "scores": {"dtype": "float16", "layout": "NCHW"},
+    "images": {"dtype": "int8", "layout": "NHWC"},
+}
+ATTRIBUTES = {
+    "attrs": {"images": {"idx": 0, "mean": [0, 1.5, 2], "std": [255, 255, 255]}, "boxes": {"is_output": True}},
+    "quant_tab": {"images": {"scale": [], "zero_point": []}, "boxes": {"scale": [0.25], "zero_point": [-3]}},
+    "dynamic_shapes": {},
+}
+
+
+class TestTextOfRknn:
+    """What stands in clear before the instructions, in the form of files that rknn-toolkit2 2.5.0 wrote."""
+
+    def test_layers_types_mean_and_scales(self) -> None:
+        description = rknn_description()
+        description["norm_tensor"][2]["dtype"] = {"qnt_method": "", "qnt_type": "", "vx_type": ""}
+        info = vendorfile.read_rknn(rknn_file(description, payload=rknn_payload(LAYERS, TYPES, ATTRIBUTES)))
+        assert info.layers == ("Conv_0 (ConvExSwish)", "größe (Concat)")
+        assert [tensor.layout for tensor in (*info.inputs, *info.outputs)] == ["nhwc", "nchw", "nchw"]
+        boxes, scores = info.outputs
+        assert (boxes.scale, boxes.zero_point) == (0.25, -3)
+        assert (scores.dtype, scores.quantization) == ("float16", "none")
+        assert info.inputs[0].scale is None
+        assert info.preprocess == {"images": ((0.0, 1.5, 2.0), (255.0, 255.0, 255.0))}
+        assert not any("layers" in note for note in info.notes)
+
+    def test_the_command_shows_them(self, tmp_path) -> None:
+        from typer.testing import CliRunner
+
+        from anynpu.cli.app import app
+
+        path = tmp_path / "a.rknn"
+        path.write_bytes(rknn_file(payload=rknn_payload(LAYERS, TYPES, ATTRIBUTES)))
+        shown = CliRunner().invoke(app, ["inspect", str(path), "--layers"]).output
+        assert "layers       2" in shown
+        assert "images: mean 0 1.5 2, std 255 255 255" in shown
+        assert "0  Conv_0 (ConvExSwish)" in shown
+
+    @pytest.mark.parametrize(
+        "attributes",
+        [
+            {"attrs": {"images": {"mean": ["1"], "std": [True]}}, "quant_tab": {"boxes": {"scale": [-1.0], "zero_point": [0]}}},
+            {"attrs": 7, "quant_tab": [{}]},
+            {"attrs": {"images": {"mean": [1.0], "std": [1.0, 2.0]}, 3: {}}, "quant_tab": {"boxes": {"scale": [1.0], "zero_point": [0.5]}}},
+        ],
+    )  # fmt: skip
+    def test_what_is_of_another_form_is_left_out(self, attributes) -> None:
+        info = vendorfile.read_rknn(rknn_file(payload=rknn_payload([], {"boxes": {"dtype": 8, "layout": []}}, attributes)))
+        assert not info.preprocess
+        assert info.outputs[0].scale is None
+        assert not info.layers
+
+    def test_texts_whose_length_is_wrong_are_no_layers(self) -> None:
+        payload = rknn_payload(LAYERS, TYPES, ATTRIBUTES)
+        broken = payload.replace(b"\x0b\0\0\0Conv:Conv_0", b"\x0c\0\0\0Conv:Conv_0").replace(
+            b"\x06\0\0\0Concat\0", b"\x07\0\0\0Concat\0"
+        )
+        assert broken != payload
+        assert not vendorfile.read_rknn(rknn_file(payload=broken)).layers
+        cut = payload.replace(b"'attrs': {", b"'attrs': [(")
+        assert not vendorfile.read_rknn(rknn_file(payload=cut)).preprocess
 
 
 class TestRknn:

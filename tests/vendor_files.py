@@ -49,6 +49,21 @@ def rknn_file(description: dict[str, Any] | None = None, *, version: int = 6, pa
     return header + payload + struct.pack("<Q", len(text)) + text
 
 
+def _counted(text: str) -> bytes:
+    """A text with its length before and a null byte behind, in words of four bytes."""
+    data = text.encode()
+    padded = data + bytes(4 - len(data) % 4)
+    return struct.pack("<I", len(data)) + padded
+
+
+def rknn_payload(layers: Sequence[tuple[str, str]], types: dict[str, Any], attributes: dict[str, Any]) -> bytes:
+    """The texts of a payload: types of inputs and outputs, attributes in Python's notation, layers with the last one first."""
+    parts = [_counted(json.dumps({name: entry})) for name, entry in types.items()]
+    parts += [_counted("rk3588"), _counted(repr(attributes)), bytes(range(64))]
+    parts += [_counted(name) + _counted(kind) + bytes([7, 1, 200, 0] * 9) for name, kind in reversed(layers)]
+    return b"".join(parts) + bytes(range(256)) * 4
+
+
 def nb_tensor(
     name: str,
     dims: Sequence[int],

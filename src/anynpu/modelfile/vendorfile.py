@@ -6,8 +6,8 @@ it does not understand stays closed, and ``notes`` says so. ``read_NAME`` reads 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn, cast
 
@@ -52,6 +52,7 @@ class VendorModelInfo:
     :ivar toolkit: the tool that wrote it and its version
     :ivar memory_bytes: memory pool that it needs; 0 where the file does not say
     :ivar notes: what was not understood, or is not in the file
+    :ivar preprocess: mean and std of inputs, where the file says them
     """
 
     kind: FileKind
@@ -66,6 +67,7 @@ class VendorModelInfo:
     memory_bytes: int = 0
     notes: tuple[str, ...] = ()
     target_id: int = 0
+    preprocess: Mapping[str, tuple[tuple[float, ...], tuple[float, ...]]] = field(default_factory=dict)
 
 
 def read(source: Source) -> VendorModelInfo:

@@ -14,6 +14,7 @@ from .. import chips
 from ..errors import ModelFormatError
 from ..modelfile.recognise import FileKind
 from ..modelfile.vendorfile import DAMAGED, VendorModelInfo, VendorTensor
+from .file_text import PayloadText, payload_text
 from .table import ENCRYPTED_MARK, MARK
 
 __all__ = ["read"]
@@ -56,13 +57,14 @@ def read(data: memoryview) -> VendorModelInfo:
     if not blocks:
         notes.append("no description was found: the file is cut off, or of a format that is not known")
     main: dict[str, Any] = next((block for block in blocks if "norm_tensor" in block or "target_platform" in block), {})
-    known = _named_tensors(blocks)
+    text = payload_text(data[_HEADER.size : _HEADER.size + min(payload, len(data))])
+    known = {name: _completed(tensor, text) for name, tensor in _named_tensors(blocks).items()}
     inputs, outputs = (_ports(blocks, main, direction, known) for direction in ("input", "output"))
     if blocks and not (inputs or outputs):
         notes.append("inputs and outputs are not named in a way that is known")
     if any(not tensor.scale and tensor.quantization != "none" for tensor in (*inputs, *outputs)):
         notes.append("scales and zero points are not in the readable part of the file")
-    layers = _nodes(main)
+    layers = _nodes(main) or tuple(f"{name} ({kind})" for name, kind in text.layers)
     if main and not layers:
         notes.append("the layers are not in the readable part of the file")
     targets = _targets(blocks)
@@ -77,6 +79,7 @@ def read(data: memoryview) -> VendorModelInfo:
         outputs=outputs,
         layers=layers,
         notes=tuple(notes),
+        preprocess=dict(text.preprocess),
     )
 
 
@@ -227,6 +230,13 @@ def _named_tensors(blocks: list[dict[str, Any]]) -> dict[str, VendorTensor]:
                 if tensor is not None:
                     found[tensor.name] = _merged(found.get(tensor.name), tensor)
     return found
+
+
+def _completed(tensor: VendorTensor, text: PayloadText) -> VendorTensor:
+    """A tensor with what the payload says about it in clear, where the description says nothing."""
+    dtype, layout = text.types.get(tensor.name, ("", ""))
+    scale, zero = text.scales.get(tensor.name, (None, None))
+    return _merged(tensor, replace(tensor, dtype=_TYPES.get(dtype, dtype), layout=layout, scale=scale, zero_point=zero))
 
 
 def _merged(first: VendorTensor | None, second: VendorTensor) -> VendorTensor:

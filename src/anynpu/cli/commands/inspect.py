@@ -230,6 +230,8 @@ def _print_vendor(console: Console, file: Path, info: VendorModelInfo, layers: b
         console.print(f"  memory       {size_text(info.memory_bytes)}")
     if info.layers:
         console.print(f"  layers       {len(info.layers)}")
+    for name, (mean, std) in info.preprocess.items():
+        console.print(f"  preprocess   {name}: mean {_numbers(mean)}, std {_numbers(std)}")
     for note in info.notes:
         console.print(f"  note         {note}")
     if info.inputs or info.outputs:
