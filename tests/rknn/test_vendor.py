@@ -210,7 +210,9 @@ def test_success_raises_nothing(library_path: Path) -> None:
     [
         ("sim:rk3566", {"ANYNPU_DEVICE": "rknn"}, ("sim", "rk3566", "asked for")),
         ("rknn", {}, ("rknn", "", "asked for")),
-        ("rknn:/a:b.so", {}, ("rknn", "/a:b.so", "asked for")),
+        ("rknn:/a:b.so", {"ANYNPU_RKNN_LIBRARY": "/x.so"}, ("rknn", "/a:b.so", "asked for")),
+        ("rknn", {"ANYNPU_RKNN_LIBRARY": "/x.so", "ANYNPU_VIP_LIBRARY": "/y.so"}, ("rknn", "/x.so", "asked for")),
+        (None, {"ANYNPU_DEVICE": "vip", "ANYNPU_VIP_LIBRARY": "/y.so"}, ("vip", "/y.so", "ANYNPU_DEVICE")),
         ("vip:/x.so", {}, ("vip", "/x.so", "asked for")),
         (None, {"ANYNPU_DEVICE": "sim:RK3588"}, ("sim", "rk3588", "ANYNPU_DEVICE")),
         (None, {"ANYNPU_RKNN_LIBRARY": "/x.so"}, ("rknn", "/x.so", "ANYNPU_RKNN_LIBRARY")),

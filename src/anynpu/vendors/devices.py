@@ -1,13 +1,13 @@
 """Which device to use: what the caller says, what the environment says, what is there.
 
-===================  ==========================================================================
+===================  ==================================================================================
 text                 device
-===================  ==========================================================================
+===================  ==================================================================================
 ``sim``              the software NPU, as the chip that each model was compiled for
 ``sim:CHIP``         the software NPU, as this chip
-``VENDOR``           the vendor's own library on a board, searched for
+``VENDOR``           the vendor's own library on a board: the one that its variable names, or searched for
 ``VENDOR:PATH``      the vendor's own library, this file
-===================  ==========================================================================
+===================  ==================================================================================
 
 A vendor is named as its table says (:class:`anynpu.vendors.Vendor`): ``rknn`` for Rockchip, ``vip`` for Allwinner. Without an argument the
 variable ``ANYNPU_DEVICE`` decides, then the variables that name a vendor's library (``ANYNPU_RKNN_LIBRARY``, ``ANYNPU_VIP_LIBRARY``), then
@@ -57,9 +57,9 @@ def choose_device(
     """
     environment = os.environ if environment is None else environment
     if given:
-        return _parse(given, "asked for")
+        return _parse(given, "asked for", environment)
     if environment.get("ANYNPU_DEVICE"):
-        return _parse(environment["ANYNPU_DEVICE"], "ANYNPU_DEVICE")
+        return _parse(environment["ANYNPU_DEVICE"], "ANYNPU_DEVICE", environment)
     for vendor in registry.all_vendors():
         if environment.get(vendor.library_variable):
             return DeviceChoice(vendor.name, environment[vendor.library_variable], vendor.library_variable)
@@ -67,7 +67,7 @@ def choose_device(
     if found is not None:
         return DeviceChoice(found[0], "", found[1])
     chip = environment.get("ANYNPU_CHIP", "")
-    return _parse(f"sim:{chip}", "ANYNPU_CHIP") if chip else DeviceChoice("sim", "", "this machine has no NPU")
+    return _parse(f"sim:{chip}", "ANYNPU_CHIP", environment) if chip else DeviceChoice("sim", "", "this machine has no NPU")
 
 
 def find_npu(root: Path = Path("/")) -> tuple[str, str] | None:
@@ -95,12 +95,13 @@ def board_chip(root: Path = Path("/")) -> str | None:
     return None
 
 
-def _parse(text: str, reason: str) -> DeviceChoice:
+def _parse(text: str, reason: str, environment: Mapping[str, str]) -> DeviceChoice:
     kind, _, detail = text.partition(":")
     if kind == SOFTWARE:
         return DeviceChoice(SOFTWARE, catalogue.get(detail).name if detail else "", reason)
-    if registry.find(lambda vendor: vendor.name == kind) is not None:
-        return DeviceChoice(kind, detail, reason)
+    named = registry.find(lambda vendor: vendor.name == kind)
+    if named is not None:
+        return DeviceChoice(kind, detail or environment.get(named.library_variable, ""), reason)
     vendors = registry.all_vendors()
     known = ", ".join((SOFTWARE, *(vendor.name for vendor in vendors)))
     example = vendors[0]
