@@ -154,8 +154,11 @@ class _Splitter:
         self._renamed[result] = origin
         return []
 
-    def _parameters(self, node: Any) -> tuple[Array, Array, int]:
-        """Scales, zero points and axis of a node."""
+    def _parameters(self, node: Any, shape: tuple[int, ...] | None = None) -> tuple[Array, Array, int]:
+        """Scales, zero points and axis of a node.
+
+        :param shape: of the constant that they are for; None for an activation
+        """
         names = [*node.input, ""]
         try:
             scales = np.asarray(self._constants[names[1]], np.float32)
@@ -165,10 +168,14 @@ class _Splitter:
         axis = next((entry.i for entry in node.attribute if entry.name == "axis"), 1)
         if any(entry.name == "block_size" and entry.i for entry in node.attribute) or scales.ndim > 1:
             raise self._unfit(node, "it has a scale for each block")
+        if not scales.size or zeros.size not in (1, scales.size):
+            raise self._unfit(node, f"it has {scales.size} scales and {zeros.size} zero points")
+        if shape is not None and scales.size > 1 and not (-len(shape) <= axis < len(shape) and shape[axis] == scales.size):
+            raise self._unfit(node, f"it has {scales.size} scales along axis {axis} of {list(shape)}")
         return scales, zeros, int(axis)
 
     def _constant(self, node: Any, codes: Array) -> QdqWeights:
-        scales, zeros, axis = self._parameters(node)
+        scales, zeros, axis = self._parameters(node, codes.shape)
         if len(node.input) < 3 or not node.input[2]:
             zeros = np.zeros(scales.shape, codes.dtype)
         shift = _SHIFTS.get(codes.dtype, 0)
@@ -179,7 +186,7 @@ class _Splitter:
 
     def _rounded(self, node: Any, values: Array) -> QdqWeights:
         """A constant that is quantised when the model runs."""
-        scales, zeros, axis = self._parameters(node)
+        scales, zeros, axis = self._parameters(node, values.shape)
         shift = _SHIFTS.get(zeros.dtype)
         if shift is None:
             raise self._unfit(node, f"a constant is {zeros.dtype.name}")
