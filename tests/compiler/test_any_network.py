@@ -14,6 +14,7 @@ import anynpu
 from anynpu import _optional, modelfile
 from anynpu.compiler import calibrate
 from anynpu.compiler.control_flow import MAX_ROUNDS
+from anynpu.compiler.metrics import cosine
 from anynpu.errors import CalibrationError, CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from anynpu.program import Float
 
@@ -483,3 +484,18 @@ def test_nothing_is_cast_where_results_stay_within_float16(caplog: pytest.LogCap
     names = [name for layer in model.programs[0].layers if isinstance(layer.op, Float) for name in layer.op.names]
     assert names
     assert "Cast" not in names
+
+
+@pytest.mark.parametrize("samples", [4, 8])
+@pytest.mark.parametrize("small", [1e-2, 1e-5, 1e-8, 0.0])
+def test_a_branch_that_is_next_to_nothing_does_not_spoil_what_it_is_added_to(small: float, samples: int) -> None:
+    """PoolFormer and CaiT scale each branch by 1e-5 at first; the rest came out as a constant, in silence."""
+    net = Net()
+    x = net.op("Relu", net.conv(net.input("x", (1, 3, 8, 8)), 8))
+    branch = net.op("Conv", x, net.weights(8, 8, 1, 1, scale=small), net.weights(8, scale=small))
+    net.output(net.op("Add", x, branch))
+    rng = np.random.default_rng(0)
+    data = [{"x": rng.standard_normal((1, 3, 8, 8), np.float32)} for _ in range(samples)]
+    model = anynpu.compile(net.proto(), "rk3588", dataset=data)
+    for (expected,), (given,) in zip(run_fp32(net.proto(), data), run_model(model, data), strict=True):
+        assert cosine([expected], [given]) > 0.999

@@ -31,7 +31,7 @@ from .forms import resize_modes
 from .graph import Graph, Node
 from .groups import is_depthwise
 from .qdq_scales import KeptScales, kept_codes
-from .simulate import QuantizedWeights
+from .simulate import QuantizedWeights, least_scale
 from .steps import Activation, Step
 from .toolkit import toolkit_bias, toolkit_weights
 from .windows import resize_indices, resize_scales, window_of
@@ -221,6 +221,8 @@ class Emitter:
         source = np.full(1, self._scale(step.inputs[0])) if source is None else source
         wide = self.dtype is DType.INT16
         smallest = np.maximum(np.abs(bias) / (source * _MAX_BIAS), 1e-9) if not wide else 1e-9
+        if not self.toolkit:
+            smallest = np.maximum(smallest, least_scale(step, weights, source, self.quantization))
         made = self.refined.get(step.outputs[0])
         if isinstance(made, KeptScales):
             codes, scales, zero = kept_codes(weights, made)

@@ -28,7 +28,7 @@ from .forms import Form
 from .graph import Graph, Node
 from .groups import is_depthwise
 from .quantize import head_tensors
-from .simulate import QuantizedWeights, Rewriter, column_ratio, session_of, simulated_weights, step_of_node
+from .simulate import QuantizedWeights, Rewriter, column_ratio, least_scale, session_of, simulated_weights, step_of_node
 from .steps import Step
 from .threads import in_order, thread_count
 from .windows import window_of
@@ -254,7 +254,7 @@ def _fit(
         weights = weights * ratio[None, :, None, None]
     source = quantization[step.inputs[0]].expand(graph.shapes[step.inputs[0]][1])[0].astype(np.float64)
     scale = source if depthwise else np.full(1, source.max())
-    smallest = np.maximum(np.abs(bias) / (scale * _MAX_BIAS), 1e-9)
+    smallest = np.maximum(np.abs(bias) / (scale * _MAX_BIAS), max(1e-9, least_scale(step, weights, scale, quantization)))
     fit = fit_depthwise if depthwise else fit_dense
     codes, scales, zeros, offset = fit(columns, wanted, weights, smallest, sharing)
     return QuantizedWeights(codes.reshape(weights.shape), scales, zeros, offset)

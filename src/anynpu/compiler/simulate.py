@@ -21,7 +21,7 @@ from .graph import Graph, Node
 from .groups import is_depthwise
 from .steps import Step
 
-__all__ = ["QuantizedWeights", "Simulation", "column_ratio", "round_weights", "simulated_weights"]
+__all__ = ["QuantizedWeights", "Simulation", "column_ratio", "least_scale", "round_weights", "simulated_weights"]
 
 Sample = Mapping[str, Array]
 
@@ -29,6 +29,10 @@ _DOMAIN = "com.microsoft"
 """Its QuantizeLinear takes a scale by channel at any opset."""
 
 _SUFFIXES = ("rounded", "codes", "curve", "beyond")
+_CODES = 255
+_MOST_UNITS = 1 << 12
+"""Units of the products in one step of the residual; a multiplier of 15 bits holds eight times as many."""
+
 _WEIGHTED = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE}
 
 
@@ -100,6 +104,18 @@ def simulated_weights(
         else:
             result[name] = round_weights(stored, ratio, sharing).astype(np.float32), None
     return result
+
+
+def least_scale(step: Step, weights: Array, source: Array, quantization: Mapping[str, Quantization]) -> float:
+    """The least scale of a step's weights with which a chip's integers can still add the residual; 0 where it does not matter.
+
+    A chip brings the residual to the unit of the products by a multiplier of 15 bits. Where weights are so small that the residual is far
+    more than that (a branch that is scaled by 1e-5, as in PoolFormer or CaiT), they get fewer codes, which nobody sees in the sum.
+    """
+    if not step.residual or weights.size == 0:
+        return 0.0
+    least = float(quantization[step.residual].scale) / (_MOST_UNITS * float(source.max()))
+    return least if float(np.ptp(weights)) / _CODES < least else 0.0
 
 
 @dataclass(eq=False)
