@@ -135,3 +135,43 @@ def test_what_has_no_scale_is_float(tmp_path: Path) -> None:
 def test_a_float_model_still_needs_data(tmp_path: Path) -> None:
     with pytest.raises(CompileError, match="needs calibration data"):
         anynpu.compile(network(), "rk3588")
+
+
+HOSTILE: dict[str, tuple[Any, Any, int]] = {
+    "too few scales": ([0.01] * 7, [0] * 7, 0),
+    "too many scales": ([0.01] * 9, [0] * 9, 0),
+    "no scales": ([], [], 0),
+    "too few zero points": ([0.01] * 8, [0] * 5, 0),
+    "zero points without scales": (0.01, [0] * 8, 0),
+    "another axis": ([0.01] * 8, [0] * 8, 3),
+    "no axis": ([0.01] * 8, [0] * 8, 4),
+    "no axis from behind": ([0.01] * 8, [0] * 8, -5),
+    "the last axis of all": ([0.01] * 8, [0] * 8, -(1 << 63)),
+}
+
+
+@pytest.mark.parametrize("quantised_when", ["stored", "run"])
+@pytest.mark.parametrize("case", HOSTILE)
+def test_scales_that_fit_nothing_are_refused(case: str, quantised_when: str) -> None:
+    scales, zeros, axis = HOSTILE[case]
+    helper, array = onnx.helper, onnx.numpy_helper.from_array
+    given = [array(np.asarray(scales, np.float32), "scales"), array(np.asarray(zeros, np.int8), "zeros")]
+    given += [array(np.float32(0.02), "s"), array(np.int8(0), "z")]
+    kind = np.int8 if quantised_when == "stored" else np.float32
+    given.append(array(np.ones((8, 3, 3, 3), kind), "codes" if quantised_when == "stored" else "floats"))
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        helper.make_node("DequantizeLinear", ["codes", "scales", "zeros"], ["w"], axis=axis),
+        helper.make_node("Conv", ["d", "w"], ["c"]),
+        helper.make_node("QuantizeLinear", ["c", "s", "z"], ["e"]),
+        helper.make_node("DequantizeLinear", ["e", "s", "z"], ["y"]),
+    ]
+    if quantised_when == "run":
+        nodes.insert(2, helper.make_node("QuantizeLinear", ["floats", "scales", "zeros"], ["codes"], axis=axis))
+    ends = [[helper.make_tensor_value_info(name, 1, shape)] for name, shape in (("x", SHAPE), ("y", None))]
+    model = helper.make_model(
+        helper.make_graph(nodes, "net", *ends, given), opset_imports=[helper.make_opsetid("", 13)], ir_version=9
+    )
+    with pytest.raises(CompileError):
+        anynpu.compile(model, target="rk3588", dtype="int8")

@@ -16,10 +16,11 @@ from vendor_files import rknn_description, rknn_file
 
 import anynpu
 from anynpu import modelfile
+from anynpu.errors import AnynpuError
 from anynpu.npu.status import read_statuses
 from anynpu.program import Model
 from anynpu.rknnlite import RKNNLite
-from anynpu.rknnlite.models import choose, find_onnx
+from anynpu.rknnlite.models import choose, find_onnx, open_model
 
 
 @pytest.fixture
@@ -312,6 +313,27 @@ def test_a_vendors_file_beside_its_onnx_file(tmp_path: Path, made: list[RKNNLite
     again = opened(made, vendor)
     np.testing.assert_array_equal(again.inference([image])[0], first)
     assert "twin" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        '{"mean": "x"}',
+        '{"shapes": 3}',
+        '{"dtype": []}',
+        '{"target": "a733"}',
+        '{"ranges": [1]}',
+        '{"batch": 1e308}',
+        '{"model": 1}',
+    ],
+)
+def test_options_of_a_stranger_beside_a_vendors_file(tmp_path: Path, options: str) -> None:
+    vendor = tmp_path / "yolo.rknn"
+    vendor.write_bytes(rknn_file())
+    small_onnx(tmp_path / "yolo.onnx")
+    (tmp_path / "yolo.compile.json").write_text(options)
+    with pytest.raises(AnynpuError):
+        open_model(vendor, None, print)
 
 
 def test_a_vendors_file_alone_fails_with_a_hint(tmp_path: Path, made: list[RKNNLite], capsys: pytest.CaptureFixture[str]) -> None:

@@ -100,15 +100,16 @@ def test_what_is_no_chunk_is_told_so(serve: Serve, wrong: bytes) -> None:
         assert client.recv(100) == b""
 
 
+def until(wait: threading.Event) -> Iterator[bytes]:
+    """No message, and no end before *wait*."""
+    wait.wait(PATIENCE)
+    yield from ()
+
+
 def silent_calls(channel: grpc.Channel, count: int, method: str, wait: threading.Event, **metadata: str) -> list[Any]:
     """Calls that never send their message."""
-
-    def nothing() -> Iterator[bytes]:
-        wait.wait(PATIENCE)
-        yield from ()
-
     call = channel.stream_unary(f"/{SERVICE}/{method}")
-    return [call.future(nothing(), metadata=tuple(metadata.items()), timeout=PATIENCE) for _ in range(count)]
+    return [call.future(until(wait), metadata=tuple(metadata.items()), timeout=PATIENCE) for _ in range(count)]
 
 
 def test_keys_are_checked_before_a_message_is_read(serve: Serve) -> None:
@@ -118,6 +119,8 @@ def test_keys_are_checked_before_a_message_is_read(serve: Serve) -> None:
         for method in ("ModelInfer", "ModelMetadata", "RepositoryModelLoad"):
             (call,) = silent_calls(channel, 1, method, done)
             assert call.code() == grpc.StatusCode.UNAUTHENTICATED
+        stream = channel.stream_stream(f"/{SERVICE}/ModelStreamInfer")(until(done), timeout=PATIENCE)
+        assert stream.code() == grpc.StatusCode.UNAUTHENTICATED
         (call,) = silent_calls(channel, 1, "ServerLive", done)
         assert call.code() == grpc.StatusCode.OK  # whoever asks how the server is need not send anything
         done.set()
@@ -160,6 +163,17 @@ def test_compressed_messages(serve: Serve, compression: grpc.Compression) -> Non
             call(bytes(2**22), compression=compression, timeout=60)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
     wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
+
+
+def test_the_ratio_of_a_message_is_bounded(serve: Serve) -> None:
+    """gRPC itself would unpack it whole before anybody counts."""
+    server = serve(FakeDevice(), max_request_bytes=4 * FREE)
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        call = channel.unary_unary(f"/{SERVICE}/ModelMetadata")
+        with pytest.raises(grpc.RpcError) as caught:
+            call(bytes(FREE + 1), compression=grpc.Compression.Gzip, timeout=PATIENCE)
+        assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
+        assert "when unpacked" in caught.value.details()  # type: ignore[attr-defined]
 
 
 def test_what_was_refused_does_not_live_on(serve: Serve) -> None:

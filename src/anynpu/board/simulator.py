@@ -78,7 +78,7 @@ def read_job(job: Path) -> dict[str, Any]:
     try:
         document = json.loads((job / "job.json").read_text(encoding="utf-8"))
         name = document["name"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ToolkitError(f"{job} is no folder of 'anynpu build': {error}", hint=hint) from None
     missing = [
         f"{name}{end}" for end in (".onnx", ".model", ".data", ".quantization.cfg") if not (job / f"{name}{end}").is_file()

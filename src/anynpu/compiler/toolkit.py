@@ -202,6 +202,16 @@ def affine_of(low: float, high: float) -> tuple[float, int]:
     return quantization.scale, int(quantization.zero_point)
 
 
+def _single(scale: float) -> float:
+    """A scale as float32 holds it; 0 for one that it cannot hold."""
+    try:
+        with np.errstate(over="ignore"):
+            rounded = float(np.float32(float(scale)))
+    except OverflowError:  # a whole number of hundreds of digits
+        return 0.0
+    return rounded if math.isfinite(rounded) else 0.0
+
+
 def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Quantization]:
     """The quantisation of tensors whose scale and zero point the caller gives."""
     known = {*graph.inputs, *(name for node in graph.nodes for name in node.outputs)}
@@ -214,12 +224,14 @@ def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Qu
                 f"ranges has '{name}', which is no tensor of the model (it may have been folded away)",
                 hint="take names from the ONNX model; 'anynpu check MODEL --layers' lists those that layers have",
             )
-        scale, zero = value
-        if not (np.isfinite(scale) and scale > 0 and -128 <= zero <= 127 and int(zero) == zero):
+        scale, zero = _single(value[0]), value[1]
+        if not (scale > 0 and -128 <= zero <= 127 and int(zero) == zero):
             raise CompileError(
-                f"ranges of '{name}': {value}", tensor=name, hint="give (scale, zero point): a positive number and an int8 code"
+                f"ranges of '{name}': {repr(value)[:80]}",
+                tensor=name,
+                hint="give (scale, zero point): a positive number that float32 can hold, and an int8 code",
             )
-        result[name] = Affine.per_tensor(float(np.float32(scale)), int(zero))
+        result[name] = Affine.per_tensor(scale, int(zero))
     return result
 
 
@@ -237,15 +249,15 @@ def read_ranges(path: Path | None) -> GivenRanges | None:
     form = 'a file of ranges is {"tensor": [scale, zero point], ...}, a .quantization.cfg or a quantised .onnx'
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CompileError(f"{path} cannot be read as JSON: {error}", hint=form) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise CompileError(f"{path} cannot be read as JSON: {str(error)[:200]}", hint=form) from error
     if not isinstance(entries, dict):
         raise CompileError(f"{path} has no ranges by name", hint=form)
     ranges: dict[str, tuple[float, int]] = {}
     for name, entry in entries.items():
         pair = [entry.get("scale"), entry.get("zero_point")] if isinstance(entry, dict) else entry
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, (int, float)) for part in pair):
-            raise CompileError(f"{path}: the range of '{name}' is {entry!r}", tensor=name, hint=form)
+        if not isinstance(pair, list) or len(pair) != 2 or not all(type(part) in (int, float) for part in pair):
+            raise CompileError(f"{path}: the range of '{name[:80]}' is {repr(entry)[:80]}", tensor=name[:80], hint=form)
         ranges[name] = (pair[0], pair[1])
     return ranges
 

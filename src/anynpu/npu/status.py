@@ -127,7 +127,7 @@ def _statuses() -> Iterator[DeviceStatus]:
                 path.unlink(missing_ok=True)
                 continue
             status = _parse(path.read_bytes())
-        except (OSError, ValueError, KeyError, struct.error):  # it went away, or is being written
+        except (OSError, ValueError, KeyError, TypeError, RecursionError, struct.error):  # it went away, or is being written
             continue
         yield status
 

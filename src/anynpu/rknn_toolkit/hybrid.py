@@ -70,7 +70,7 @@ def read_prepared(path: Path) -> Prepared:
         config["dynamic"] = [[tuple(shape) for shape in shapes] for shapes in config["dynamic"]]
         document["sizes"] = {name: tuple(shape) for name, shape in document["sizes"].items()}
         return Prepared(Config(**config), **document)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ModelError(f"{path} is not what hybrid_quantization_step1 wrote: {error}", hint="run step 1 again") from None
 
 

@@ -123,7 +123,16 @@ def _compile_twin(path: Path, source: Path, twin: Path, say: Say) -> Path | Comp
         if dataset is not None and _is_int8(info):
             options.setdefault("dataset", str(dataset))
         options["dtype"] = "w8a8" if "dataset" in options else "fp16"
-    model = compile(str(source), chip, **options)
+    try:
+        model = compile(str(source), chip, **options)
+    except AnynpuError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+        # whoever wrote the file of options could write anything there
+        raise ModelError(
+            f"{source.name} cannot be compiled with {path.with_suffix(_RECIPE).name}: {str(error)[:200]}",
+            hint='it takes options of anynpu.compile, for example {"std": [255, 255, 255]}',
+        ) from error
     kept = "kept in memory"
     try:
         model.save(twin)
@@ -145,9 +154,9 @@ def _recipe(path: Path, source: Path) -> dict[str, Any]:
         if file.is_file():
             try:
                 options = json.loads(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 raise ModelError(
-                    f"{file} cannot be read: {error}", hint="write a JSON object of options of anynpu.compile"
+                    f"{file} cannot be read: {str(error)[:200]}", hint="write a JSON object of options of anynpu.compile"
                 ) from None
             if not isinstance(options, dict):
                 raise ModelError(f"{file} is no JSON object", hint='for example {"std": [255, 255, 255]}')

@@ -206,7 +206,7 @@ def _merged(path: Path, content: dict[str, Any], sarif: bool) -> dict[str, Any]:
     """With what other processes of the program have written."""
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return content
     own = os.getpid()
     if sarif:

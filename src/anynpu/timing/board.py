@@ -39,7 +39,7 @@ def read_board(path: str | Path) -> TimingProfile:
         raise _wrong(source, "it is too large")
     try:
         data = json.loads(source.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _wrong(source, "it is not JSON") from error
     if not isinstance(data, dict) or data.get("format") != _FORMAT:
         raise _wrong(source, "it does not say that it is one")
