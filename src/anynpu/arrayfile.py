@@ -1,4 +1,4 @@
-"""Arrays from ``.npy`` files of strangers."""
+"""Arrays from untrusted ``.npy`` files."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from anynpu.board import build
 from anynpu.board.environment import Toolkit, toolkit_at
-from anynpu.board.simulator import Simulation, read_results, simulator_twin
+from anynpu.board.simulator import VendorSimulation, read_results, simulator_twin
 from anynpu.cli.app import app
 from anynpu.compiler import CompileOptions
 from anynpu.errors import ToolkitError
@@ -78,15 +78,15 @@ def test_the_twin_for_it_rounds_as_simulators_do_and_has_the_scales_of_the_confi
 def test_a_simulator_that_fails_is_an_error_with_its_last_lines(tmp_path: Path, job: Path) -> None:
     failing = toolkit_at(write_stub(tmp_path / "failing", "analysis"))
     with pytest.raises(ToolkitError, match="the input is wrong"):
-        Simulation(job, failing).values({"x": np.zeros((1, 3, 8, 8), np.float32)})
+        VendorSimulation(job, failing).values({"x": np.zeros((1, 3, 8, 8), np.float32)})
 
 
 def test_a_folder_without_a_build_and_a_machine_without_the_toolkit_are_refused(tmp_path: Path, toolkit: Toolkit) -> None:
     with pytest.raises(ToolkitError, match="no folder of 'anynpu build'"):
-        Simulation(tmp_path, toolkit)
+        VendorSimulation(tmp_path, toolkit)
     (tmp_path / "job.json").write_text('{"name": "net"}')
     with pytest.raises(ToolkitError, match=r"lacks net\.onnx, net\.model"):
-        Simulation(tmp_path, toolkit)
+        VendorSimulation(tmp_path, toolkit)
     result = CliRunner().invoke(app, ["compare", str(tmp_path)])
     assert isinstance(result.exception, ToolkitError)
     with pytest.raises(ToolkitError, match=r"map_name_to_file\.txt"):

@@ -9,15 +9,15 @@ import numpy.typing as npt
 import pytest
 
 from anynpu.arithmetic import affine_from_range, dequantize, function_table, quantize
-from anynpu.compiler.ranges import ALGORITHMS, Observer, clip_to_table
+from anynpu.compiler.ranges import ALGORITHMS, RangeObserver, clip_to_table
 from anynpu.errors import CalibrationError, CompileError
 from anynpu.tensor import Affine, DType
 
 Floats = npt.NDArray[Any]
 
 
-def observed(*samples: Floats) -> Observer:
-    observer = Observer()
+def observed(*samples: Floats) -> RangeObserver:
+    observer = RangeObserver()
     for sample in samples:
         observer.observe("x", np.asarray(sample, np.float32))
     return observer
@@ -113,7 +113,7 @@ class TestObserver:
 
     @pytest.mark.parametrize("dtype", ["float16", "float64", "int64", "uint8", "bool"])
     def test_other_types(self, dtype: str) -> None:
-        observer = Observer()
+        observer = RangeObserver()
         observer.observe("x", np.array([0, 1, 1], dtype))
         assert observer.range("x", "minmax") == (0, 1)
 
@@ -131,7 +131,7 @@ class TestObserver:
     @pytest.mark.parametrize("rest", [0.0, 1.0])
     @pytest.mark.parametrize("size", [1, 1000])
     def test_not_finite(self, bad: float, rest: float, size: int) -> None:
-        observer = Observer()
+        observer = RangeObserver()
         observer.observe("conv1", np.linspace(0, rest, 50))
         values = np.linspace(0, rest, size)
         values[-1] = bad
@@ -152,7 +152,7 @@ class TestObserver:
 
     def test_unknown_tensor(self) -> None:
         with pytest.raises(CalibrationError, match="never observed") as caught:
-            Observer().range("y", "minmax")
+            RangeObserver().range("y", "minmax")
         assert caught.value.tensor == "y"
 
 

@@ -29,13 +29,13 @@ from . import analysis
 from .environment import Toolkit
 from .runner import TIME_LIMIT, run_logged
 
-__all__ = ["Simulation", "read_results", "simulator_graph", "simulator_twin"]
+__all__ = ["VendorSimulation", "read_results", "simulator_graph", "simulator_twin"]
 
 _INT8 = "_int8"
 _QUIET = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
 
 
-class Simulation:
+class VendorSimulation:
     """A model that the toolkit has built, on the toolkit's simulator.
 
     :param job: the folder that ``anynpu build`` wrote, in which the toolkit has worked

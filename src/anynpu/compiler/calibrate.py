@@ -19,7 +19,7 @@ from .custom import CustomOperator, CustomTable, compute_custom
 from .detached import HandedConstants
 from .graph import Graph, Node, to_onnx
 from .onnx_model import first_line
-from .ranges import Observer
+from .ranges import RangeObserver
 from .stages import Stage, needed_nodes, stages
 from .threads import in_order, thread_count
 
@@ -37,7 +37,7 @@ _PACKED_BYTES = 1 << 27
 class CalibratedRanges:
     """Ranges as an observer saw them; it has seen all samples by now, so that each is worked out once."""
 
-    def __init__(self, observer: Observer, algorithm: str, percentile: float) -> None:
+    def __init__(self, observer: RangeObserver, algorithm: str, percentile: float) -> None:
         self._observer = observer
         self._algorithm = algorithm
         self._percentile = percentile
@@ -64,7 +64,7 @@ class Calibration:
     :ivar channels: smallest and largest value by channel, for the tensors that were asked for
     """
 
-    observer: Observer
+    observer: RangeObserver
     channels: Mapping[str, tuple[Floats, Floats]]
 
 
@@ -85,7 +85,7 @@ def calibrate(
     alone = any(node.custom for node in graph.nodes) or total == 1
     threads = 1 if alone else thread_count(sum(4 * math.prod(graph.shapes[name]) for name in wanted))
     model = FloatModel(graph, wanted, custom or {}, threads=threads)
-    observer = Observer()
+    observer = RangeObserver()
     seen = 0
     for sample, results in in_order(lambda given: (given, _run(model, given)), samples, threads):
         if isinstance(results, CalibrationError):
@@ -119,7 +119,7 @@ def _run(model: FloatModel, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[s
         return error
 
 
-def _warn_of_constants(observer: Observer, inputs: Sequence[str], inner: Sequence[str]) -> None:
+def _warn_of_constants(observer: RangeObserver, inputs: Sequence[str], inner: Sequence[str]) -> None:
     """Say so where data cannot show any range: an input that is one number, or a network that hardly moves."""
 
     def still(names: Sequence[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """The range of values that each tensor's codes shall cover, from statistics over calibration samples.
 
-:class:`Observer` collects in one pass what all algorithms need. Which algorithm suits which tensor is the compiler's decision; what
+:class:`RangeObserver` collects in one pass what all algorithms need. Which algorithm suits which tensor is the compiler's decision; what
 lies between the last convolution and an output should always be "minmax", as rare large values carry the result there.
 """
 
@@ -20,10 +20,10 @@ from ..tensor import DType, Quantization
 from ..types import Floats
 from .histogram import GrowingHistogram, minmax
 
-__all__ = ["ALGORITHMS", "Observer", "clip_to_table"]
+__all__ = ["ALGORITHMS", "RangeObserver", "clip_to_table"]
 
 ALGORITHMS = ("minmax", "percentile", "kl", "mse")
-"""The names that ``Observer.range`` takes."""
+"""The names that ``RangeObserver.range`` takes."""
 
 Range = tuple[float, float]
 
@@ -49,10 +49,10 @@ class _Statistics:
     zeros: int = 0  # exact zeros, counted only in arrays that are nearly all zero
 
 
-class Observer:
+class RangeObserver:
     """Statistics of named tensors: smallest and largest value, by sample and in all, and a histogram.
 
-    >>> observer = Observer()
+    >>> observer = RangeObserver()
     >>> observer.observe("x", np.array([-1.0, 0.0, 2.0], np.float32))
     >>> observer.observe("x", np.array([0.5, 3.0], np.float32))
     >>> observer.range("x", "minmax")

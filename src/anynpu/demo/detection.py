@@ -25,7 +25,7 @@ __all__ = [
     "HELD_OUT_PAGES",
     "MEAN",
     "STD",
-    "Comparison",
+    "BoxComparison",
     "calibration_pages",
     "compare",
     "compile_detector",
@@ -45,7 +45,7 @@ _GROWTH = {"min_score": 0.5, "unclip": 2.0}
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BoxComparison:
     """The int8 model beside the float32 model on pages that calibration has not seen.
 
     :ivar cosines: likeness of the two outputs, page by page; 1 is equal
@@ -96,7 +96,7 @@ def compile_detector(
     )
 
 
-def compare(detector: Path, model: CompiledModel, grain: Grain = Grain.COLOR) -> Comparison:
+def compare(detector: Path, model: CompiledModel, grain: Grain = Grain.COLOR) -> BoxComparison:
     """Run both models on the held-out pages."""
     options = _optional.onnxruntime().SessionOptions()
     options.log_severity_level = 3
@@ -119,7 +119,7 @@ def compare(detector: Path, model: CompiledModel, grain: Grain = Grain.COLOR) ->
                     captioned(draw(image, before), f"float32, onnxruntime: {len(before)} boxes"),
                     captioned(draw(image, after), f"int8, software NPU {model.chip}: {len(after)} boxes"),
                 ]
-    return Comparison(tuple(cosines), tuple(seconds), side_by_side(panels))
+    return BoxComparison(tuple(cosines), tuple(seconds), side_by_side(panels))
 
 
 def cosine(first: npt.NDArray[np.floating], second: npt.NDArray[np.floating]) -> float:

@@ -26,7 +26,7 @@ from typing import Any
 
 from ..vendors import DropIn
 
-__all__ = ["Observer", "observer_from"]
+__all__ = ["CallObserver", "observer_from"]
 
 SILENT = "-1"
 """The level at which nothing is said, not even why no model could be loaded."""
@@ -39,7 +39,7 @@ _NOT_READ = ("void", "char", "rknn_tensor_mem", "struct _vip_network", "struct _
 
 
 @dataclass(frozen=True)
-class Call:
+class ObservedCall:
     """One call that has returned.
 
     :ivar arguments: by name, as texts and numbers
@@ -59,10 +59,10 @@ class Call:
         return self.result == "NULL" or (isinstance(self.result, int) and self.result < 0)
 
 
-Sink = Callable[[Call], None]
+Sink = Callable[[ObservedCall], None]
 
 
-class Observer:
+class CallObserver:
     """Tells each of *sinks* about each call, and *first* about those of one name."""
 
     def __init__(
@@ -93,7 +93,7 @@ class Observer:
             }
             reason = library.last_error() if failed else None
             why = "" if reason is None else reason.text + (f" ({reason.hint})" if reason.hint else "")
-            call = Call(name, values, shown, why, begin, elapsed, threading.get_native_id())
+            call = ObservedCall(name, values, shown, why, begin, elapsed, threading.get_native_id())
             for sink in sinks:
                 sink(call)
             return result
@@ -101,7 +101,7 @@ class Observer:
         return observed
 
 
-def observer_from(environment: Mapping[str, str], library: str, served: DropIn) -> Observer:
+def observer_from(environment: Mapping[str, str], library: str, served: DropIn) -> CallObserver:
     """The observer that the environment asks for.
 
     :param library: the name of the drop-in library
@@ -124,8 +124,8 @@ def observer_from(environment: Mapping[str, str], library: str, served: DropIn) 
         number = int(level)
         sinks.append(lambda call: _message(call, number, timed, served))
     elif served.log_variable and (level or "").strip() != SILENT:
-        return Observer(sinks, code_name, _first_failure(timed, served), served.first_call)
-    return Observer(sinks, code_name)
+        return CallObserver(sinks, code_name, _first_failure(timed, served), served.first_call)
+    return CallObserver(sinks, code_name)
 
 
 def _append_to(path: str) -> int:
@@ -139,7 +139,7 @@ def _write(fd: int, line: str) -> None:
         pass
 
 
-def _human_line(call: Call, code_name: Callable[[int], str]) -> str:
+def _human_line(call: ObservedCall, code_name: Callable[[int], str]) -> str:
     arguments = ", ".join(f"{name}={_text(value)}" for name, value in call.arguments.items())
     result = "" if call.result is None else f" = {call.result}"
     named = f" {code_name(call.result)}" if isinstance(call.result, int) and call.result else ""
@@ -157,7 +157,7 @@ def _text(value: Any) -> str:
     return str(value)
 
 
-def _json_line(call: Call, code_name: Callable[[int], str]) -> str:
+def _json_line(call: ObservedCall, code_name: Callable[[int], str]) -> str:
     entry: dict[str, Any] = {
         "time": call.begin_ns / 1e9,
         "process": os.getpid(),
@@ -174,7 +174,7 @@ def _json_line(call: Call, code_name: Callable[[int], str]) -> str:
     return json.dumps(entry)
 
 
-def _slice(call: Call) -> str:
+def _slice(call: ObservedCall) -> str:
     return json.dumps(
         {
             "name": call.name,
@@ -189,7 +189,7 @@ def _slice(call: Call) -> str:
     )
 
 
-def _message(call: Call, level: int, timed: bool, served: DropIn) -> None:
+def _message(call: ObservedCall, level: int, timed: bool, served: DropIn) -> None:
     say = functools.partial(_say, served.log_name, timed)
     if call.failed:
         code = f" ({served.code_name(call.result)}, {call.result})" if isinstance(call.result, int) else ""
@@ -205,7 +205,7 @@ def _first_failure(timed: bool, served: DropIn) -> Sink:
     """Says why no model could be loaded, once: a program that sees a number and nothing else cannot be helped."""
     told: list[bool] = []
 
-    def tell(call: Call) -> None:
+    def tell(call: ObservedCall) -> None:
         if call.failed and not told:
             told.append(True)
             _message(call, ERRORS, timed, served)

@@ -20,7 +20,7 @@ from typing import Any
 from ..sanitizer.watch import at_exit
 from ..vendors import DropIn, registry
 from ..vendors.libraries import instrumented
-from .observe import Observer, observer_from
+from .observe import CallObserver, observer_from
 
 __all__ = ["fill"]
 
@@ -30,7 +30,7 @@ class _Installed:
     served: DropIn
     chip: str | None
     names: list[str]
-    observer: Observer
+    observer: CallObserver
     library: Any = None
 
 

@@ -1,6 +1,6 @@
 """The playground: a page on which a model, a picture and a chip become results side by side.
 
-It is a part of a server for one person at one machine: loopback only, one job at a time. What strangers made, models and pictures, is
+It is a part of a server for one person at one machine: loopback only, one job at a time. Untrusted models and pictures are
 opened in a process with limits; the server itself only stores and hands on bytes.
 """
 

@@ -1,7 +1,7 @@
 """Jobs of the playground: one at a time, each in a process with limits, with progress, and an end that can be asked for.
 
 Belongs to the event loop of the server: no lock. A thread reads what the process of a job says and hands it to the loop; it ends with the
-process. :meth:`Jobs.cancel` and the limit of time only end the process: the thread sees that, and the loop says why.
+process. :meth:`PlaygroundJobs.cancel` and the limit of time only end the process: the thread sees that, and the loop says why.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..errors import RequestError, UnknownModelError
 from .request import MAX_PIXELS, JobRequest
 from .worker import RESULT
 
-__all__ = ["JobLimits", "Jobs", "PlaygroundJob"]
+__all__ = ["JobLimits", "PlaygroundJobs", "PlaygroundJob"]
 
 _START = (
     "import sys; sys.path[:] = sys.argv[1:]; from anynpu.playground.worker import main; main()"  # nothing of the working folder
@@ -77,7 +77,7 @@ class PlaygroundJob:
         return {**facts, "error": self.error, "hint": self.hint}
 
 
-class Jobs:
+class PlaygroundJobs:
     """The jobs of one playground, of which the last is kept.
 
     :param folder: where jobs have their folders

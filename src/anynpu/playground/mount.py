@@ -23,7 +23,7 @@ from ..serve.options import ServeOptions, is_loopback
 from ..serve.rest import parse_json
 from ..serve.service import Service
 from ..vendors import registry
-from .jobs import JobLimits, Jobs, PlaygroundJob
+from .jobs import JobLimits, PlaygroundJob, PlaygroundJobs
 from .request import ACCURACIES, AUTO, DTYPES, SCALES, JobRequest
 
 __all__ = ["Playground"]
@@ -67,7 +67,7 @@ class Playground:
         self._command = command
         self._max_bytes = options.max_request_bytes
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        self._opened: Jobs | None = None
+        self._opened: PlaygroundJobs | None = None
         self._files: dict[str, Path] = {}
         self._count = 0
 
@@ -108,9 +108,9 @@ class Playground:
         return Path(self._temporary.name)
 
     @property
-    def _jobs(self) -> Jobs:
+    def _jobs(self) -> PlaygroundJobs:
         if self._opened is None:
-            self._opened = Jobs(self.folder, self._limits, self._command)
+            self._opened = PlaygroundJobs(self.folder, self._limits, self._command)
         return self._opened
 
     async def _page(self, exchange: Exchange) -> None:

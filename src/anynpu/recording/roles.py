@@ -24,7 +24,7 @@ __all__ = [
     "CallTable",
     "Data",
     "Handle",
-    "Handles",
+    "RecordedHandles",
     "NewHandle",
     "Number",
     "Role",
@@ -204,7 +204,7 @@ class Handle(Role):
 
 
 @dataclass
-class Handles(Role):
+class RecordedHandles(Role):
     """A pointer to the handle of an object that is there."""
 
     ctype: str

@@ -12,9 +12,9 @@ from ..recording.roles import (
     CallShape,
     CallTable,
     Handle,
-    Handles,
     NewHandle,
     Number,
+    RecordedHandles,
     Role,
     Scope,
     Struct,
@@ -322,7 +322,7 @@ _MATMUL_SHAPES = CallShape(
 
 _CALLS = {
     "rknn_init": CallShape((NewHandle("context", "rknn_context"), _Model(), _NUMBER, _NUMBER, _InitExtend())),
-    "rknn_dup_context": CallShape((Handles("rknn_context"), NewHandle("context", "rknn_context"))),
+    "rknn_dup_context": CallShape((RecordedHandles("rknn_context"), NewHandle("context", "rknn_context"))),
     "rknn_destroy": CallShape((_CONTEXT,), ends=0),
     "rknn_query": CallShape((_CONTEXT, _NUMBER, _Answer(), _NUMBER)),
     "rknn_inputs_set": CallShape((_CONTEXT, _NUMBER, _Inputs())),

@@ -17,14 +17,14 @@ from ..compiler.onnx_model import load_onnx
 from ..errors import CompileError, MissingDependencyError, ModelError, ParameterError
 from ..frontends import check_script
 
-__all__ = ["Source", "from_onnx", "from_pytorch", "from_tflite"]
+__all__ = ["ModelSource", "from_onnx", "from_pytorch", "from_tflite"]
 
 Shape = tuple[int, ...]
 OPSET = 17
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """A model to compile.
 
     :ivar proto: an ``onnx.ModelProto``
@@ -50,7 +50,7 @@ def from_onnx(
     input_initial_val: Sequence[Any] | None = None,
     outputs: Sequence[str] | None = None,
     custom: Sequence[str] = (),
-) -> Source:
+) -> ModelSource:
     """An ONNX file, or the part of it between some tensors.
 
     :param input_size_list: a shape for each input, with or without the batch
@@ -70,7 +70,7 @@ def source_of(
     input_size_list: Sequence[Sequence[int]] | None = None,
     input_initial_val: Sequence[Any] | None = None,
     outputs: Sequence[str] | None = None,
-) -> Source:
+) -> ModelSource:
     """The same for a model that is at hand."""
     if inputs or outputs:
         proto = _part(proto, inputs, outputs)
@@ -93,10 +93,10 @@ def source_of(
                 _fix(proto, entry, np.asarray(value))
                 shapes.pop(entry, None)
                 sizes.pop(entry, None)
-    return Source(proto, name, shapes, sizes)
+    return ModelSource(proto, name, shapes, sizes)
 
 
-def from_pytorch(model: Any, input_size_list: Sequence[Sequence[int]]) -> Source:
+def from_pytorch(model: Any, input_size_list: Sequence[Sequence[int]]) -> ModelSource:
     """A TorchScript file or a module, exported as ONNX by the installed torch."""
     torch = _framework("torch", "load_pytorch", "torch")
     module = model
@@ -119,7 +119,7 @@ def from_pytorch(model: Any, input_size_list: Sequence[Sequence[int]]) -> Source
     return source_of(load_onnx(file.getvalue()), name)
 
 
-def from_tflite(model: str, input_is_nchw: bool = False) -> Source:
+def from_tflite(model: str, input_is_nchw: bool = False) -> ModelSource:
     """A TFLite file. Pictures become NCHW; with *input_is_nchw* the installed tf2onnx converts it, which leaves them as they are."""
     if not Path(model).is_file():
         raise ModelError(f"there is no TFLite model {model}", hint="check the path")

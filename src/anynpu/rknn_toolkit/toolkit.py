@@ -27,7 +27,7 @@ from ..rknnlite.runtime import Runtime
 from ..vendors.devices import SOFTWARE
 from . import analysis, codegen, customop, hybrid, performance
 from .config import DEFAULTS, Config, bgr_dataset, config_of
-from .sources import Source, from_onnx, from_pytorch, from_tflite
+from .sources import ModelSource, from_onnx, from_pytorch, from_tflite
 
 __all__ = ["RKNN"]
 
@@ -69,7 +69,7 @@ class RKNN(CoreMasks):
         self.rknn_log = RKNNLog("rknn", verbose, verbose_file)
         self.rknn_runtime: Runtime | None = None
         self._config: Config | None = None
-        self._source: Source | None = None
+        self._source: ModelSource | None = None
         self._model: CompiledModel | None = None
         self._file: Path | None = None
         self._operators: dict[str, Any] = {}
@@ -259,7 +259,7 @@ class RKNN(CoreMasks):
         prepared = hybrid.read_prepared(Path(data_input))
         wanted = hybrid.parse_config(Path(model_quantization_cfg))
         source = from_onnx(model_input, custom=tuple(self._operators))
-        self._source = Source(source.proto, prepared.name, source.inputs, dict(prepared.sizes))
+        self._source = ModelSource(source.proto, prepared.name, source.inputs, dict(prepared.sizes))
         self._config = prepared.config
         options: dict[str, Any] = {"batch": prepared.batch, **self._calibration(prepared.dataset)}
         if wanted.ranges:
@@ -381,7 +381,7 @@ class RKNN(CoreMasks):
 
     # inside
 
-    def _take(self, source: Source) -> int:
+    def _take(self, source: ModelSource) -> int:
         self._source, self._model, self._file = source, None, None
         return 0
 
@@ -389,7 +389,7 @@ class RKNN(CoreMasks):
         self.rknn_log.logger.error(f"{call}: {_REFUSALS[call]}")
         return -1
 
-    def _loaded(self) -> tuple[Source, Config]:
+    def _loaded(self) -> tuple[ModelSource, Config]:
         if self._config is None:
             raise CompileError("config was not called, or failed", hint="config(target_platform='rk3588')")
         if self._source is None:

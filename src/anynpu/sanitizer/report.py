@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from ..errors import OptionError
 from .kinds import KINDS, Kind, kind
-from .stacks import Frame, Stack, take
+from .stacks import Stack, StackFrame, take
 
 __all__ = ["Finding", "Reporter", "Suppressions"]
 
@@ -75,7 +75,7 @@ class Finding:
         }
 
 
-def _frame(frame: Frame) -> dict[str, Any]:
+def _frame(frame: StackFrame) -> dict[str, Any]:
     return {"function": frame.function, "file": frame.file, "line": frame.line}
 
 
@@ -259,7 +259,7 @@ def _sarif_result(found: Finding) -> dict[str, Any]:
     return result
 
 
-def _sarif_location(frame: Frame) -> dict[str, Any]:
+def _sarif_location(frame: StackFrame) -> dict[str, Any]:
     place: dict[str, Any] = {"artifactLocation": {"uri": Path(frame.file).as_uri() if frame.file.startswith("/") else frame.file}}
     if frame.line:
         place["region"] = {"startLine": frame.line}

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-__all__ = ["Frame", "Stack", "take"]
+__all__ = ["StackFrame", "Stack", "take"]
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
 _OWNED = tuple(
@@ -39,7 +39,7 @@ _SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Frame:
+class StackFrame:
     """One place of a program.
 
     :ivar file: the source, or the binary where no source is known
@@ -63,7 +63,7 @@ class Stack:
     :ivar owned: taken below an object of Python that closes what it opens: a session, a context
     """
 
-    python: tuple[Frame, ...] = ()
+    python: tuple[StackFrame, ...] = ()
     addresses: tuple[int, ...] = ()
     owned: bool = False
 
@@ -72,7 +72,7 @@ class Stack:
         """The same for the same place."""
         return self.python[:3] or self.addresses
 
-    def frames(self) -> tuple[Frame, ...]:
+    def frames(self) -> tuple[StackFrame, ...]:
         """With names and lines, as far as they are known."""
         return self.python or _symbolised(self.addresses)
 
@@ -112,7 +112,7 @@ def _of_places(key: tuple[Any, ...]) -> Stack:
         if _whose(code):
             continue
         line = next((line for start, end, line in code.co_lines() if start <= instruction < end), None)
-        frames.append(Frame(code.co_name, code.co_filename, line or code.co_firstlineno))
+        frames.append(StackFrame(code.co_name, code.co_filename, line or code.co_firstlineno))
     return Stack(tuple(frames), owned=bool(key[0]))
 
 
@@ -182,14 +182,14 @@ def _is_drop_in(binary: str) -> bool:
 
 
 @functools.lru_cache(maxsize=256)
-def _symbolised(addresses: tuple[int, ...]) -> tuple[Frame, ...]:
-    frames: list[Frame] = []
+def _symbolised(addresses: tuple[int, ...]) -> tuple[StackFrame, ...]:
+    frames: list[StackFrame] = []
     for address in addresses:
         binary, base, symbol = _place(address - 1)
         path = _real(binary)
         found = _sources(path, address - 1 - (0 if _is_fixed(path) else base)) if path else []
         if not found and binary:
-            found = [Frame(symbol or f"+{address - base:#x}", path, 0)]
+            found = [StackFrame(symbol or f"+{address - base:#x}", path, 0)]
         if any(frame.function.startswith(("__libc_start", "start_thread")) for frame in found):
             break  # from here on it is the C library
         frames += found
@@ -219,7 +219,7 @@ def _is_fixed(binary: str) -> bool:
         return False
 
 
-def _sources(binary: str, offset: int) -> list[Frame]:
+def _sources(binary: str, offset: int) -> list[StackFrame]:
     """What the debug information says: one place, and those that it was inlined into."""
     tool = shutil.which("addr2line")
     if tool is None:
@@ -235,5 +235,5 @@ def _sources(binary: str, offset: int) -> list[Frame]:
     for function, place in zip(lines[::2], lines[1::2], strict=False):
         file, _, line = place.partition(" ")[0].rpartition(":")
         if function != "??" and file != "??" and line.isdigit():
-            frames.append(Frame(function, file, int(line)))
+            frames.append(StackFrame(function, file, int(line)))
     return frames

@@ -1,6 +1,6 @@
 """Requests in flight for a caller who takes results in order: ``run_pipeline``, ``drain`` and ``stream``.
 
-A :class:`Ticket` is a request and the lock that is released when it is done. A :class:`Pipeline` belongs to one session; its lock
+A :class:`PipelineTicket` is a request and the lock that is released when it is done. A :class:`Pipeline` belongs to one session; its lock
 protects the tickets, and is not held while anything waits.
 """
 
@@ -18,10 +18,10 @@ from .request import Request, Results, let_go
 if TYPE_CHECKING:
     from .session import InferenceSession
 
-__all__ = ["Pipeline", "Ticket", "stream"]
+__all__ = ["Pipeline", "PipelineTicket", "stream"]
 
 
-class Ticket:
+class PipelineTicket:
     """A posted request whose result somebody will take."""
 
     __slots__ = ("_lock", "request")
@@ -64,7 +64,7 @@ class Pipeline:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._tickets: deque[Ticket] = deque()
+        self._tickets: deque[PipelineTicket] = deque()
         self._depth = 0
 
     def push(self, session: InferenceSession, input_feed: Any, depth: int, reset: bool) -> Results | None:
@@ -109,7 +109,7 @@ def stream(
 ) -> Iterator[Results]:
     """Results for *feeds*, with *depth* requests in flight."""
     if ordered:
-        tickets: deque[Ticket] = deque()
+        tickets: deque[PipelineTicket] = deque()
         try:
             for feed in feeds:
                 tickets.append(session._ticket(output_names, feed, **options))

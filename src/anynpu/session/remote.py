@@ -101,7 +101,7 @@ def open_backend(
     return RemoteBackend(address, options)
 
 
-class Connection:
+class RemoteConnection:
     """A channel to a server and the calls on it."""
 
     def __init__(self, server: str, secure: bool, patience: float) -> None:
@@ -174,7 +174,7 @@ class RemoteBackend:
 
     def __init__(self, address: str, options: SessionOptions) -> None:
         server, self.model, self.version, secure = parse_address(address)
-        self.connection = Connection(server, secure, options.submit_timeout_ms / 1000)
+        self.connection = RemoteConnection(server, secure, options.submit_timeout_ms / 1000)
         try:
             details = self._details()
             _check_output_types(details.outputs, options)

@@ -31,7 +31,7 @@ from .machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, 
 from .output_check import OutputCheck
 from .pacing import Pacer
 from .request import BLOCKED, CALLER, DONE, NOBODY, RUNNING, WORKER, Request, complete, let_go
-from .statistics import Recorder
+from .statistics import RunRecorder
 from .timekeeper import Timekeeper
 from .workers import SessionWorkers
 
@@ -59,7 +59,7 @@ class Runner:
     ) -> None:
         self.backend = backend
         self.machine = machine
-        self.recorder = Recorder()
+        self.recorder = RunRecorder()
         self.on_callback_error: Callable[[BaseException], object] | None = None
         """Called with what a callback raised."""
         self._lock = threading.Lock()

@@ -27,7 +27,7 @@ from .machine import Machine
 from .nodes import ModelMetadata, NodeArg, native_node, node, output_types, wanted_outputs
 from .options import SessionOptions, parse_options
 from .pacing import Pacer
-from .pipeline import Pipeline, Ticket, stream, taken
+from .pipeline import Pipeline, PipelineTicket, stream, taken
 from .request import Callback, Job, Request, Results
 from .runner import Runner
 from .runoptions import dispatches_batch
@@ -475,9 +475,9 @@ class InferenceSession:
         job = request.future = Job(self._runner, request)
         return job if self._runner.post(request, core, overflow) else None
 
-    def _ticket(self, output_names: object, input_feed: object, *, core: int | None = None, priority: int = 0) -> Ticket:
+    def _ticket(self, output_names: object, input_feed: object, *, core: int | None = None, priority: int = 0) -> PipelineTicket:
         request = self._request(output_names, self._reader.read(input_feed, self._options.copy_inputs), priority, None)
-        ticket = Ticket(request)
+        ticket = PipelineTicket(request)
         self._runner.post(request, core)
         return ticket
 
@@ -498,11 +498,11 @@ class InferenceSession:
     def _run_batch(
         self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None
     ) -> Results:
-        tickets: list[Ticket] = []
+        tickets: list[PipelineTicket] = []
         try:
             for sample in split_batch(self._reader, input_feed):
                 request = self._request(output_names, self._reader.read(sample, False), priority, timeout)
-                ticket = Ticket(request)
+                ticket = PipelineTicket(request)
                 self._runner.post(request, core)
                 tickets.append(ticket)
             parts = [ticket.take() for ticket in tickets]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .lanes import Slot
 from .request import Request
 
-__all__ = ["Entry", "LaneStatistics", "Percentiles", "Recorder", "RunTimes", "Statistics", "trace_events", "write_trace"]
+__all__ = ["Entry", "LaneStatistics", "Percentiles", "RunRecorder", "RunTimes", "Statistics", "trace_events", "write_trace"]
 
 KEPT = 8192
 """Requests that percentiles and traces are made of."""
@@ -120,7 +120,7 @@ class Statistics:
     device_ms: float | None = None
 
 
-class Recorder:
+class RunRecorder:
     """Keeps the last requests."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from anynpu.serve.cluster.balance import LeastWork
 from anynpu.serve.cluster.board import Board
 from anynpu.serve.cluster.messages import BoardRefusal
 from anynpu.serve.cluster.models import ClusterModels
-from anynpu.serve.cluster.routing import Pool
+from anynpu.serve.cluster.routing import BoardPool
 from anynpu.serve.faces import IndexEntry
 from anynpu.serve.model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 
@@ -254,7 +254,7 @@ async def pool_of(*names: str, files: dict[str, float] | None = None, name: str 
 
 async def front_of(*pools: FakePool, wall: int = 0, **options: Any) -> ClusterModels:
     """A front that has asked its boards what they have. It asks again when the test calls :func:`later`, or after ``load_all``."""
-    made = [Pool(FakeHandle(pool)) for pool in pools]
+    made = [BoardPool(FakeHandle(pool)) for pool in pools]
     models = ClusterModels(made, ServeOptions(**{"max_wait_ms": 1e6, **options}), lambda: wall)
     await models.refresh()
     return models

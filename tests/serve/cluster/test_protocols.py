@@ -22,7 +22,7 @@ from anynpu.serve import ServeOptions, Server
 from anynpu.serve.cluster.board import Board
 from anynpu.serve.cluster.messages import BoardRefusal
 from anynpu.serve.cluster.models import ClusterModels
-from anynpu.serve.cluster.routing import Pool
+from anynpu.serve.cluster.routing import BoardPool
 from anynpu.serve.model import InferAnswer, InferRequest
 from anynpu.serve.service import Service
 
@@ -60,7 +60,7 @@ class LocalModels(ClusterModels):
     """Starts and ends the boards with the front."""
 
     def __init__(self, boards: LocalBoards, options: ServeOptions) -> None:
-        super().__init__([Pool(boards)], options)
+        super().__init__([BoardPool(boards)], options)
         self._local = boards
 
     async def load_all(self) -> None:

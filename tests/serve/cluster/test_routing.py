@@ -24,7 +24,7 @@ from anynpu.errors import (
     UnknownModelError,
 )
 from anynpu.serve.cluster.messages import BoardRefusal, BoardReport
-from anynpu.serve.cluster.routing import Pool, route
+from anynpu.serve.cluster.routing import BoardPool, route
 from anynpu.serve.failures import failure_of
 from anynpu.serve.model import InferAnswer, InferRequest
 
@@ -60,13 +60,13 @@ class ScriptedBoards:
         raise AssertionError("routing tells nobody anything")
 
 
-def pool(boards: ScriptedBoards, *names: str) -> Pool:
-    made = Pool(boards)
+def pool(boards: ScriptedBoards, *names: str) -> BoardPool:
+    made = BoardPool(boards)
     made.reports = {name: BoardReport(name, name, 1, (), (), False) for name in names}
     return made
 
 
-def run(*pools: Pool, request: InferRequest = REQUEST, timeout: float = 5.0) -> InferAnswer:
+def run(*pools: BoardPool, request: InferRequest = REQUEST, timeout: float = 5.0) -> InferAnswer:
     found: list[InferAnswer] = []
 
     @in_virtual_time

@@ -26,7 +26,7 @@ __all__ = ["command"]
 
 
 @dataclass(frozen=True)
-class Measurement:
+class BenchResult:
     """One way of running. Times are milliseconds of the host; latency counts from the request to its result.
 
     :ivar convert: from the caller's arrays to the device's inputs
@@ -82,7 +82,7 @@ def command(
     use_faults(faults, os.environ)
     schedule = _schedule(cores)
     both = sync == asynchronous
-    measured: list[Measurement] = []
+    measured: list[BenchResult] = []
     description = ""
     if both or sync:
         with _session(model, device, schedule[:1] if schedule else None, given) as session:
@@ -129,7 +129,7 @@ def _feed(session: InferenceSession) -> dict[str, Array]:
     return feed
 
 
-def _sync(session: InferenceSession, seconds: float, warmup: int) -> Measurement:
+def _sync(session: InferenceSession, seconds: float, warmup: int) -> BenchResult:
     feed = _feed(session)
     for _ in range(warmup):
         session.run(None, feed)
@@ -144,7 +144,7 @@ def _sync(session: InferenceSession, seconds: float, warmup: int) -> Measurement
     return _measurement("sync", "one", times, elapsed, session)
 
 
-def _async(session: InferenceSession, seconds: float, warmup: int, depth: int | None, schedule: list[int] | None) -> Measurement:
+def _async(session: InferenceSession, seconds: float, warmup: int, depth: int | None, schedule: list[int] | None) -> BenchResult:
     """Keeps *depth* requests in flight: a callback frees the place of its request."""
     feed = _feed(session)
     count = depth or 2 * (len(set(schedule)) if schedule else session.cores)
@@ -174,11 +174,11 @@ def _async(session: InferenceSession, seconds: float, warmup: int, depth: int | 
     return _measurement("async", cores, times, elapsed, session)
 
 
-def _measurement(mode: str, cores: str, times: list[float], elapsed: float, session: InferenceSession) -> Measurement:
+def _measurement(mode: str, cores: str, times: list[float], elapsed: float, session: InferenceSession) -> BenchResult:
     ordered = sorted(times)
     p50, p90, p95, p99 = (1000 * ordered[min(len(ordered) - 1, len(ordered) * share // 100)] for share in (50, 90, 95, 99))
     convert, run, copy = (_phase(session, name) for name in ("inputs", "run", "outputs"))
-    return Measurement(mode, cores, len(times), p50, p90, p95, p99, len(times) / elapsed, convert, run, copy)
+    return BenchResult(mode, cores, len(times), p50, p90, p95, p99, len(times) / elapsed, convert, run, copy)
 
 
 def _phase(session: InferenceSession, name: str) -> float:
@@ -201,7 +201,7 @@ def _prediction(model: Path) -> Prediction | None:
     return predict(compiled.programs[0], chips.get(compiled.chip))
 
 
-def _print(description: str, measured: list[Measurement], prediction: Prediction | None) -> None:
+def _print(description: str, measured: list[BenchResult], prediction: Prediction | None) -> None:
     console = results()
     console.print(description)
     numbers = ("p50", "p90", "p95", "p99", "inf/s", "convert", "run", "copy")
@@ -220,7 +220,7 @@ def _print(description: str, measured: list[Measurement], prediction: Prediction
         )
 
 
-def _json(model: Path, description: str, measured: list[Measurement], prediction: Prediction | None) -> dict[str, Any]:
+def _json(model: Path, description: str, measured: list[BenchResult], prediction: Prediction | None) -> dict[str, Any]:
     predicted = None
     if prediction is not None:
         predicted = {

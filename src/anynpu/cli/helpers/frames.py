@@ -15,7 +15,7 @@ from ...compiler.images import IMAGE_SUFFIXES, decode_image, read_image
 from ...errors import ImageError
 from ...types import Array
 
-__all__ = ["MAX_FRAME_BYTES", "VIDEO_SUFFIXES", "Frame", "Source", "open_source", "split_stream"]
+__all__ = ["MAX_FRAME_BYTES", "VIDEO_SUFFIXES", "Frame", "FrameSource", "open_source", "split_stream"]
 
 VIDEO_SUFFIXES = frozenset({".avi", ".m4v", ".mjpeg", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ts", ".webm"})
 """File names that end so are taken for videos, in either case."""
@@ -37,7 +37,7 @@ class Frame:
 
 
 @dataclass(frozen=True)
-class Source:
+class FrameSource:
     """Pictures to be gone through once.
 
     :ivar kind: ``picture``, ``folder``, ``video``, ``camera`` or ``stream``
@@ -54,19 +54,19 @@ class Source:
         return self.kind in ("video", "camera", "stream")
 
 
-def open_source(text: str) -> Source:
+def open_source(text: str) -> FrameSource:
     """The pictures that *text* names: a path, the number or device of a camera, or ``-`` for JPEG or PNG pictures on stdin.
 
     :raises ImageError: there is nothing that could be read
     """
     if text == "-":
-        return Source("stream", _stream(sys.stdin.buffer))
+        return FrameSource("stream", _stream(sys.stdin.buffer))
     path = Path(text)
     if path.is_dir():
         files = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file())
         if not files:
             raise ImageError(f"no pictures in the folder '{path}'", hint="name the folder that holds the pictures themselves")
-        return Source("folder", (Frame(file.name, read_image(file)) for file in files))
+        return FrameSource("folder", (Frame(file.name, read_image(file)) for file in files))
     if text.isdecimal() and not path.exists():
         return _captured(int(text), f"camera {text}", "camera")
     if path.is_char_device() and path.name.startswith("video"):
@@ -78,10 +78,10 @@ def open_source(text: str) -> Source:
         )
     if path.suffix.lower() in VIDEO_SUFFIXES:
         return _captured(text, path.name, "video")
-    return Source("picture", iter([Frame(path.name, read_image(path))]))
+    return FrameSource("picture", iter([Frame(path.name, read_image(path))]))
 
 
-def _captured(which: int | str, name: str, kind: str) -> Source:
+def _captured(which: int | str, name: str, kind: str) -> FrameSource:
     cv2 = _optional.cv2()
     capture = cv2.VideoCapture(which)
     if not capture.isOpened():
@@ -110,7 +110,7 @@ def _captured(which: int | str, name: str, kind: str) -> Source:
         finally:
             capture.release()
 
-    return Source(kind, frames(), fps if 0.0 < fps < 1000.0 else 0.0)
+    return FrameSource(kind, frames(), fps if 0.0 < fps < 1000.0 else 0.0)
 
 
 def _stream(stream: BinaryIO) -> Iterator[Frame]:

@@ -18,7 +18,7 @@ from ...tasks import Result, TextLine, TextRegions, Thresholds
 from ...tasks.draw import draw
 from ...types import Array
 from .console import plain_table
-from .frames import VIDEO_SUFFIXES, Frame, Source
+from .frames import VIDEO_SUFFIXES, Frame, FrameSource
 from .pictured import PictureModel, predicted_fps
 
 __all__ = ["Canvas", "Shown", "open_canvas", "print_shown", "show", "speed_line"]
@@ -61,7 +61,7 @@ class Shown:
 class Canvas:
     """Where drawn pictures go: a file, a folder, or a video."""
 
-    def __init__(self, path: Path, source: Source) -> None:
+    def __init__(self, path: Path, source: FrameSource) -> None:
         self._path = path
         self._source = source
         self._writer: Any = None
@@ -111,7 +111,7 @@ class Canvas:
 
 
 @contextmanager
-def open_canvas(path: Path | None, source: Source) -> Iterator[Canvas | None]:
+def open_canvas(path: Path | None, source: FrameSource) -> Iterator[Canvas | None]:
     """The canvas for *path*, checked before any work; None without a path."""
     if path is None:
         yield None

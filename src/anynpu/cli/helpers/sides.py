@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ... import modelfile
 from ...board import find_toolkit
-from ...board.simulator import Simulation, simulator_graph, simulator_twin
+from ...board.simulator import VendorSimulation, simulator_graph, simulator_twin
 from ...comparison import ARITHMETICS, CompiledSubject, LayersSubject, OnnxSubject, OutputsSubject, Subject, by_arithmetic
 from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError, ToolkitError
 from ...modelfile import FileKind, identify
@@ -104,7 +104,7 @@ def open_simulation(
             "the vendor's simulator is part of rknn-toolkit2, which is not here",
             hint="install it with 'anynpu toolkit install', or name its environment: --toolkit FOLDER",
         )
-    simulation = Simulation(job, found)
+    simulation = VendorSimulation(job, found)
     title, model = f"{simulation.document['name']} (simulator)", None
     if b is not None:
         side = _recognise(b)

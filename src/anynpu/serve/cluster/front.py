@@ -16,7 +16,7 @@ from ...errors import AnynpuError
 from ..options import ServeOptions
 from .engine import Engine
 from .models import ClusterModels
-from .routing import Pool
+from .routing import BoardPool
 
 __all__ = ["Front"]
 
@@ -38,7 +38,7 @@ class Front(ClusterModels):
     def __init__(
         self, engine: Engine, options: ServeOptions, blocking: Blocking = asyncio.to_thread, *, signals: bool = True
     ) -> None:
-        super().__init__([Pool(boards) for boards in engine.boards], options)
+        super().__init__([BoardPool(boards) for boards in engine.boards], options)
         self._engine = engine
         self._blocking = blocking
         self._signals = signals

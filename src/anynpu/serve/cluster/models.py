@@ -22,7 +22,7 @@ from ..faces import IndexEntry, Model, pick_version, unknown_model
 from ..model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 from ..options import ServeOptions
 from .messages import BoardReport, ModelReport, Order, Orders
-from .routing import Pool, no_board, route
+from .routing import BoardPool, no_board, route
 
 __all__ = ["ClusterModels", "RemoteModel"]
 
@@ -45,7 +45,7 @@ class RemoteModel:
         self.name = report.name
         self.version = report.version
         self.described = report
-        self.pools: list[Pool] = []
+        self.pools: list[BoardPool] = []
         self.reports: dict[str, tuple[str, ModelReport]] = {}  # by board: its name, and the model there
         self._options = options
         self._own = ModelCounts()
@@ -175,7 +175,7 @@ class ClusterModels:
     :param wall: nanoseconds since 1970, which all fronts share
     """
 
-    def __init__(self, pools: Sequence[Pool], options: ServeOptions, wall: Callable[[], int] = time.time_ns) -> None:
+    def __init__(self, pools: Sequence[BoardPool], options: ServeOptions, wall: Callable[[], int] = time.time_ns) -> None:
         self._pools = tuple(pools)
         self._options = options
         self._wall = wall
@@ -285,7 +285,7 @@ class ClusterModels:
         else:
             self._orders[name] = before
 
-    def _knows(self, pool: Pool, name: str) -> bool:
+    def _knows(self, pool: BoardPool, name: str) -> bool:
         return any(entry.name == name for report in pool.reports.values() for entry in report.index)
 
     async def _watch(self) -> None:
@@ -296,7 +296,7 @@ class ClusterModels:
             except AnynpuError as error:
                 log.warning("the boards cannot be asked: %s", error)
 
-    async def _ask(self, pool: Pool) -> None:
+    async def _ask(self, pool: BoardPool) -> None:
         orders = {name: order for name, order in self._orders.items() if order.path is not None or self._knows(pool, name)}
         try:
             reports = await pool.boards.tell("report", orders, timeout=_REPORT_TIMEOUT)
@@ -313,7 +313,7 @@ class ClusterModels:
 
     def _take_in(self) -> None:
         found: dict[tuple[str, str], dict[str, tuple[str, ModelReport]]] = {}
-        having: dict[tuple[str, str], list[Pool]] = {}
+        having: dict[tuple[str, str], list[BoardPool]] = {}
         for pool in self._pools:
             for report in pool.reports.values():
                 for model in report.models:
@@ -337,5 +337,5 @@ class ClusterModels:
             versions[version].pools = having[name, version]
 
 
-def _reports(pools: Iterable[Pool]) -> Iterable[BoardReport]:
+def _reports(pools: Iterable[BoardPool]) -> Iterable[BoardReport]:
     return (report for pool in pools for report in pool.reports.values())

@@ -29,7 +29,7 @@ from ...errors import (
 from ..model import InferAnswer, InferRequest
 from .messages import BoardRefusal, BoardReport
 
-__all__ = ["Boards", "Pool", "route"]
+__all__ = ["Boards", "BoardPool", "route"]
 
 _ELSEWHERE = (
     *(OverloadedError, SubmitTimeout, ModelUnavailableError, UnknownModelError),
@@ -58,7 +58,7 @@ class Boards(Protocol):
         """Call a method of every board; gives the answers of those that gave one."""
 
 
-class Pool:
+class BoardPool:
     """Boards with the same models, and what is known of them.
 
     :ivar reports: the last ones of all boards that are there, by identity
@@ -81,7 +81,7 @@ class Pool:
         return self.inside / len(self.reports) if self.reports else float("inf")
 
 
-async def route(pools: Sequence[Pool], request: InferRequest, timeout: float) -> InferAnswer:
+async def route(pools: Sequence[BoardPool], request: InferRequest, timeout: float) -> InferAnswer:
     """Run *request* on one of *pools*, which all have its model, within *timeout* seconds."""
     clock = asyncio.get_running_loop().time
     until = clock() + timeout
@@ -116,7 +116,7 @@ async def route(pools: Sequence[Pool], request: InferRequest, timeout: float) ->
     raise AssertionError("the second try answers or raises")
 
 
-async def _ask(pool: Pool, request: InferRequest, avoid: str, left: float, timeout: float) -> InferAnswer | BoardRefusal:
+async def _ask(pool: BoardPool, request: InferRequest, avoid: str, left: float, timeout: float) -> InferAnswer | BoardRefusal:
     task = asyncio.ensure_future(pool.boards.infer(request, avoid))
     clock = asyncio.get_running_loop().time
     until = clock() + left + _GRACE
