@@ -13,7 +13,7 @@ from diseased_network import STEM, diseased_network, diseased_samples
 
 import anynpu
 from anynpu import chips
-from anynpu.compiler import METRICS, STEPS, workbench
+from anynpu.compiler import METRICS, STEPS, search, workbench
 from anynpu.compiler.graph import Graph
 from anynpu.compiler.groups import Grouping
 from anynpu.compiler.lower import lower
@@ -109,6 +109,33 @@ def test_a_chip_without_float16_gets_none(network: onnx.ModelProto) -> None:
     assert not any(isinstance(layer.op, Float) for layer in model.programs[0].layers)
 
 
+def test_float16_takes_the_place_of_groups_where_it_is_better_for_less_time(
+    study: Study, network: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "_GOOD", 2.0)  # groups alone would be good enough for this network
+    bench = study.bench
+    grouped = bench.quantized(Recipe(), study.steps)
+    assert grouped.cheaper == {STEM}
+    (chosen,) = run_recipe([bench], [study.steps], Recipe(), best=False, time_budget=0.0)
+    assert STEM in chosen.floats
+    assert not chosen.groups
+    assert bench.time_us(chosen) <= bench.time_us(grouped)
+    assert bench.score(chosen).beats(bench.score(bench.fitted(grouped)))
+    assert any(f"float16 {STEM}" in note or f" {STEM}," in note for note in chosen.notes if note.startswith("tried: "))
+    (whole,) = run_recipe([bench], [study.steps], Recipe(float16=False), best=False, time_budget=0.0)
+    assert not whole.floats
+    assert STEM in whole.groups
+    without = open_study(network, "rv1106", dataset=CALIBRATION)
+    assert not without.bench.quantized(Recipe(), without.steps).cheaper
+    (other,) = run_recipe([without.bench], [without.steps], Recipe(), best=False, time_budget=0.0)
+    assert STEM in other.groups
+    assert not other.floats
+
+
+def test_groups_that_are_good_enough_stay_int8(default: Model) -> None:
+    assert not any(isinstance(layer.op, Float) for layer in default.programs[0].layers)
+
+
 @pytest.mark.parametrize(("chip", "dtype"), [("t527", "uint8"), ("t527", "int8"), ("v853", "int8_dfp")])
 def test_formats_without_groups_are_fitted_too(
     network: onnx.ModelProto, expected: list[list[Array]], chip: str, dtype: str
@@ -120,7 +147,7 @@ def test_formats_without_groups_are_fitted_too(
     assert quality(fitted, expected) > quality(fast, expected) + 0.02
 
 
-@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("step", [step for step in STEPS if step != "float16"])  # which this network has no need of
 def test_each_step_can_be_left_out_alone(network: onnx.ModelProto, default: Model, step: str) -> None:
     model = anynpu.compile(network, "rk3588", dataset=CALIBRATION, algorithm="mse", without=[step])
     whole = anynpu.compile(network, "rk3588", dataset=CALIBRATION, algorithm="mse")

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from anynpu.arithmetic import WeightScales
+from anynpu.compiler import fit as fit_module
 from anynpu.compiler.blas import _openblas, one_blas_thread
 from anynpu.compiler.fit import at_positions, columns_of, fit_dense, fit_depthwise
 from anynpu.compiler.threads import in_order, thread_count
@@ -67,6 +68,24 @@ def test_a_depthwise_fit_takes_each_channel_by_itself() -> None:
     codes, scales, zeros, bias = fit_depthwise(columns, wanted, 0.9 * weights, np.full(3, 1e-9), WeightScales.CHANNEL)
     np.testing.assert_allclose((codes - zeros[:, None]) * scales[:, None], weights, atol=0.05)
     np.testing.assert_allclose(bias, -2.0, atol=0.05)
+
+
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_weights_move_far_only_where_other_samples_agree(monkeypatch: pytest.MonkeyPatch, depthwise: bool) -> None:
+    """What is missing at random tells nothing about other samples: weights that are held weakly follow it, the fit does not."""
+    columns = RNG.standard_normal((4, 9, 60)).astype(np.float32)
+    weights = RNG.standard_normal((4, 9) if depthwise else (4, 36))
+    product = (weights[:, :, None] * columns).sum(axis=1) if depthwise else weights @ columns.reshape(36, 60)
+    wanted = (product + 4.0 * RNG.standard_normal((4, 60))).astype(np.float32)
+    fit = fit_depthwise if depthwise else fit_dense
+
+    def moved() -> float:
+        codes, scales, zeros, _ = fit(columns.copy(), wanted, weights, np.full(4, 1e-9), WeightScales.CHANNEL)
+        return float(np.abs((codes - zeros[:, None]) * scales[:, None] - weights).mean())
+
+    held = moved()
+    monkeypatch.setattr(fit_module, "_RIDGES", fit_module._RIDGES[:1])
+    assert held < 0.6 * moved()
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -22,8 +22,11 @@ Positions = npt.NDArray[np.int64]
 Fitted = tuple[Array, Array, Array, Floats]
 """Codes, scales, zero points and bias."""
 
-_RIDGE = 0.05
-"""How strongly weights are held where they are, in relation to the mean energy of an input."""
+_RIDGES = (0.05, 0.25, 1.0, 4.0)
+"""How strongly weights may be held where they are, in relation to the mean energy of an input."""
+
+_FITTED, _JUDGING = 2, 3
+"""Two thirds of the positions try how strongly, and the others, which are those of other samples, judge."""
 
 _BLOCK = 64
 _ROUNDS = 2
@@ -82,17 +85,51 @@ def fit_dense(columns: Array, wanted: Array, weights: Floats, smallest: Floats, 
     mean, target_mean = flat.mean(axis=0, dtype=np.float64), rows.mean(axis=0)
     flat -= mean.astype(np.float32)
     start = weights.reshape(len(weights), -1)
-    energy = (flat.T @ flat).astype(np.float64) / len(flat)
-    energy[np.diag_indices_from(energy)] += _RIDGE * np.trace(energy) / len(energy) + _TINY
     missing = (rows - target_mean).astype(np.float32) - flat @ start.T.astype(np.float32)
-    step = np.linalg.solve(energy, (flat.T @ missing).astype(np.float64) / len(flat)).T
-    better = start + step
+    parts = [(flat[part].T @ flat[part], flat[part].T @ missing[part]) for part in _parts(len(flat))]
+    energy, step = _held([(one[None], other[None]) for one, other in parts], len(flat), missing.var(axis=0)[None])
+    energy, better = energy[0], start + step[0].T
     codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
     size, zero = scales.astype(np.float64), zeros.astype(np.float64)
     chosen = (codes - zero[:, None]) * size[:, None]
     chosen = _round_columns(better, chosen, energy, size, zero)
     offset = target_mean - chosen @ mean
     return np.rint(chosen / size[:, None] + zero[:, None]).astype(np.int8), scales, zeros, offset
+
+
+def _parts(count: int) -> tuple[slice, slice]:
+    """The positions that weights are tried on, and those that judge."""
+    cut = _FITTED * count // _JUDGING
+    return slice(0, cut), slice(cut, count)
+
+
+def _held(parts: Sequence[tuple[Array, Array]], count: int, variance: Array) -> tuple[Floats, Floats]:
+    """The energy of the inputs with what holds weights where they are, and the best change of the weights; for a number of layers at once.
+
+    How strongly weights are held is what does best on positions of other samples: where inputs have lost much, weights have to move far;
+    where they have lost little, moving fits them to the samples.
+
+    :param parts: products of the inputs [layers, inputs, inputs] and of inputs and what is missing [layers, inputs, outputs], of both parts
+    :param count: positions of both together
+    :param variance: of what is missing, [layers, outputs]
+    """
+    (tried, aim), (other, its) = (tuple(product.astype(np.float64) / count for product in part) for part in parts)
+    inputs = np.arange(tried.shape[1])
+
+    def held(energy: Floats, ridge: float) -> Floats:
+        result: Floats = energy.copy()
+        result[:, inputs, inputs] += (ridge * np.trace(energy, axis1=1, axis2=2) / len(inputs) + _TINY)[:, None]
+        return result
+
+    def loss(ridge: float) -> float:
+        step = np.linalg.solve(held(tried, ridge), aim)
+        lost = ((other @ step - 2.0 * its) * step).sum(axis=1)
+        return float((lost / (variance + _TINY)).sum())
+
+    energy, best = tried + other, min(_RIDGES, key=loss)
+    stiff = held(energy, best)
+    step: Floats = np.linalg.solve(stiff, aim + its).astype(np.float64)
+    return stiff, step
 
 
 def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, zero: Floats) -> Floats:
@@ -139,13 +176,12 @@ def fit_depthwise(columns: Array, wanted: Array, weights: Floats, smallest: Floa
     columns -= mean.astype(np.float32)[:, :, None]
     start = weights.reshape(len(weights), -1)
     taps = start.shape[1]
-    energy = (columns @ columns.transpose(0, 2, 1)).astype(np.float64) / count
-    held = _RIDGE * np.trace(energy, axis1=1, axis2=2) / taps + _TINY
-    energy += held[:, None, None] * np.eye(taps)
     predicted = (start.astype(np.float32)[:, None, :] @ columns)[:, 0]
     missing = (wanted - target_mean[:, None]).astype(np.float32) - predicted
-    right = (columns @ missing[:, :, None]).astype(np.float64) / count
-    better = start + np.linalg.solve(energy, right)[:, :, 0]
+    seen = [(columns[:, :, part], missing[:, part, None]) for part in _parts(count)]
+    parts = [(one @ one.transpose(0, 2, 1), one @ other) for one, other in seen]
+    energy, step = _held(parts, count, missing.var(axis=1)[:, None])
+    better = start + step[:, :, 0]
     codes, scales, zeros = quantize_weights(better, smallest_scale=smallest, scales=sharing)
     size, zero = scales.astype(np.float64), zeros.astype(np.float64)
     chosen = (codes - zero[:, None]) * size[:, None]

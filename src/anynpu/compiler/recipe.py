@@ -5,6 +5,7 @@ The steps, in order, each of which can be left out by name:
 * ``heads``: what lies between the last convolution and an output keeps its whole range, whatever the algorithm;
 * ``clip``: the range before a table is drawn in where the table is flat;
 * ``groups``: channels of like range share a scale, where one scale for all would drown the small ones;
+* ``float16``: a tensor is in float16 instead of groups, where that is better and takes less time;
 * ``asymmetric``: weights have a zero point for each output channel, where the format has such;
 * ``refit``: weights and biases answer what the layers before them have lost, if samples that were kept apart agree.
 """
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 
 __all__ = ["ACCURACIES", "STEPS", "Recipe", "recipe_of"]
 
-STEPS = ("heads", "clip", "groups", "asymmetric", "refit")
+STEPS = ("heads", "clip", "groups", "float16", "asymmetric", "refit")
 """The names of the steps that can be left out."""
 
 ACCURACIES = ("fast", "default", "best")
@@ -30,6 +31,7 @@ class Recipe:
     :ivar groups: most groups of channels of one tensor; 1 for none
     :ivar heads: keep the whole range between the last convolution and an output
     :ivar clip: draw in ranges before tables where the table is flat
+    :ivar float16: tensors may be in float16 instead of groups
     :ivar asymmetric: weights with zero points
     :ivar refit: refit weights to rounded inputs
     """
@@ -39,13 +41,14 @@ class Recipe:
     groups: int = 2
     heads: bool = True
     clip: bool = True
+    float16: bool = True
     asymmetric: bool = True
     refit: bool = True
 
     def __str__(self) -> str:
         ranges = f"{self.algorithm} {self.percentile:g}" if self.algorithm == "percentile" else self.algorithm
         parts = [ranges, f"{self.groups} groups" if self.groups > 1 else "no groups"]
-        missing = [name for name in ("heads", "clip", "asymmetric", "refit") if not getattr(self, name)]
+        missing = [name for name in ("heads", "clip", "float16", "asymmetric", "refit") if not getattr(self, name)]
         return ", ".join([*parts, *(f"no {name}" for name in missing)])
 
 
@@ -61,6 +64,7 @@ def recipe_of(accuracy: str, algorithm: str, percentile: float, groups: int, wit
         groups=1 if "groups" in without else max(groups, 1),
         heads="heads" not in without,
         clip="clip" not in without,
+        float16="float16" not in without,
         asymmetric="asymmetric" not in without,
         refit="refit" not in without,
     )

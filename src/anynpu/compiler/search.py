@@ -30,6 +30,11 @@ _TELLS = {"cosine": 0.02}
 
 _OTHERWISE = 0.005
 _GOOD = 0.99
+"""The metric at which the default keeps its groups."""
+
+_VERY_GOOD = 0.998
+"""The metric at which ``best`` tries no float16 layers any more."""
+
 _GOOD_ENOUGH = 0.95
 """The worst cosine at which the default tries no second re-fit."""
 
@@ -69,17 +74,20 @@ def run_recipe(
 
 
 def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
-    """The recipe, without its groups where they do not help, with its re-fit where that helps; or the plain recipe where neither does."""
+    """The recipe, without its groups where they do not help or where float16 does better for the same time, with its re-fit where that
+    helps; or the plain recipe where none of it does."""
     trials = [bench.quantized(recipe, steps)]
     if trials[0].groups:
         trials.append(bench.quantized(replace(recipe, groups=1), steps))
     first = (trials[0], bench.score(trials[0]))
+    if first[1].value < _GOOD:
+        trials += _instead_of_groups(bench, trials[0])
     scored = [first]
     for trial in trials[1:]:
         scored.append((trial, bench.score(trial, first[1])))
         first = scored[-1] if scored[-1][1].beats(first[1]) else first
-    order = [first, *(entry for entry in scored if entry is not first)]
-    notes = [f"tried: {trial.recipe}, not fitted, {bench.metric_name} {score}" for trial, score in scored]
+    order = [first, *(entry for entry in scored[:2] if entry is not first)][:2]
+    notes = [f"tried: {_named(trial)}, not fitted, {bench.metric_name} {score}" for trial, score in scored]
     best = first
     for number, (trial, score) in enumerate(order):
         if number and best[1].worst >= _GOOD_ENOUGH:
@@ -95,9 +103,25 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
         kept = after.beats(best[1])
         text = f"{bench.metric_name} {score} -> {after} on {bench.judges}"
         done = f"{len(fitted.refined)} convolutions, {text}" if kept else f"not kept, {text}"
-        notes.append(f"refit: {done}" + (f" ({trial.recipe})" if len(order) > 1 else ""))
+        notes.append(f"refit: {done}" + (f" ({_named(trial)})" if len(trials) > 1 else ""))
         best = (fitted, after) if kept else best
     return _or_plain(bench, steps, (replace(best[0], notes=(*best[0].notes, *notes)), best[1]))
+
+
+def _instead_of_groups(bench: Workbench, grouped: Trial) -> list[Trial]:
+    """A trial with float16 instead of groups where that is predicted to take less time."""
+    if not grouped.cheaper or not grouped.recipe.float16:
+        return []
+    limit = bench.time_us(grouped)
+    half = bench.in_float16(grouped, grouped.cheaper)
+    # what is saved may go into the layers behind
+    behind = {name for step in grouped.steps if not grouped.cheaper.isdisjoint(step.reads) for name in step.outputs}
+    wider = bench.in_float16(half, behind - set(bench.graph.outputs))
+    return [trial for trial in (wider, half) if bench.time_us(trial) <= limit]
+
+
+def _named(trial: Trial) -> str:
+    return f"{trial.recipe}" + (f", float16 {' '.join(sorted(trial.floats))}" if trial.floats else "")
 
 
 def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score]) -> Trial:
@@ -132,25 +156,23 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     tells = _TELLS.get(bench.metric_name, _OTHERWISE)
     winner = next(entry[1] for entry in affordable if entry[0].value >= best - tells)
     lines = [f"tried: {other.recipe}, {bench.metric_name} {result}, {time / 1000:.2f} ms" for result, other, time in scored]
-    finalists = [winner, *(other for _, other, _ in affordable if other.recipe == start and other is not winner)]
-    plain, trial, score = _final(bench, finalists)
-    lines.append(f"chosen: {trial.recipe}, {bench.metric_name} {score}")
+    plain, trial, score = _final(bench, winner, steps, start)
+    lines.append(f"chosen: {_named(trial)}, {bench.metric_name} {score}")
     tell(progress, "trying recipes", len(recipes) + 1, total)
-    if score.value < _GOOD and bench.chip.float16:
+    if score.value < _VERY_GOOD and bench.chip.float16 and start.float16:
         trial = _floats(bench, plain, (trial, score), time_budget, progress, (len(recipes) + 1, total))
     return replace(trial, notes=(*lines, *trial.notes))
 
 
-def _final(bench: Workbench, finalists: Sequence[Trial]) -> tuple[Trial, Trial, Score]:
-    """The best of the finalists before and after its re-fit, and its score."""
-    results = []
-    for plain in finalists:
-        fitted = bench.refitted(plain) if plain.recipe.refit else plain
-        results.append((plain, fitted, bench.score(fitted)))
-    best = results[0]
-    for other in results[1:]:
-        if other[2].beats(best[2]):
-            best = other
+def _final(bench: Workbench, winner: Trial, steps: list[Step], start: Recipe) -> tuple[Trial, Trial, Score]:
+    """The winner or what the default would have taken, the better one after its re-fit: without that, with it, and its score."""
+    fitted = bench.refitted(winner) if winner.recipe.refit else winner
+    best = (winner, fitted, bench.score(fitted))
+    if start.refit:
+        usual = _never_worse(bench, steps, start)
+        score = bench.score(usual)
+        if score.beats(best[2]):
+            best = (replace(usual, refined={}), usual, score)
     return best
 
 
@@ -184,8 +206,7 @@ def _floats(
     notes: list[str] = []
     for index, name in enumerate(_by_sensitivity(bench, plain)[:_MAX_FLOATS]):
         tell(progress, "trying float16", stage[0] + index, stage[1])
-        floats = trial.floats | {name}
-        other = replace(bench.quantized(trial.recipe, with_floats(trial.steps, floats)), floats=floats)
+        other = bench.in_float16(trial, {name})
         time = bench.time_us(other)
         if not within_budget(time, whole, time_budget):
             notes.append(f"float16: not {name}, {time / 1000:.2f} ms predicted is beyond the budget")
@@ -197,9 +218,9 @@ def _floats(
             continue
         notes.append(f"float16: {text}")
         trial, score, spent = other, after, time
-        if score.value >= _GOOD:
+        if score.value >= _VERY_GOOD:
             break
-    if not trial.floats:
+    if trial is plain:
         return replace(rival[0], notes=(*rival[0].notes, *notes))
     fitted = bench.refitted(trial) if trial.recipe.refit else trial
     after = bench.score(fitted)

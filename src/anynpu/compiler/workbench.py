@@ -119,6 +119,7 @@ class Trial:
     :ivar refined: refitted weights, by the result of their step
     :ivar notes: what was done and why, a line for each step
     :ivar floats: tensors that are never rounded to codes: what makes them and what reads them is in float16
+    :ivar cheaper: tensors with groups of channels that float16 is predicted to take less time for
     """
 
     recipe: Recipe
@@ -128,6 +129,7 @@ class Trial:
     refined: Mapping[str, QuantizedWeights] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     floats: frozenset[str] = frozenset()
+    cheaper: frozenset[str] = frozenset()
 
 
 class Workbench:
@@ -231,6 +233,7 @@ class Workbench:
             return Trial(recipe, steps, self._quantization(recipe, steps, {}), {}, {}, tuple(notes))
         plain = self.time_us(Trial(recipe, steps, self._quantization(recipe, steps, {})))
         taken: dict[str, GroupChoice] = {}
+        cheaper: set[str] = set()
         spent = plain
         for name, choice in choices.items():  # the largest gain first
             while True:
@@ -244,9 +247,14 @@ class Workbench:
             if not fits:
                 notes.append(f"groups: not {why}")
                 continue
-            notes.append(f"groups: {why}{self._rival(recipe, steps, name, time - spent, plain)}")
+            added = self._added_by_float16(recipe, steps, name, plain)
+            if added is not None and added < time - spent:
+                cheaper.add(name)
+                why += f" (float16: {_share(added, plain)})"
+            notes.append(f"groups: {why}")
             taken[name], spent = choice, time
-        return Trial(recipe, steps, self._quantization(recipe, steps, taken), taken, {}, tuple(notes))
+        quantization = self._quantization(recipe, steps, taken)
+        return Trial(recipe, steps, quantization, taken, {}, tuple(notes), cheaper=frozenset(cheaper))
 
     def _quantization(self, recipe: Recipe, steps: list[Step], groups: Mapping[str, GroupChoice]) -> dict[str, Quantization]:
         return assign_quantization(
@@ -268,13 +276,17 @@ class Workbench:
             self._ranges[key] = CalibratedRanges(self.calibration.observer, *key)
         return self._ranges[key]
 
-    def _rival(self, recipe: Recipe, steps: list[Step], name: str, added: float, plain: float) -> str:
-        """What float16 would cost for a tensor instead of groups, where that is less."""
+    def _added_by_float16(self, recipe: Recipe, steps: list[Step], name: str, plain: float) -> float | None:
+        """What float16 is predicted to add to the time *plain* for a tensor instead of groups; None where the chip has none."""
         if not self.chip.float16:
-            return ""
+            return None
         halves = with_floats(steps, {name})
-        time = self.time_us(Trial(recipe, halves, self._quantization(recipe, halves, {})))
-        return f" (float16: {_share(time - plain, plain)})" if time - plain < added else ""
+        return self.time_us(Trial(recipe, halves, self._quantization(recipe, halves, {}))) - plain
+
+    def in_float16(self, trial: Trial, tensors: Set[str]) -> Trial:
+        """The trial's recipe with some tensors in float16, not fitted."""
+        floats = trial.floats | tensors
+        return replace(self.quantized(trial.recipe, with_floats(trial.steps, floats)), floats=floats)
 
     def refitted(self, trial: Trial) -> Trial:
         """The trial with fitted weights, if the samples that judge agree that it is better."""
