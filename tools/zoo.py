@@ -379,7 +379,13 @@ def other_network(name: str) -> tuple[Any, tuple[Any, ...]]:
     module = getattr(transformers, kind)(made)
     if name == "whisper-encoder":
         module = module.get_encoder()
-    return with_one_result(module), (torch.randint(0, 500, (1, 64)) if shape is None else torch.randn(*shape),)
+    example = torch.randint(0, 500, (1, 64)) if shape is None else torch.randn(*shape)
+    if shape == PICTURE:
+        module.train()
+        with torch.no_grad():
+            for _ in range(2):
+                module(torch.randn(4, *shape[1:]))
+    return with_one_result(module), (example,)
 
 
 def picture_network(name: str, pixels: int | None) -> tuple[Any, tuple[Any, ...]]:

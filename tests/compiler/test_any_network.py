@@ -476,6 +476,14 @@ def test_a_sum_that_no_input_keeps_within_float16_is_told_without_data(caplog: p
     assert np.isposinf(run_model(model, [{"x": np.ones((1, 64), np.float32)}])[0][0]).all()
 
 
+@pytest.mark.filterwarnings("error")
+def test_results_that_are_no_numbers_are_no_matter_of_float16() -> None:
+    net = Net()
+    net.output(net.op("Abs", net.op("Log", net.op("Neg", net.op("Abs", net.input("x", (1, 4)))))))
+    model = anynpu.compile(net.proto(), "rk3588", dtype="fp16")
+    assert np.isnan(run_model(model, [{"x": np.ones((1, 4), np.float32)}])[0][0]).all()
+
+
 def test_nothing_is_cast_where_results_stay_within_float16(caplog: pytest.LogCaptureFixture) -> None:
     data = [{"x": np.full((1, 16), 10, np.float32)}]
     with caplog.at_level(logging.WARNING, "anynpu.compiler"):

@@ -62,7 +62,7 @@ def near_the_end(
                 for number, sample in enumerate(islice(samples, _SAMPLES)):
                     values = model.run(sample)
                     for name in names:
-                        largest = float(np.nanmax(np.abs(values[name]), initial=0))
+                        largest = float(np.fmax.reduce(np.abs(values[name]), axis=None, initial=0))
                         if largest > near:
                             found[name] = max(found.get(name, 0.0), largest)
                         if largest > HALF_MAX and (given or number == 0):
