@@ -59,7 +59,7 @@ class TestIdentify:
         for path in (tmp_path, tmp_path / "pipe"):
             with pytest.raises(ModelError, match="not a regular file"):
                 identify(path)
-        with pytest.raises(ModelError, match="null byte"):
+        with pytest.raises(ModelError, match="embedded null"):
             identify("a\0b")
 
 
