@@ -110,8 +110,9 @@ $(FULL): $(STAMP)
 		echo "EZ RKNN Async cannot be installed: the tests that use it are skipped" >&2
 	touch $(FULL)
 
-# the client of the tests of servers is one that takes the lowest protobuf
-$(LOWEST)/.stamp: pyproject.toml CMakeLists.txt tools/lowest_versions.py $(NATIVE)
+# The client of the tests of servers is one that takes the lowest protobuf. The package is installed as users have it, not in place: after a
+# change it is installed again.
+$(LOWEST)/.stamp: pyproject.toml CMakeLists.txt tools/lowest_versions.py $(NATIVE) $(shell find src/anynpu -name '*.py')
 	test -x $(LOWEST)/bin/python || $(LOWEST_PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python tools/lowest_versions.py pyproject.toml > $(LOWEST)/lowest.txt
 	$(LOWEST)/bin/python $(PIP) --constraint $(LOWEST)/lowest.txt ".[sim,vision,serve,trace]" \
