@@ -58,7 +58,7 @@ ARROWS: dict[str, set[str]] = {
     "faults": BASE,
     "recording": BASE,
     "tensor": set(),
-    "_optional": {"errors"},
+    "_optional": {"errors", "lifetime"},
     "tails": BASE,
     "program": BASE,
     "arithmetic": BASE | {"program"},

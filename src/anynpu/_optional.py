@@ -7,12 +7,12 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
-import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .errors import MissingDependencyError, OptionError
+from .lifetime import ModuleLock
 
 MISTAKEN_OPTIMIZERS = ["Pad_Fusion"]
 """Optimisers of onnxruntime that change results: in 1.31 this one turns the zeros of a Pad before a MaxPool into minus infinity."""
@@ -53,7 +53,7 @@ def onnx() -> Any:
 
 
 _ORT = "onnxruntime"
-_ort_lock = threading.Lock()
+_ort_lock = ModuleLock()
 _ort: ModuleType | None = None
 
 

@@ -100,4 +100,4 @@ def test_a_few_forks(tmp_path: Path, chip: str) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(("chip", "seed"), [("rk3588", 2), ("a733", 3)])
 def test_a_hundred_forks(tmp_path: Path, chip: str, seed: int) -> None:
-    fork(tmp_path, chip, 100, seed)
+    fork(tmp_path, chip, int(os.environ.get("ANYNPU_FORKS", "100")), seed)

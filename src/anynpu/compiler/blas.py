@@ -8,7 +8,6 @@ depend on the number of processors.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -16,10 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+from ..lifetime import ModuleLock
+
 __all__ = ["one_blas_thread"]
 
 _NAMES = [f"{before}openblas_%s_num_threads{after}" for before in ("scipy_", "") for after in ("64_", "_64", "")]
-_lock = threading.Lock()
+_lock = ModuleLock()
 _state = {"depth": 0, "before": 0}
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from .. import chips, modelfile
 from ..errors import AnynpuError, ModelError, ModelFormatError, VendorModelError
+from ..lifetime import ModuleLock
 from ..modelfile import CompiledModel, FileKind
 from ..modelfile.vendorfile import VendorModelInfo
 from ..modelfile.vendorfile import read as read_vendor_file
@@ -30,7 +30,7 @@ _TWIN = ".anynpu"
 _RECIPE = ".compile.json"
 _OBSERVERS = ("ANYNPU_CALL_LOG", "ANYNPU_TRACE", "RKNN_LOG_LEVEL")
 _TAGS = re.compile(r"[-_.](?:i8|int8|u8|fp|fp16|fp32|float16|w8a8)$", re.IGNORECASE)
-_twins = threading.Lock()
+_twins = ModuleLock()
 """Held while a twin is compiled: objects of a pool that load the same file wait for the first."""
 
 
