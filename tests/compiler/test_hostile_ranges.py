@@ -75,3 +75,23 @@ def test_files_that_are_nested_too_deep(tmp_path: Path, name: str, read: Callabl
     path.write_text(DEEP)
     with pytest.raises(AnynpuError):
         read(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "read"),
+    [
+        ("net.compile.json", 1 << 21, lambda path: _recipe(path.with_name("net.rknn"), path.with_name("net.onnx"))),
+        ("ranges.json", 1 << 25, read_ranges),
+        ("net.onnx", 1 << 32, lambda path: anynpu.compile(path, dtype="fp16")),
+    ],
+)
+def test_files_that_are_too_large_are_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, size: int, read: Callable[[Path], object]
+) -> None:
+    path = tmp_path / name
+    with path.open("wb") as file:
+        file.truncate(size)
+    for way in ("read_bytes", "read_text"):
+        monkeypatch.setattr(Path, way, lambda *_, **__: pytest.fail("the file was read"))
+    with pytest.raises(AnynpuError, match="bytes"):
+        read(path)

@@ -22,6 +22,10 @@ from .stripped import is_stripped
 __all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
 
 
+MAX_FILE = (1 << 31) - 1
+"""Bytes of one file: no more can be read as protobuf, and a file with holes costs nothing to make."""
+
+
 def load_onnx(
     model: Any, custom_ops: CustomOperators = (), *, shapes: Mapping[str, Any] | None = None, example_inputs: Any = None
 ) -> Any:
@@ -70,6 +74,12 @@ def _load_file(path: Path, *, external: bool) -> Any:
         raise CompileError(f"{path} is a folder, not an ONNX model", hint="pass the path of the .onnx file")
     if not path.exists():
         raise CompileError(f"there is no file {path}", hint="check the path of the .onnx file")
+    size = path.stat().st_size
+    if size > MAX_FILE:
+        raise CompileError(
+            f"{path} has {size} bytes, and an ONNX file ends at {MAX_FILE}",
+            hint="if it is an ONNX model at all, export it with its weights in a file of their own (external data)",
+        )
     proto = _parse(path.read_bytes(), str(path))
     check_bounds(proto, complete=False)
     if not external:

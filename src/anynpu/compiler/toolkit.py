@@ -235,6 +235,10 @@ def given_quantization(ranges: GivenRanges | None, graph: Graph) -> dict[str, Qu
     return result
 
 
+MAX_JSON = 1 << 24
+"""Bytes of a file of ranges: some hundred thousand tensors."""
+
+
 def read_ranges(path: Path | None) -> GivenRanges | None:
     """Ranges from a file: JSON, the ``.quantization.cfg`` of Rockchip's toolkit, or an ONNX model with QuantizeLinear nodes.
 
@@ -247,6 +251,8 @@ def read_ranges(path: Path | None) -> GivenRanges | None:
     if path.suffix == ".onnx":
         return WholeRanges(split_qdq(load_onnx(path)).ranges)
     form = 'a file of ranges is {"tensor": [scale, zero point], ...}, a .quantization.cfg or a quantised .onnx'
+    if path.is_file() and path.stat().st_size > MAX_JSON:
+        raise CompileError(f"{path} has {path.stat().st_size} bytes; at most {MAX_JSON} are possible", hint=form)
     try:
         entries = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -30,6 +30,7 @@ _TWIN = ".anynpu"
 _RECIPE = ".compile.json"
 _OBSERVERS = ("ANYNPU_CALL_LOG", "ANYNPU_TRACE", "RKNN_LOG_LEVEL")
 _TAGS = re.compile(r"[-_.](?:i8|int8|u8|fp|fp16|fp32|float16|w8a8)$", re.IGNORECASE)
+_MAX_RECIPE = 1 << 20
 _twins = ModuleLock()
 """Held while a twin is compiled: objects of a pool that load the same file wait for the first."""
 
@@ -152,6 +153,10 @@ def _recipe(path: Path, source: Path) -> dict[str, Any]:
     """Options of the compiler that lie beside the model or its source, as ``NAME.compile.json``."""
     for file in (path.with_suffix(_RECIPE), source.with_suffix(_RECIPE)):
         if file.is_file():
+            if file.stat().st_size > _MAX_RECIPE:
+                raise ModelError(
+                    f"{file} has more than {_MAX_RECIPE} bytes", hint="write a JSON object of options of anynpu.compile"
+                )
             try:
                 options = json.loads(file.read_text(encoding="utf-8"))
             except (OSError, ValueError, RecursionError) as error:
