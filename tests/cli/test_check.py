@@ -153,3 +153,5 @@ def test_what_would_avoid_the_cpu(invoke: Invoke, tmp_path: Path) -> None:
     assert "height x width 64*256 exceeds 8192" in outcome.out
     assert "to avoid it: Transpose: export the model so that it ends before it" in outcome.out
     assert "to avoid it" not in invoke("check", path, "--target", "rk3576").out
+    (advice,) = json.loads(invoke("check", path, "--target", "rk3588", "--json").out)["advice"]
+    assert advice.startswith("Transpose: export the model so that it ends before it")

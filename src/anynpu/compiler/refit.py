@@ -74,6 +74,8 @@ def refit(
     :param answers: what is known from an earlier re-fit of the same network to the same samples
     """
     targets = _targets(graph, steps, len(samples))
+    if not targets:
+        return {}
     wanted = (answers or FloatAnswers()).of(graph, targets, samples)
     walk = _Walk(graph, steps, quantization, samples, sharing)
     fitted: dict[str, QuantizedWeights] = {}

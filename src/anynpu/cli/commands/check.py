@@ -62,7 +62,7 @@ def command(
         return
     report = checked(target)
     if as_json:
-        print_json(report.to_json())
+        print_json({**report.to_json(), "advice": advice_lines(report)})
         return
     console = results()
     console.print(f"{model.name} on {target} ({dtype_words(dtype, target)}): {report.nodes} nodes, {numbers(report.macs)} MACs")
