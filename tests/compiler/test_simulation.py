@@ -57,6 +57,21 @@ def test_it_has_the_codes_of_the_twin_but_for_ties(build: Callable[[Net, str], s
         assert entry.alone.error < 1.01 * entry.step, entry.layer
 
 
+def test_an_output_without_codes_is_float16() -> None:
+    net = Net(seed=3)
+    made = net.op("Flatten", net.conv(net.input("x", SHAPE), 2))
+    net.output(net.op("Softmax", made, axis=1))
+    sample = {"x": np.random.default_rng(1).normal(size=SHAPE).astype(np.float32)}
+    graph, _ = simulation(net.proto(), "rk3588", CompileOptions(dataset=[sample]))
+    subject = OnnxSubject(graph, "float32", literal=True)
+    subject.watch({*net.outputs})
+    values = subject.run(sample)[net.outputs[0]]
+    assert np.array_equal(values, values.astype(np.float16).astype(np.float32))
+    casts = [node for node in graph.nodes if node.op == "Cast"]
+    assert len(casts) == 4  # what the Softmax reads and what it gives
+    assert [unit.name for unit in subject.units()] == net.outputs
+
+
 def test_a_model_from_before_codes_were_part_of_onnx_is_refused() -> None:
     net = Net(opset=9)
     net.output(net.conv(net.input("x", SHAPE), 8))

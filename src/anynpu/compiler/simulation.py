@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import chips
+from .._optional import onnx
 from ..arithmetic.curves import CURVES
 from ..errors import CompileError
 from ..program import Preprocess
@@ -93,20 +94,22 @@ class _Writer:
         return self._made
 
     def _step(self, step: Step) -> None:
-        current: dict[str, str] = {}
+        current: dict[str, str] = self._as_float16(step) if step.is_float else {}
         known = self._known(step)
         for node in step.nodes:
             if known and step.activation is not None and node in step.activation.nodes:
                 continue
             inputs = [current.get(name) or self._read_as.get(name, name) for name in node.inputs]
-            if node is step.node and len(step.inputs) == len(node.inputs):  # a change of scale may stand before it
+            if (
+                node is step.node and len(step.inputs) == len(node.inputs) and not step.is_float
+            ):  # a change of scale may stand before it
                 inputs = [self._read_as.get(name, name) for name in step.inputs]
             elif node is step.node and step.inputs and step.form is not Form.FUNCTION and not step.is_float:
                 inputs[0] = self._read_as.get(step.inputs[0], step.inputs[0])
             self._constants(step, node, inputs)
             outputs = [self._like(name, name + _RAW) for name in node.outputs]
             current.update(zip(node.outputs, outputs, strict=True))
-            self._made.nodes.append(replace(node, inputs=inputs, outputs=outputs))
+            self._made.nodes.append(replace(node, inputs=inputs, outputs=outputs, name=f"{node.label}@computed"))
             if step.rounds_before_activation and step.before_activation in node.outputs:
                 name = step.before_activation
                 current[name] = self._rounded(name, current[name], name + _BETWEEN)
@@ -118,8 +121,24 @@ class _Writer:
         for name in step.outputs:
             if name in self._quantization and self._graph.is_float(name):
                 self._rounded(name, current[name], name)
+            elif self._graph.is_float(name):
+                self._halved(name, current[name], name)
             else:
-                self._made.nodes.append(Node("Identity", [current[name]], [name], {}, f"{name}@same"))
+                self._made.nodes.append(Node("Identity", [current[name]], [name], {}, name))
+
+    def _halved(self, name: str, source: str, result: str) -> str:
+        """*source* rounded to float16, which is what a tensor without codes is in the toolkit's files."""
+        types, half = onnx().TensorProto, f"{result}@half"
+        self._like(name, result)
+        self._made.shapes[half], self._made.dtypes[half] = self._graph.shapes[name], np.dtype(np.float16)
+        self._made.nodes.append(Node("Cast", [source], [half], {"to": types.FLOAT16}, half))
+        self._made.nodes.append(Node("Cast", [half], [result], {"to": types.FLOAT}, result))
+        return result
+
+    def _as_float16(self, step: Step) -> dict[str, str]:
+        """What a layer in float reads in place of codes."""
+        coded = [name for name in dict.fromkeys(step.reads) if name in self._quantization and self._graph.is_float(name)]
+        return {name: self._halved(name, self._read_as.get(name, name), f"{name}@{step.outputs[0]}") for name in coded}
 
     @staticmethod
     def _known(step: Step) -> str:
@@ -173,7 +192,7 @@ class _Writer:
         codes = f"{result}@codes"
         self._like(name, result)
         self._made.nodes.append(Node("QuantizeLinear", [source, *ends], [codes], {}, codes))
-        self._made.nodes.append(Node("DequantizeLinear", [codes, *ends], [result], {}, f"{result}@numbers"))
+        self._made.nodes.append(Node("DequantizeLinear", [codes, *ends], [result], {}, result))
         self._made.shapes[codes], self._made.dtypes[codes] = self._made.shapes[result], np.dtype(np.int8)
         return result
 
