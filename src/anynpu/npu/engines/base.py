@@ -40,13 +40,13 @@ __all__ = [
 ]
 
 Step = Callable[[RunControl], None]
-
-_LIVE = 4
-"""How many of the largest tensors a stretch may hold at a time."""
 """Executes one layer on arrays that it already knows."""
 
 CustomSteps = Callable[[int, Mapping[str, Array]], Step]
 """Gives what executes a custom operator: called with the index of its layer, and with the arrays of all tensors as the engine has them."""
+
+_LIVE = 4
+"""How many of the largest tensors a stretch may hold at a time."""
 
 
 def no_custom_steps(index: int, arrays: Mapping[str, Array]) -> Step:
