@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,9 +26,12 @@ _MAX_LAYERS = 100_000
 _MAX_VALUES = 4096
 _MAX_ATTRIBUTES = 1 << 15
 
-_LAYER = re.compile(rb"([A-Za-z]\w{1,63}):([^\x00-\x1f]{1,512})\x00{1,4}([\x01-\x40])\x00\x00\x00([A-Za-z]\w{1,63})\x00")
-_TYPES = re.compile(rb'\{"[^\x00-\x1f]{5,16384}\}')
-_ATTRIBUTES = re.compile(rb"\{'attrs': [^\x00-\x1f]{2,32768}\}")
+# Each begins where no other can begin: a text that fits almost everywhere, and never to its end, would take minutes otherwise.
+_LAYER = re.compile(
+    rb"(?<=\x00\x00)([A-Za-z]\w{1,63}):([^\x00-\x1f]{1,512})\x00{1,4}([\x01-\x40])\x00\x00\x00([A-Za-z]\w{1,63})\x00"
+)
+_TEXT = re.compile(rb"[^\x00-\x1f]+")
+_MAX_TYPES = 1 << 14
 _ENDS = ("InputOperator", "OutputOperator")
 
 
@@ -70,11 +73,21 @@ def _layers(data: bytes) -> tuple[tuple[str, str], ...]:
     return tuple(reversed(found))
 
 
+def _blocks(head: bytes, begin: bytes, most: int) -> Iterator[str]:
+    """What stands between *begin* and the last brace, at most once in each text."""
+    for match in _TEXT.finditer(head):
+        text = match.group()
+        start = text.find(begin)
+        end = text.rfind(b"}") + 1
+        if 0 <= start < end <= start + most:
+            yield text[start:end].decode("utf-8", "replace")
+
+
 def _types(head: bytes) -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
-    for match in _TYPES.finditer(head):
+    for text in _blocks(head, b'{"', _MAX_TYPES):
         try:
-            block = json.loads(match.group().decode("utf-8", "replace"))
+            block = json.loads(text)
         except (ValueError, RecursionError):
             continue
         for name, entry in list(block.items())[:_MAX_VALUES] if isinstance(block, dict) else []:
@@ -88,11 +101,11 @@ def _types(head: bytes) -> dict[str, tuple[str, str]]:
 def _attributes(
     head: bytes,
 ) -> tuple[dict[str, tuple[tuple[float, ...], tuple[float, ...]]], dict[str, tuple[float, int]]]:
-    match = _ATTRIBUTES.search(head)
+    text = next(_blocks(head, b"{'attrs': ", _MAX_ATTRIBUTES), None)
     document: Any = None
-    if match is not None and len(match.group()) <= _MAX_ATTRIBUTES:
+    if text is not None:
         try:
-            document = ast.literal_eval(match.group().decode("utf-8", "replace"))
+            document = ast.literal_eval(text)
         except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
             document = None
     if not isinstance(document, dict):
