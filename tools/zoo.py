@@ -382,6 +382,9 @@ def other_network(name: str) -> tuple[Any, tuple[Any, ...]]:
     example = torch.randint(0, 500, (1, 64)) if shape is None else torch.randn(*shape)
     if shape == PICTURE:
         module.train()
+        for part in module.modules():
+            if isinstance(part, torch.nn.BatchNorm2d):
+                part.momentum = 1.0  # what the last pictures had, whatever the numbers were before
         with torch.no_grad():
             for _ in range(2):
                 module(torch.randn(4, *shape[1:]))
