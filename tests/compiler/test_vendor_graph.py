@@ -305,6 +305,20 @@ def test_channels_in_another_order_before_a_convolution_are_part_of_it() -> None
     np.testing.assert_allclose(given, expected, atol=0.05 * np.abs(expected).max())
 
 
+def test_so_are_they_before_several_convolutions_unless_something_else_reads_them() -> None:
+    for other, expected in ((False, ["Relu", "Conv", "Conv"]), (True, ["Relu", "Conv", "Conv", "Conv", "Relu"])):
+        net = Net(opset=18)
+        chosen = net.op("Gather", net.op("Relu", net.input("x", (1, 8, 3, 3))), net.constant([7, 1, 2, 3, 4, 5, 6, 0]), axis=1)
+        results = [conv(net, chosen), conv(net, chosen)] + [net.op("Relu", chosen)] * other
+        for result in results:
+            net.output(result)
+        sample = {"x": np.random.default_rng(1).uniform(-2, 2, (1, 8, 3, 3)).astype(np.float32)}
+        model = anynpu.compile(net.proto(), "rk3588", dataset=[sample], quantizer="vendor")
+        assert sorted(layers(model)) == sorted(expected)
+        for wanted, given in zip(run_fp32(net.proto(), [sample])[0], run_model(model, [sample])[0], strict=True):
+            np.testing.assert_allclose(given, wanted, atol=0.05 * np.abs(wanted).max())
+
+
 @pytest.mark.parametrize("first", [0, 1])
 def test_of_two_convolutions_that_are_added_the_earlier_one_is_fused(first: int) -> None:
     """Seen in the toolkit's simulator with both orders of the operands: its result is unrounded there."""

@@ -4,7 +4,7 @@
 * A factor before a fully connected layer goes into its weights.
 * Two convolutions of one input whose results are added are one convolution.
 * Channels that are put into another order, or some of them left out, are a convolution with ones for weights. Where it is not split, it
-  goes into the convolution that alone reads it.
+  goes into the convolutions that read it, where nothing else does.
 * A convolution that alone reads a Concat becomes one convolution per part and their sums, where the parts do not fit the chip's blocks of
   channels, or where the results of all parts are smaller than the Concat.
 * A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
@@ -165,19 +165,25 @@ def _select_channels(graph: Graph) -> list[Node]:
 
 
 def _fold_selections(graph: Graph, selections: list[Node]) -> None:
-    """Put a selection that was not split into the weights of the convolution that alone reads it."""
+    """Put a selection that was not split into the weights of the convolutions that read it, where nothing else does."""
     for node in selections:
         readers = graph.consumers().get(node.outputs[0], [])
-        if not any(entry is node for entry in graph.nodes) or len(readers) != 1 or node.outputs[0] in graph.outputs:
+        if not any(entry is node for entry in graph.nodes) or not readers or node.outputs[0] in graph.outputs:
             continue
-        weights = graph.constant(readers[0].inputs[1]) if readers[0].op == "Conv" and not readers[0].domain else None
-        if weights is None or int(readers[0].attribute("group", 1)) != 1:
+        if not all(_takes_selection(graph, reader, node.outputs[0]) for reader in readers):
             continue
         ones = graph.constants[node.inputs[1]]
-        changed = np.einsum("oc...,ci->oi...", weights, ones[:, :, 0, 0]).astype(weights.dtype)
-        name = graph.add_constant(f"{readers[0].outputs[0]}.selected", np.ascontiguousarray(changed))
-        readers[0].inputs[:2] = [node.inputs[0], name]
+        for reader in readers:
+            weights = graph.constants[reader.inputs[1]]
+            changed = np.einsum("oc...,ci->oi...", weights, ones[:, :, 0, 0]).astype(weights.dtype)
+            name = graph.add_constant(f"{reader.outputs[0]}.selected", np.ascontiguousarray(changed))
+            reader.inputs[:2] = [node.inputs[0], name]
         graph.nodes = [entry for entry in graph.nodes if entry is not node]
+
+
+def _takes_selection(graph: Graph, reader: Node, name: str) -> bool:
+    dense = reader.op == "Conv" and not reader.domain and int(reader.attribute("group", 1)) == 1
+    return dense and reader.inputs[0] == name and graph.constant(reader.inputs[1]) is not None
 
 
 def _selection(graph: Graph, node: Node) -> Node | None:
