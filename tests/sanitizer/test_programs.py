@@ -20,6 +20,8 @@ from .rknn_programs import Board as RknnBoard
 from .vip_programs import VIP
 from .vip_programs import Board as VipBoard
 
+pytestmark = pytest.mark.usefixtures("only_own_libraries")
+
 
 @pytest.fixture(autouse=True)
 def sanitizer_is_sound(caplog: pytest.LogCaptureFixture) -> Iterator[None]:

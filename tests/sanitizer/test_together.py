@@ -34,6 +34,8 @@ from .vip_programs import VIP as VIP_PROGRAMS
 from .vip_programs import Board as VipBoard
 from .vip_programs import picture as planes
 
+pytestmark = pytest.mark.usefixtures("only_own_libraries")
+
 
 @pytest.fixture(autouse=True)
 def sanitizer_is_sound(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
