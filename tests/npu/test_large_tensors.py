@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu._optional import LARGEST_TENSOR, largest_tensor
+from anynpu._optional import LARGEST_TENSOR, largest_tensor, onnxruntime
 from anynpu.errors import CompileError, DeviceMemoryError, OptionError
 from anynpu.npu import Device
 from anynpu.session import InferenceSession, make_provider_options
@@ -55,6 +55,17 @@ def test_a_model_that_asks_for_too_much_runs_isolated(tmp_path: Path, monkeypatc
     monkeypatch.setenv(LARGEST_TENSOR, "2")
     with InferenceSession(path, device="sim") as session:
         assert session.run(None, feed)[0] == 3
+
+
+def test_what_finds_no_memory_in_onnxruntime_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("bfc_arena.cc:360 Failed to allocate memory for requested buffer of size 2147483648")
+
+    path = compiled(tmp_path, (1, 8, 8))
+    monkeypatch.setattr(onnxruntime().InferenceSession, "run_with_iobinding", full)
+    with Device("rk3588", engine="reference") as device, pytest.raises(DeviceMemoryError, match="more memory") as refusal:
+        device.load(path).context().run({"x": np.ones((1, 1, 1), np.float32)})
+    assert "isolate_memory_mb" in refusal.value.hint
 
 
 def test_many_tensors_at_a_time_are_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ built): once per loaded model, never per context. What it needs between the laye
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from ... import _optional
-from ...errors import DeviceError, ModelFormatError
+from ...errors import DeviceError, DeviceMemoryError, ModelFormatError
 from ...program import FloatStretch, Program
 from ...tensor import DType
 from ...types import Array
@@ -28,6 +29,7 @@ __all__ = ["OnnxStretch"]
 
 
 _SESSION = 256 << 10  # bytes of a session without its weights, about
+_NO_MEMORY = re.compile("allocate memory|bad_alloc|bad allocation")  # onnxruntime has no class for it
 _FATAL = 4  # onnxruntime's log level: what goes wrong arrives as an exception, not on stderr
 
 
@@ -107,6 +109,11 @@ class OnnxStretch:
                 self._session.run_with_iobinding(binding, options)
             except Exception as error:  # onnxruntime's own classes share no other base
                 control.check()
+                if _NO_MEMORY.search(str(error)):
+                    raise DeviceMemoryError(
+                        f"{self._name} need more memory than there is",
+                        hint="use smaller input shapes; if the model is isolated and you trust it that far, raise isolate_memory_mb",
+                    ) from error
                 raise DeviceError(
                     f"{self._name} failed in onnxruntime: {error}",
                     hint="compile the model again; if it persists, report it with the model",
