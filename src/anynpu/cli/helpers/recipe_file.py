@@ -79,7 +79,9 @@ def write_recipe(context: typer.Context, path: Path) -> None:
     for name, entry in _flags(context).items():
         source = context.get_parameter_source(entry.name)
         if source is not None and source.name in _GIVEN:
-            given[name] = _plain(context.params[entry.name], path)
+            value = context.params[entry.name]
+            # older versions of typer have a path as text here
+            given[name] = _plain(Path(value) if entry.name in _PATHS else value, path)
     if path.suffix == ".json":
         text = json.dumps(given, indent=1, ensure_ascii=False) + "\n"
     else:  # texts, numbers, truths and lists of texts are written in TOML as in JSON
