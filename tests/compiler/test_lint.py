@@ -140,6 +140,37 @@ def test_compiling_warns_of_scores_that_are_lost_and_the_remedy_helps() -> None:
     assert "it has one scale" not in kept.provenance.get("warnings", "")
 
 
+def faint(size: float) -> onnx.ModelProto:
+    """A convolution whose results have about this size, and its Swish."""
+    rng = np.random.default_rng(0)
+    weights = numpy_helper.from_array((size * rng.standard_normal((8, 3, 3, 3))).astype(np.float32), "w")
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Sigmoid", ["c"], ["s"]),
+        helper.make_node("Mul", ["c", "s"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "faint",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 3, 16, 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [1, 8, 14, 14])],
+        [weights],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+
+
+def test_results_that_the_chips_table_does_not_resolve() -> None:
+    samples = pictures()
+    (finding,) = by_rule(lint(faint(1e-4), dataset=samples))["coarse-table"]
+    assert (finding.severity, finding.tensor) == ("error", "y")
+    assert "coarse-table" not in by_rule(lint(faint(0.1), dataset=samples))
+    options: dict[str, Any] = {"dataset": samples, "accuracy": "fast"}
+    lost = anynpu.compile(faint(1e-4), **options)
+    assert "the chip's table" in lost.provenance["warnings"]
+    for other in ({"hybrid": ["y"]}, {"arithmetic": "simulator"}):
+        assert "the chip's table" not in anynpu.compile(faint(1e-4), **options, **other).provenance.get("warnings", "")
+
+
 def test_one_sample_that_sets_the_range() -> None:
     samples = pictures()
     samples[3] = {"x": samples[3]["x"] * 20.0}

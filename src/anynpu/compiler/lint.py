@@ -32,6 +32,7 @@ RULES = {
     "starved-channels": "more than a tenth of the channels have fewer than four codes, and they matter",
     "cancellation": "a depthwise convolution subtracts numbers that are coarse in relation to its result",
     "flat-table": "much of the range before an activation ends up at one value",
+    "coarse-table": "the results of an activation are so small that the chip's table for it has few values for them",
     "clipped-head": "values between the last convolution and an output are cut off",
     "mixed-output": "an output joins tensors of so unlike range, such as boxes and scores, that one scale leaves the small one no codes",
     "one-sample": "the range is set by a single sample",
@@ -48,6 +49,8 @@ _FEW_CODES = 4.0
 _FEW_CODES_OF_SCORES = 16.0
 _COARSE = 0.05
 _FLAT = 0.3
+_FEW_VALUES = 64.0
+_HARDLY_ANY_VALUES = 16.0
 _OUTLIER = 3.0
 _FEWEST_SAMPLES = 4
 _MATTERS = 1e-3
@@ -92,7 +95,15 @@ def lint_steps(
     :param block: channels that groups fill on the chip
     """
     rules = _Rules(graph, steps, seen, quantization, block)
-    found = [*rules.groups(), *rules.tables(), *rules.heads(), *rules.mixed(), *rules.samples(), *rules.readers()]
+    found = [
+        *rules.groups(),
+        *rules.tables(),
+        *rules.coarse_tables(),
+        *rules.heads(),
+        *rules.mixed(),
+        *rules.samples(),
+        *rules.readers(),
+    ]
     found += _inputs(graph, preprocess or {})
     found += _outputs(graph)
     order = {"error": 0, "warning": 1, "note": 2}
@@ -203,6 +214,25 @@ class _Rules:
                     f"{100 * flat:.0f} % of the range {low:.3g} to {high:.3g} is flat in {activation.label}",
                     "nothing to do here (the step 'clip' draws the range in); elsewhere clip it by hand before the activation",
                     {"flat": flat},
+                )
+
+    def coarse_tables(self) -> Iterator[Finding]:
+        """Results that are small beside the units of the chip's tables, which do not follow the scale of a tensor."""
+        for step in self._steps:
+            name = step.outputs[0] if step.outputs else ""
+            if step.curve is None or step.activation is None or name not in self._seen.observer.names:
+                continue
+            low, high = self._seen.observer.range(name, "minmax")
+            values = (high - low) * step.curve.table_scale
+            if 0 < values < _FEW_VALUES:
+                yield Finding(
+                    "coarse-table",
+                    "error" if values < _HARDLY_ANY_VALUES else "warning",
+                    name,
+                    f"its results lie between {low:.3g} and {high:.3g}, where the chip's table of {step.activation.label} has "
+                    f"{values:.0f} values (--hybrid {name} keeps it in float16)",
+                    f"--hybrid {name}, or larger weights before it and smaller ones after it",
+                    {"values": values},
                 )
 
     def heads(self) -> Iterator[Finding]:
