@@ -59,7 +59,8 @@ def fetch() -> Path:
 
 def _download(folder: Path, flags: list[str]) -> str:
     """Have pip put the source package into *folder*; what it says if it does not."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:", *flags]
+    # its own source only: of its build tools pip takes wheels, where a CMake would be compiled for an hour
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", NAME, *flags]
     try:
         done = subprocess.run(
             [*command, "--dest", str(folder), f"{NAME}=={VERSION}"],
