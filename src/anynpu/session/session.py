@@ -528,7 +528,7 @@ def _model(path_or_bytes: object) -> str | PathLike[str] | bytes:
     if not isinstance(path_or_bytes, str | PathLike):
         raise SessionModelError(
             f"path_or_bytes must be a path-like object or string: a model is a path or bytes, not {type(path_or_bytes).__name__}",
-            hint="pass the path of a model file, or its contents",
+            hint="pass the path of a model file, or its contents; what compile() gives is saved first: model.save('model.rknn')",
         )
     path = os.fspath(path_or_bytes)
     if is_remote(path):
