@@ -430,15 +430,15 @@ def test_suggested_sizes_fit_the_axis(shape: tuple[Any, ...], dtype: Any, exampl
     assert f"--shape x={example}," in caught.value.hint
 
 
-def growing_network(activation: str) -> onnx.ModelProto:
+def growing_network(activation: str, shape: tuple[int, ...] = (1, 16)) -> onnx.ModelProto:
     """Squares what it is given, and divides it again: the square leaves float16 where the input is beyond 256.
 
     :param activation: Relu has a kernel in C, Ceil has none, so that onnxruntime runs it
     """
     net = Net()
-    x = net.input("x", (1, 16))
+    x = net.input("x", shape)
     square = net.op("Mul", net.op("Abs", x), net.op(activation, x))
-    net.output(net.op("Mul", square, net.constant(np.full((1, 16), 1e-3, np.float32))))
+    net.output(net.op("Mul", square, net.constant(np.full(shape, 1e-3, np.float32))))
     return net.proto()
 
 
@@ -457,12 +457,13 @@ def test_results_beyond_float16_are_infinite_and_told(activation: str, caplog: p
 
 @pytest.mark.parametrize("activation", ["Relu", "Ceil"])
 def test_results_beyond_float16_are_infinite_without_data_too(activation: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody has said how large the inputs are: what bytes of a picture drive out of float16 is watched."""
+    """A picture is made up where it is known how its bytes are normalised."""
     with caplog.at_level(logging.WARNING, "anynpu.compiler"):
-        model = anynpu.compile(growing_network(activation), "rk3588", dtype="fp16")
-    assert "float16" not in caplog.text  # such inputs may never come
-    assert np.isposinf(run_model(model, [{"x": np.full((1, 16), 400, np.float32)}])[0][0]).all()
-    np.testing.assert_allclose(run_model(model, [{"x": np.full((1, 16), 10, np.float32)}])[0][0], 0.1, rtol=2e-3)
+        model = anynpu.compile(growing_network(activation, (1, 3, 4, 4)), "rk3588", dtype="fp16", std=(0.5, 0.5, 0.5))
+    assert "on random inputs, and float16 ends at 65504" in caplog.text
+    large, small = (np.full((1, 3, 4, 4), value, np.float32) for value in (200, 5))
+    assert np.isposinf(run_model(model, [{"x": large}])[0][0]).all()
+    np.testing.assert_allclose(run_model(model, [{"x": small}])[0][0], 0.1, rtol=2e-3)
 
 
 def test_a_sum_that_no_input_keeps_within_float16_is_told_without_data(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,8 +1,8 @@
 """Results beyond float16: the float model shows which results of a model of halves a chip would lose.
 
 A chip stores the result of each layer as float16, and what is beyond 65504 as infinity. Float layers here compute in float32, so such a
-result is cast on its way. Nothing else is: a cast costs time, and few networks come near. Where no data is given, inputs are made up: one
-as networks are trained with, and one as large as bytes of a picture, of which no warning tells as nobody may ever give the like.
+result is cast on its way. Nothing else is: a cast costs time, and few networks come near. Where no data is given, inputs are made up:
+bytes of a picture where it is known how they are normalised, else random numbers as networks are trained with.
 """
 
 from __future__ import annotations
@@ -50,42 +50,40 @@ def near_the_end(
 
     Empty where the float model cannot be run: nothing depends on it.
 
-    :param given: whether the samples are the caller's; of those that were made up, only the first is worth a warning
+    :param given: whether the samples are the caller's, or made up
     """
     near = HALF_MAX * (_NEAR if given else _NEAR_MADE_UP)
     found: dict[str, float] = {}
-    told: dict[str, float] = {}
     with np.errstate(invalid="ignore"):
         try:
             for names in _groups(graph, steps):
                 model = FloatModel(graph, names, custom)
-                for number, sample in enumerate(islice(samples, _SAMPLES)):
+                for sample in islice(samples, _SAMPLES):
                     values = model.run(sample)
                     for name in names:
                         largest = float(np.fmax.reduce(np.abs(values[name]), axis=None, initial=0))
                         if largest > near:
                             found[name] = max(found.get(name, 0.0), largest)
-                        if largest > HALF_MAX and (given or number == 0):
-                            told[name] = max(told.get(name, 0.0), largest)
         except AnynpuError as error:
             _log.debug("results beyond float16 are not looked for: %s", error)
             return frozenset()
-    _warn(steps, told, "the given data" if given else "random inputs")
+    beyond = {name: largest for name, largest in found.items() if largest > HALF_MAX}
+    _warn(steps, beyond, "the given data" if given else "random inputs")
     return frozenset(found)
 
 
 def made_up(graph: Graph, preprocess: Mapping[str, Preprocess]) -> list[Sample]:
-    """Inputs for a network of which nothing is known: random ones, then some as large as bytes; normalised where that is known."""
+    """Inputs for a network that comes without data."""
     rng = np.random.default_rng(0)
-    return [{name: _made_up(graph, name, preprocess.get(name), rng, raw=raw) for name in graph.inputs} for raw in (False, True)]
+    return [{name: _made_up(graph, name, preprocess.get(name), rng) for name in graph.inputs}]
 
 
-def _made_up(graph: Graph, name: str, normalised: Preprocess | None, rng: np.random.Generator, *, raw: bool) -> Array:
+def _made_up(graph: Graph, name: str, normalised: Preprocess | None, rng: np.random.Generator) -> Array:
     shape, dtype = graph.shapes[name], graph.dtypes[name]
     if dtype != np.float32:
         return rng.integers(0, 2, shape).astype(dtype)  # an index that every table has
     if normalised is None:
-        return _BYTES * rng.random(shape, np.float32) if raw else rng.standard_normal(shape, np.float32)
+        return rng.standard_normal(shape, np.float32)
     by_channel = (1, -1, *(1,) * (len(shape) - 2))
     mean, std = (np.asarray(values, np.float32).reshape(by_channel) for values in (normalised.mean, normalised.std))
     result: Array = (_BYTES * rng.random(shape, np.float32) - mean) / std
