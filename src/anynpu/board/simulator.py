@@ -19,8 +19,8 @@ from ..compiler import CompileOptions, compile
 from ..compiler.graph import Graph
 from ..compiler.onnx_model import load_onnx
 from ..compiler.quantization_cfg import MADE_SUFFIXES, read_cfg
-from ..compiler.simulation import simulation
 from ..compiler.toolkit import VENDOR, WholeRanges
+from ..compiler.toolkit_simulation import simulation
 from ..errors import ToolkitError
 from ..modelfile import CompiledModel
 from ..program import Preprocess

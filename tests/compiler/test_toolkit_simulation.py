@@ -11,7 +11,7 @@ import anynpu
 from anynpu.comparison import CompiledSubject, OnnxSubject
 from anynpu.comparison.compare import compare
 from anynpu.compiler import CompileOptions
-from anynpu.compiler.simulation import simulation
+from anynpu.compiler.toolkit_simulation import simulation
 from anynpu.errors import CompileError
 
 from .onnx_builders import Net
