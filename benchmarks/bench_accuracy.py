@@ -23,6 +23,8 @@ from typing import Any
 
 import numpy as np
 
+from anynpu.compiler.metrics import cosine
+
 from . import print_table
 from .photographs import VIEWS, folds, letterboxed, photographed_page, photos, viewed
 
@@ -72,7 +74,7 @@ def _pages(recipes: Sequence[str]) -> None:
         with tempfile.TemporaryDirectory() as folder:
             seconds, passed = _compiled(source, calibration, {**options, **RECIPES[name]}, Path(folder))
             given = _run(Path(folder), tests)
-        cosines = [_cosine(one, other) for one, other in zip(expected, given, strict=True)]
+        cosines = [cosine([one], [other]) for one, other in zip(expected, given, strict=True)]
         plain = cosines if name == "plain" else plain
         overlaps = [_overlap_of_maps(one, other) for one, other in zip(expected, given, strict=True)]
         rows.append(
@@ -83,7 +85,7 @@ def _pages(recipes: Sequence[str]) -> None:
                 _worse(cosines, plain),
                 f"{np.mean(overlaps):.3f}",
                 f"{min(overlaps):.3f}",
-                " ".join(f"{cosine:.3f}" for cosine in cosines),
+                " ".join(f"{value:.3f}" for value in cosines),
                 f"{seconds:.0f}",
                 f"{passed:.0f}",
             ]
@@ -117,7 +119,7 @@ def _detector(folder: Path, recipes: Sequence[str]) -> None:
             pairs = [(index, view) for index in others for view in VIEWS]
             for (index, view), result in zip(pairs, given, strict=True):
                 wanted = expected[index, view]
-                cosines.append(_cosine(wanted, result))
+                cosines.append(cosine([wanted], [result]))
                 theirs, ours = _detections(wanted), _detections(result)
                 kept[view] += matched(theirs, ours)
                 total[view] += len(theirs)
@@ -196,11 +198,6 @@ _sessions: dict[Path, Any] = {}
 def _normalized(picture: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
     values = (picture.astype(np.float32) - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
     return np.ascontiguousarray(values.transpose(2, 0, 1)[None])
-
-
-def _cosine(expected: np.ndarray, given: np.ndarray) -> float:
-    one, other = (values.astype(np.float64).ravel() for values in (expected, given))
-    return float(one @ other / max(np.linalg.norm(one) * np.linalg.norm(other), 1e-30))
 
 
 def _worse(cosines: Sequence[float], plain: Sequence[float]) -> str:

@@ -36,7 +36,7 @@ def main() -> None:
     rows = []
     for name, (make, size) in NETWORKS.items():
         with tempfile.TemporaryDirectory() as folder:
-            path = _write(make(size), size, Path(folder))
+            path = write_network(make(size), size, Path(folder))
             megabytes = path.stat().st_size / 2**20
             found = {worker: _measured(worker, folder) for worker in WORKERS}
         theirs, _ = found["quantize_static"]
@@ -51,7 +51,7 @@ def main() -> None:
     print_table(f"compile time and memory, {SAMPLES} samples", header, rows)
 
 
-def _write(model: object, size: int, folder: Path) -> Path:
+def write_network(model: object, size: int, folder: Path) -> Path:
     import numpy as np
 
     from anynpu._optional import onnx

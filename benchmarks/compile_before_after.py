@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from . import print_table
-from .bench_compile_networks import NETWORKS, SAMPLES, _write
+from .bench_compile_networks import NETWORKS, SAMPLES, write_network
 
 ROUNDS = 2
 MODEL = "made.rknn"
@@ -36,7 +36,7 @@ def run(other: str, rounds: int = ROUNDS) -> None:
     rows = []
     for name, (make, size) in NETWORKS.items():
         with tempfile.TemporaryDirectory() as folder:
-            path = _write(make(size), size, Path(folder))
+            path = write_network(make(size), size, Path(folder))
             megabytes = path.stat().st_size / 2**20
             before, after = [], []
             for _ in range(rounds):

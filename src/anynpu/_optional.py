@@ -22,19 +22,19 @@ MAX_PIXELS = 1 << 27
 """Of a picture: 400 MB in colour. OpenCV's own bound is eight times that, which a file of three megabytes can reach."""
 
 
-LARGEST_TENSOR = "ANYNPU_MAX_TENSOR_MB"
-"""The variable that raises :func:`largest_tensor`."""
+MAX_TENSOR_VARIABLE = "ANYNPU_MAX_TENSOR_MB"
+"""The variable that raises :func:`max_tensor_bytes`."""
 
 
-def largest_tensor() -> int:
+def max_tensor_bytes() -> int:
     """Bytes, in float32, of the largest tensor that a float graph may make in this process.
 
     A file of some hundred bytes can ask for gigabytes between two operators, and nothing can stop onnxruntime inside one. It is 1 GiB, or
     what the environment says.
     """
-    text = os.environ.get(LARGEST_TENSOR) or "1024"
+    text = os.environ.get(MAX_TENSOR_VARIABLE) or "1024"
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
-        raise OptionError(f"{LARGEST_TENSOR} is '{text[:40]}'", hint="give megabytes as a whole number, such as 4096")
+        raise OptionError(f"{MAX_TENSOR_VARIABLE} is '{text[:40]}'", hint="give megabytes as a whole number, such as 4096")
     return int(text) << 20
 
 

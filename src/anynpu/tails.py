@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._optional import largest_tensor, onnx, onnxruntime
+from ._optional import max_tensor_bytes, onnx, onnxruntime
 from .errors import CompileError, DeviceError, DeviceTimeout, FeedNameError
 from .tensor import DType, TensorSpec
 from .types import Array
@@ -96,7 +96,7 @@ def _check_sizes(proto: Any) -> None:
     except Exception as error:  # raised from C++ with several types
         text = str(error).strip().partition("\n")[0][:400]
         raise CompileError(f"this is no tail of a model: {text}", hint="compile the model again") from None
-    limit = largest_tensor()
+    limit = max_tensor_bytes()
     for graph in _graphs(inferred.graph, 0):
         for value in (*graph.value_info, *graph.output):
             elements = math.prod(entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0)

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu._optional import LARGEST_TENSOR, largest_tensor, onnxruntime
+from anynpu._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnxruntime
 from anynpu.errors import CompileError, DeviceMemoryError, OptionError
 from anynpu.npu import Device
 from anynpu.session import InferenceSession, make_provider_options
@@ -38,13 +38,13 @@ def compiled(tmp_path: Path, shape: tuple[int, ...], held: int = 1) -> Path:
 def test_compiling_refuses_two_gigabytes() -> None:
     with pytest.raises(CompileError, match=r"more than 268435456 elements") as refusal:
         anynpu.compile(network((1, 1024, 524288)), target="rk3588", dtype="fp16")
-    assert LARGEST_TENSOR in refusal.value.hint
+    assert MAX_TENSOR_VARIABLE in refusal.value.hint
 
 
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_a_model_that_asks_for_too_much_runs_isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
     path = compiled(tmp_path, (1, 512, 1024))
-    monkeypatch.setenv(LARGEST_TENSOR, "1")
+    monkeypatch.setenv(MAX_TENSOR_VARIABLE, "1")
     monkeypatch.setenv("ANYNPU_ENGINE", engine)
     with pytest.raises(DeviceMemoryError, match="would take 2 MB in a float layer; at most 1 are possible") as refusal:
         InferenceSession(path, device="sim")
@@ -52,7 +52,7 @@ def test_a_model_that_asks_for_too_much_runs_isolated(tmp_path: Path, monkeypatc
     feed = {"x": np.full((1, 1, 1), 3, np.float32)}
     with InferenceSession(path, device="sim", provider_options=make_provider_options(isolate=True)) as session:
         assert session.run(None, feed)[0] == 3
-    monkeypatch.setenv(LARGEST_TENSOR, "2")
+    monkeypatch.setenv(MAX_TENSOR_VARIABLE, "2")
     with InferenceSession(path, device="sim") as session:
         assert session.run(None, feed)[0] == 3
 
@@ -70,7 +70,7 @@ def test_what_finds_no_memory_in_onnxruntime_is_told_so(tmp_path: Path, monkeypa
 
 def test_many_tensors_at_a_time_are_refused_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = compiled(tmp_path, MEGABYTE, held=6)
-    monkeypatch.setenv(LARGEST_TENSOR, "1")
+    monkeypatch.setenv(MAX_TENSOR_VARIABLE, "1")
     with Device("rk3588") as device, pytest.raises(DeviceMemoryError, match="and what it is made of would take"):
         device.load(path).context()
 
@@ -78,7 +78,7 @@ def test_many_tensors_at_a_time_are_refused_too(tmp_path: Path, monkeypatch: pyt
 def test_tensors_that_follow_each_other_are_not_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = network(MEGABYTE, held=8)
     model.graph.node[-2].input[:] = ["large7"]  # each is read by the next alone
-    monkeypatch.setenv(LARGEST_TENSOR, "1")
+    monkeypatch.setenv(MAX_TENSOR_VARIABLE, "1")
     path = anynpu.compile(model, target="rk3588", dtype="fp16").save(tmp_path / "net.rknn")
     with InferenceSession(path, device="sim") as session:
         session.run(None, {"x": np.full((1, 1, 1), -100, np.float32)})
@@ -92,6 +92,6 @@ def test_tails() -> None:
 
 @pytest.mark.parametrize("text", ["0", "-1", "much", "1" * 30, "1.5", "²"])
 def test_a_limit_that_is_none(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setenv(LARGEST_TENSOR, text)
-    with pytest.raises(OptionError, match=LARGEST_TENSOR):
-        largest_tensor()
+    monkeypatch.setenv(MAX_TENSOR_VARIABLE, text)
+    with pytest.raises(OptionError, match=MAX_TENSOR_VARIABLE):
+        max_tensor_bytes()

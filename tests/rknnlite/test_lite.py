@@ -327,7 +327,7 @@ def test_a_vendors_file_beside_its_onnx_file(tmp_path: Path, made: list[RKNNLite
         '{"model": 1}',
     ],
 )
-def test_options_of_a_stranger_beside_a_vendors_file(tmp_path: Path, options: str) -> None:
+def test_untrusted_options_beside_a_vendors_file(tmp_path: Path, options: str) -> None:
     vendor = tmp_path / "yolo.rknn"
     vendor.write_bytes(rknn_file())
     small_onnx(tmp_path / "yolo.onnx")

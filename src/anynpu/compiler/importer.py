@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._optional import LARGEST_TENSOR, largest_tensor, onnx, onnxruntime
+from .._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from .control_flow import write_out_control_flow
 from .custom import DOMAIN as CUSTOM_DOMAIN
@@ -294,7 +294,7 @@ def _refuse_large(name: str, shape: Sequence[int], most: int) -> None:
         raise CompileError(
             f"a tensor has the shape {list(shape)}, more than {most} elements",
             tensor=name,
-            hint=f"choose smaller input shapes; if you trust the model and have the memory, set {LARGEST_TENSOR}",
+            hint=f"choose smaller input shapes; if you trust the model and have the memory, set {MAX_TENSOR_VARIABLE}",
         )
 
 
@@ -306,7 +306,7 @@ def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
         raise CompileError(
             f"the shapes of the model contradict each other: {first_line(error)}", hint="export the model again"
         ) from error
-    most = largest_tensor() // 4
+    most = max_tensor_bytes() // 4
     total = sum(map(math.prod, fixed.values()))
     for name, shape in fixed.items():
         _refuse_large(name, shape, most)

@@ -100,12 +100,11 @@ class _Writer:
             if known and step.activation is not None and node in step.activation.nodes:
                 continue
             inputs = [current.get(name) or self._read_as.get(name, name) for name in node.inputs]
-            if (
-                node is step.node and len(step.inputs) == len(node.inputs) and not step.is_float
-            ):  # a change of scale may stand before it
-                inputs = [self._read_as.get(name, name) for name in step.inputs]
-            elif node is step.node and step.inputs and step.form is not Form.FUNCTION and not step.is_float:
-                inputs[0] = self._read_as.get(step.inputs[0], step.inputs[0])
+            if node is step.node and not step.is_float:  # a change of scale may stand before it
+                if len(step.inputs) == len(node.inputs):
+                    inputs = [self._read_as.get(name, name) for name in step.inputs]
+                elif step.inputs and step.form is not Form.FUNCTION:
+                    inputs[0] = self._read_as.get(step.inputs[0], step.inputs[0])
             self._constants(step, node, inputs)
             outputs = [self._like(name, name + _RAW) for name in node.outputs]
             current.update(zip(node.outputs, outputs, strict=True))

@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import DeviceClosed, DeviceMemoryError
-from ..lifetime import Closeable
+from ..lifetime import Closeable, ModuleLock
 from ..tensor import TensorSpec, round_up
 from ..types import Array
 
@@ -44,7 +44,7 @@ ends with its page (a picture of 640x640 does)."""
 
 
 _PAGE = 4096
-_physical_lock = threading.Lock()
+_physical_lock = ModuleLock()
 _next_physical = 0x1000_0000  # below it lie the registers of a chip; a token is never zero
 
 
@@ -76,22 +76,10 @@ class MemoryUsage:
 def _physical_address(size: int) -> int:
     """A token that no other buffer has, with room for *size* bytes behind it."""
     global _next_physical
-    _renew_in_children()
     with _physical_lock:
         address = _next_physical
         _next_physical += max(_PAGE, round_up(size, _PAGE))
     return address
-
-
-@functools.cache
-def _renew_in_children() -> None:
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_renew_lock)
-
-
-def _renew_lock() -> None:
-    global _physical_lock
-    _physical_lock = threading.Lock()
 
 
 def _shared_file(size: int, name: str) -> int:

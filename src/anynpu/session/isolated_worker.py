@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from .._optional import LARGEST_TENSOR, onnxruntime
+from .._optional import MAX_TENSOR_VARIABLE, onnxruntime
 from ..errors import AnynpuError, DeviceMemoryError, MissingDependencyError
 from ..protocol.messages import ModelDetails
 from .devices import open_backend
@@ -71,7 +71,7 @@ class Worker:
         values: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
         source: str | bytes = model if model is not None else self._inputs.take_bytes()
         self._cpu_seconds = cpu_seconds
-        os.environ[LARGEST_TENSOR] = str(1 << 20)  # the system sets the limits here
+        os.environ[MAX_TENSOR_VARIABLE] = str(1 << 20)  # the system sets the limits here
         _limit_memory(memory)
         self._limit_time()
         backend = self._backend = open_backend(source, SessionOptions(**values), device, None)

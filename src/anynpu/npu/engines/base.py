@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ..._optional import LARGEST_TENSOR, largest_tensor
+from ..._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes
 from ...errors import DeviceError, DeviceMemoryError, ModelFormatError
 from ...modelfile.float_rules import check_float
 from ...modelfile.operator_rules import RuleBroken
@@ -161,7 +161,7 @@ def _check_sizes(program: Program, stretch: FloatStretch) -> None:
         for operator in layer.op.operators
     ]
     last_use = {name: index for index, operator in enumerate(operators) for name in operator.inputs}
-    limit, held = largest_tensor(), 0
+    limit, held = max_tensor_bytes(), 0
     ending: dict[int, int] = {}
     for index, operator in enumerate(operators):
         for name in filter(None, operator.outputs):
@@ -172,7 +172,7 @@ def _check_sizes(program: Program, stretch: FloatStretch) -> None:
                 taken = size if size > limit else held
                 raise DeviceMemoryError(
                     f"the tensor '{name[:64]}'{what} would take {taken >> 20} MB in a float layer; at most {most >> 20} are possible",
-                    hint=f"run the model in a process with limits (isolate=True, --isolate); if you trust it, set {LARGEST_TENSOR}",
+                    hint=f"run the model in a process with limits (isolate=True, --isolate); if you trust it, set {MAX_TENSOR_VARIABLE}",
                 )
             end = last_use.get(name, index)
             ending[end] = ending.get(end, 0) + size
