@@ -9,10 +9,13 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import MissingDependencyError, OptionError
 from .lifetime import ModuleLock
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 MISTAKEN_OPTIMIZERS = ["Pad_Fusion"]
 """Optimisers of onnxruntime that change results: in 1.31 this one turns the zeros of a Pad before a MaxPool into minus infinity."""
@@ -36,6 +39,43 @@ def max_tensor_bytes() -> int:
     if not (text.isascii() and text.isdigit() and 0 < len(text) < 10 and int(text)):
         raise OptionError(f"{MAX_TENSOR_VARIABLE} is '{text[:40]}'", hint="give megabytes as a whole number, such as 4096")
     return int(text) << 20
+
+
+def entry_points(group: str) -> list[EntryPoint]:
+    """What installed distributions declare for *group*, by name.
+
+    Importing ``importlib.metadata`` takes longer than most of what a command does, so that it is asked only where it may have an answer.
+    """
+    if not _may_declare(group):
+        return []
+    from importlib import metadata
+
+    return sorted(metadata.entry_points(group=group), key=lambda entry: entry.name)
+
+
+def _may_declare(group: str) -> bool:
+    """Whether a file of entry points has the name of *group* in it, or distributions are not only in folders."""
+    finders = [finder for finder in sys.meta_path if hasattr(finder, "find_distributions")]
+    if finders != [importlib.machinery.PathFinder]:
+        return True
+    for folder in sys.path:
+        if not isinstance(folder, str) or folder.lower().endswith(".egg"):
+            return True
+        try:
+            names = os.listdir(folder or ".")
+        except NotADirectoryError:  # an archive
+            return True
+        except OSError:
+            continue
+        for name in names:
+            if name.lower().endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(f"{folder or '.'}/{name}/entry_points.txt", "rb", buffering=0) as file:
+                        if group.encode() in file.read():
+                            return True
+                except OSError:
+                    continue
+    return False
 
 
 def _load(package: str, extra: str) -> ModuleType:

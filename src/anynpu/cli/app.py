@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from .. import _optional
 from ..errors import AnynpuError
 from .helpers import verbosity
 from .helpers.usage import CheckedCommand
@@ -113,9 +114,7 @@ def _function(name: str) -> Callable[..., None] | None:
 
 def _others() -> list[str]:
     """Commands of vendors that other distributions bring."""
-    from importlib import metadata
-
-    if not metadata.entry_points(group="anynpu.vendors"):
+    if not _optional.entry_points("anynpu.vendors"):
         return []
     from ..vendors import registry
 

@@ -5,9 +5,9 @@ A distribution adds a vendor by an entry point of the group ``anynpu.vendors``, 
     [project.entry-points."anynpu.vendors"]
     acme = "anynpu_acme:VENDOR"
 
-Tables are loaded at first use, and the entry points only if no vendor of this package answers: looking through all installed distributions
-takes longer than starting a program. A vendor whose folder is not there does not exist; one whose distribution is broken is left out with
-a warning. There is no state but the caches of what was found, which :func:`refresh` empties.
+Tables are loaded at first use, and the entry points only if no vendor of this package answers. A vendor whose folder is not there does not
+exist; one whose distribution is broken is left out with a warning. There is no state but the caches of what was found, which
+:func:`refresh` empties.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator
 
+from .. import _optional
 from ..errors import DeviceUnavailable
 from .chip import Chip
 from .table import FileFormat, Vendor
@@ -46,10 +47,8 @@ def built_in() -> tuple[Vendor, ...]:
 @functools.cache
 def installed() -> tuple[Vendor, ...]:
     """The vendors that other distributions bring."""
-    from importlib import metadata
-
     found: dict[str, Vendor] = {vendor.name: vendor for vendor in built_in()}
-    for entry in sorted(metadata.entry_points(group=GROUP), key=lambda entry: entry.name):
+    for entry in _optional.entry_points(GROUP):
         try:
             vendor = entry.load()
         except Exception as error:  # somebody else's code: whatever it raises, the other vendors still work
