@@ -10,13 +10,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
+from waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
 
 
-def run_all(folder: Path, *arguments: str) -> int:
-    return int(runpy.run_path(str(ROOT / "benchmarks" / "run_all.py"))["main"](list(arguments), folder))
+def run_all(folder: Path, *arguments: str, limit: float | None = None) -> int:
+    return int(runpy.run_path(str(ROOT / "benchmarks" / "run_all.py"))["main"](list(arguments), folder, limit))
 
 
 @pytest.fixture
@@ -35,6 +37,13 @@ def folder(tmp_path: Path) -> Path:
     return package
 
 
+def _is_over(process: int) -> bool:
+    try:
+        return psutil.Process(process).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def ran(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.suffix in (".main", ".soak")}
 
@@ -45,6 +54,32 @@ def test_a_benchmark_that_fails_is_named_and_the_others_run(folder: Path, capfd:
     text = capfd.readouterr().err
     assert "ValueError: broken" in text
     assert text.splitlines()[-1] == "failed: b, c"
+
+
+def test_the_end_says_how_long_each_took(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert run_all(folder, "a", "d") == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[-4] == "seconds, and of processor time:"
+    assert [line.split()[2] for line in lines[-3:]] == ["a", "d", "all"]
+
+
+def test_one_that_does_not_end_in_time_is_ended(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (folder / "bench_b.py").write_text("import time\n\ndef main() -> None:\n    time.sleep(3600)\n", encoding="utf-8")
+    assert run_all(folder, "b", limit=0.0) == 1
+    assert "the benchmark b did not end in 0 s; the others go on" in capfd.readouterr().err
+
+
+def test_what_a_benchmark_leaves_behind_ends_with_it(folder: Path) -> None:
+    text = """
+    import subprocess, sys
+    from pathlib import Path
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
+    Path(__file__).with_suffix(".child").write_text(str(child.pid))
+    """
+    (folder / "bench_b.py").write_text("def main() -> None:" + text, encoding="utf-8")
+    assert run_all(folder, "b") == 0
+    child = int((folder / "bench_b.child").read_text())
+    wait_until(lambda: _is_over(child), "the child of the benchmark ends")
 
 
 def test_those_that_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
