@@ -1,5 +1,6 @@
 """What Rockchip's toolkit makes of a graph before it quantises: ``quantizer="vendor"``.
 
+* A function that all parts of a Concat end with is computed behind it (:mod:`anynpu.compiler.toolkit_concats`).
 * A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
 * A factor before a fully connected layer goes into its weights.
 * Two convolutions of one input whose results are added are one convolution.
@@ -24,6 +25,7 @@ import numpy as np
 from .forms import Form
 from .graph import Graph, Node
 from .simplify import simplify
+from .toolkit_concats import functions_behind_concats
 
 __all__ = ["is_float_result", "simplify_as_toolkit"]
 
@@ -35,13 +37,14 @@ _BLOCK = 8
 
 def simplify_as_toolkit(graph: Graph) -> None:
     """Simplify a graph in place, with the toolkit's rewrites and without those that it does not do."""
+    moved = functions_behind_concats(graph)
     _keep_apart(graph)
     simplify(graph)
     _fold_factors(graph)
     _merge_sums(graph)
     selections = _select_channels(graph)
     _split_concats(graph)
-    _fold_selections(graph, selections)
+    _fold_selections(graph, [node for node in selections if node.inputs[0] not in moved])
     _stage_averages(graph)
     graph.remove_unused()
 
@@ -59,7 +62,7 @@ def _keep_apart(graph: Graph) -> None:
     for node in graph.nodes:
         data = [name for name in node.inputs if name not in graph.constants]
         maker = makers.get(data[0]) if node.op in ("Add", "Sub", "Mul", "Div") and len(data) == 1 else None
-        node.apart = maker is not None and maker.op == "ConvTranspose"
+        node.apart |= maker is not None and maker.op == "ConvTranspose"
 
 
 # a factor before a matrix product
