@@ -91,6 +91,7 @@ ARROWS: dict[str, set[str]] = {
     "comparison": DEVICE | {"compiler", "profiling", "pages"},
     "decision": DEVICE | {"compiler", "profiling", "comparison", "pages"},
     "demo": DEVICE | {"compiler", "session", "profiling", "pages", "tasks"},
+    "__main__": {"cli"},
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
     | {"onnxruntime", "board", "tasks", "frontends", "tails", "playground", "networks"},

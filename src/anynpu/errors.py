@@ -13,6 +13,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- ToolkitError            the vendor's toolkit is missing or failed        (RuntimeError)
     |   `-- CompileError            ONNX that cannot become a layer program          (ValueError)
     |       |-- UnsupportedOperatorError   no way to run an operator                 (NotImplementedError)
+    |       |-- CompileOptionError  an option is unknown or of a wrong type           (TypeError)
     |       `-- CalibrationError    the calibration data does not fit or is empty    (ValueError)
     |-- InputError                  the caller's data does not fit the model
     |   |-- ShapeError              (ValueError)
@@ -33,6 +34,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   `-- CallFailed              a vendor's call failed without saying why        (RuntimeError)
     |-- SessionError                a session cannot do what it was asked            (RuntimeError)
     |   |-- OptionError             an option is unknown, out of range or in conflict  (ValueError)
+    |   |   `-- OptionTypeError     an option is unknown or of a wrong type           (TypeError)
     |   |-- CallbackError           what should be called cannot be called           (TypeError)
     |   |-- SubmitTimeout           no room in the queue in time                     (TimeoutError)
     |   |-- SessionModelError       the model of a session cannot be read            (ModelError)
@@ -67,6 +69,7 @@ __all__ = [
     "CallFailed",
     "CallbackError",
     "CompileError",
+    "CompileOptionError",
     "CustomOperatorError",
     "DeviceClosed",
     "DeviceError",
@@ -87,6 +90,7 @@ __all__ = [
     "ModelUnavailableError",
     "ModelVersionError",
     "OptionError",
+    "OptionTypeError",
     "OverloadedError",
     "ParameterError",
     "RequestError",
@@ -185,6 +189,10 @@ class UnsupportedOperatorError(CompileError, NotImplementedError):
     """There is no way to run an operator of the model."""
 
 
+class CompileOptionError(CompileError, TypeError):
+    """An option of the compiler is unknown, or its value has a type that it does not take."""
+
+
 class CalibrationError(CompileError):
     """The calibration data is empty, unreadable or does not fit the model."""
 
@@ -269,6 +277,10 @@ class SessionError(AnynpuError, RuntimeError):
 
 class OptionError(SessionError, ValueError):
     """An option of a session is unknown, out of range or in conflict with another."""
+
+
+class OptionTypeError(OptionError, TypeError):
+    """An option is unknown, or its value has a type that it does not take."""
 
 
 class CallbackError(SessionError, TypeError):

@@ -13,12 +13,13 @@ import inspect
 import json
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-from .errors import AnynpuError, OptionError
+from .errors import AnynpuError, OptionError, OptionTypeError
 
 __all__ = ["TABLE", "Option", "OptionTable", "documented", "keyword_form", "option", "read_table", "same_as"]
 
@@ -30,6 +31,7 @@ TABLE: Any = object()
 
 _METADATA = "anynpu option"
 _WIDTH = 136
+_SHOWN = 60
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Option:
     :ivar see: what pages say besides, with links
     :ivar choices: the values that there are; empty: any
     :ivar minimum: the smallest number; None: any
+    :ivar takes: what it takes, in words, and whether a value is that; by default what its annotation says
     :ivar flag: on the command line; None: there is none
     :ivar kind: what the command line takes
     :ivar metavar: what stands for the value in help texts
@@ -59,6 +62,7 @@ class Option:
     see: str = ""
     choices: tuple[str, ...] = ()
     minimum: float | None = None
+    takes: tuple[str, Callable[[Any], bool]] | None = None
     flag: str | None = None
     kind: Any = str
     metavar: str = ""
@@ -82,15 +86,56 @@ def option(default: Any, doc: str, *, repr: bool = True, **facts: Any) -> Any:
     return dataclasses.field(default=default, repr=repr, metadata={_METADATA: Option(doc, **facts)})
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def _are_strings(value: Any) -> bool:
+    listed = isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+    return listed and all(isinstance(entry, str) for entry in value)
+
+
+_PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "str": ("a string", lambda value: isinstance(value, str)),
+    "int": ("a whole number", lambda value: isinstance(value, Integral) and not isinstance(value, bool)),
+    "float": ("a number", _is_number),
+    "bool": ("True, False", lambda value: isinstance(value, bool)),
+    "None": ("None", lambda value: value is None),
+    "Path": ("a path", lambda value: isinstance(value, str | Path)),
+    "Sequence[str]": ("a list of strings", _are_strings),
+    "tuple[str, ...]": ("a list of strings", _are_strings),
+}
+"""What annotations of tables stand for."""
+
+
+def _plain(annotation: Any) -> tuple[str, Callable[[Any], bool]] | None:
+    """What an annotation takes, if that is plain."""
+    parts = str(annotation).split(" | ")
+    if not all(part in _PLAIN for part in parts):
+        return None
+    kinds = [_PLAIN[part] for part in parts]
+    words = ", ".join(words for words, _ in kinds)
+    head, comma, last = words.rpartition(", ")
+    return f"{head} or {last}" if comma else words, lambda value: any(fits(value) for _, fits in kinds)
+
+
 class OptionTable:
-    """The base of tables, which are frozen dataclasses. A value that is none of the choices, or too small, is refused."""
+    """The base of tables, which are frozen dataclasses. A value of a wrong type, none of the choices, or too small is refused."""
 
     error: ClassVar[type[AnynpuError]] = OptionError
     """What a wrong option raises."""
 
+    type_error: ClassVar[type[AnynpuError]] = OptionTypeError
+    """What an unknown option, or a value of a wrong type, raises."""
+
     def __post_init__(self) -> None:
+        annotations = {field.name: field.type for field in dataclasses.fields(self)}  # type: ignore[arg-type]
         for name, entry in self.options().items():
             value = getattr(self, name)
+            takes = entry.takes or _plain(annotations[name])
+            if takes is not None and not takes[1](value):
+                hint = f"choose one of: {', '.join(entry.choices)}" if entry.choices else f"{name}: {entry.doc}"
+                raise self.type_error(f"{name} takes {takes[0]}, got {_shown(value)}", hint=hint)
             if entry.choices and isinstance(value, str) and value not in entry.choices:
                 raise self.error(f"there is no {name} '{value}'", hint=f"choose one of: {', '.join(entry.choices)}")
             if entry.minimum is not None and value is not None and not value >= entry.minimum:
@@ -115,9 +160,17 @@ class OptionTable:
         for name in changes:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1)
-                guess = f"did you mean {near[0]}? " if near else ""
-                raise TypeError(f"there is no option {name!r}; {guess}There are: {', '.join(known)}")
+                guess = f"; did you mean {near[0]}?" if near else ""
+                raise cls.type_error(f"there is no option {name!r}{guess}", hint=f"there are: {', '.join(known)}")
+        if options is not None and not isinstance(options, cls):
+            raise cls.type_error(f"options takes a {cls.__name__}, got {_shown(options)}", hint="pass options by keyword instead")
         return cls(**changes) if options is None else dataclasses.replace(options, **changes)  # type: ignore[type-var]
+
+
+def _shown(value: Any) -> str:
+    """A value of a wrong type, short enough for a sentence."""
+    text = repr(value)
+    return f"{text if len(text) <= _SHOWN else text[:_SHOWN] + '...'} ({type(value).__name__})"
 
 
 def _described(table: type[OptionTable], role: str) -> str:

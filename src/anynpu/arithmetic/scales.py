@@ -29,6 +29,7 @@ __all__ = [
 Floats = npt.NDArray[np.floating[Any]]
 
 _SMALLEST_SCALE = 1e-9  # a tensor that is constant zero still needs a scale
+_SMALLEST_OF_VALUES = 1e-18  # times the scale of weights it is still a normal float32
 _STEPS = 1 << 14
 _WEIGHTS_AT_ONCE = 1 << 16  # as float64 they stay in a core's cache
 
@@ -57,7 +58,7 @@ def affine_from_range(low: float, high: float, dtype: DType = DType.INT8) -> Aff
     """
     first, last = dtype.limits
     low, high = min(low, 0.0), max(high, 0.0)
-    scale = np.float32(max((high - low) / (last - first), _SMALLEST_SCALE))
+    scale = np.float32(max((high - low) / (last - first), _SMALLEST_OF_VALUES) if high > low else _SMALLEST_SCALE)
     zero = int(np.clip(np.rint(first - low / float(scale)), first, last))
     return Affine.per_tensor(float(scale), zero)
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CompileError
+from ..errors import CompileError, CompileOptionError
 from ..options import OptionTable, documented, option
 from .arithmetic import CHIP, SIMULATOR
 from .custom import CustomOperators
 from .importer import Shapes
 from .metrics import METRICS, Metric
+from .option_values import CUSTOM, NAMED, ORDER, PAIRS, PER_INPUT, SHAPES, WAY_TO_JUDGE
 from .ranges import ALGORITHMS
 from .recipe import ACCURACIES, STEPS
 from .tail import CUT, KEEP
@@ -37,6 +38,7 @@ class CompileOptions(OptionTable):
     """
 
     error = CompileError
+    type_error = CompileOptionError
 
     dataset: Any = option(
         None,
@@ -54,6 +56,7 @@ class CompileOptions(OptionTable):
         flag="--mean",
         kind=list[str] | None,
         metavar="[NAME=]a,b,c",
+        takes=PER_INPUT,
     )
     std: PerInput = option(
         None,
@@ -62,6 +65,7 @@ class CompileOptions(OptionTable):
         flag="--std",
         kind=list[str] | None,
         metavar="[NAME=]a,b,c",
+        takes=PER_INPUT,
     )
     channel_order: Order = option(
         None,
@@ -69,6 +73,7 @@ class CompileOptions(OptionTable):
         python=_BY_NAME,
         choices=_ORDERS,
         flag="--channel-order",
+        takes=ORDER,
     )
     dtype: str = option(
         "w8a8",
@@ -86,6 +91,7 @@ class CompileOptions(OptionTable):
         flag="--shape",
         kind=list[str] | None,
         metavar="NAME=1,3,480,480",
+        takes=SHAPES,
     )
     constants: Mapping[str, Any] | None = option(
         None,
@@ -94,6 +100,7 @@ class CompileOptions(OptionTable):
         flag="--constant",
         kind=list[str] | None,
         metavar="NAME=1,12,64",
+        takes=NAMED,
     )
     batch: int | None = option(
         None, "batch size: extent of the first axis of every input", minimum=1, flag="--batch", kind=int | None
@@ -120,6 +127,7 @@ class CompileOptions(OptionTable):
         see="[The pre-process node](compiler.md#the-pre-process-node)",
         choices=_ORDERS,
         flag="--preprocess",
+        takes=ORDER,
     )
     accuracy: str = option(
         "default",
@@ -138,6 +146,7 @@ class CompileOptions(OptionTable):
         flag="--metric",
         kind=str | None,
         metavar="NAME",
+        takes=WAY_TO_JUDGE,
     )
     time_budget: float = option(
         0.2,
@@ -167,6 +176,7 @@ class CompileOptions(OptionTable):
         flag="--custom-op",
         kind=list[str] | None,
         metavar="NAME",
+        takes=CUSTOM,
     )
     tail: str = option(
         KEEP,
@@ -199,6 +209,7 @@ class CompileOptions(OptionTable):
         metavar="FILE",
         read=read_ranges,
         facts={"exists": True, "dir_okay": False},
+        takes=PAIRS,
     )
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import chips
-from ..errors import CalibrationError, CompileError, TensorNameError
+from ..errors import CalibrationError, CompileError, CompileOptionError, TensorNameError
 from ..frontends import KnownScales, known_scales
 from ..modelfile import CompiledModel
 from ..modelfile.validate import metadata_complaint
@@ -40,7 +40,7 @@ from .graph import Graph
 from .groups import grouping_candidates
 from .importer import Shapes, import_onnx
 from .kept import KeptRanges, kept_quantization
-from .lint import lint_steps, summary
+from .lint import Finding, lint_steps, summary
 from .lower import lower
 from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
@@ -65,6 +65,9 @@ __all__ = ["ModelCheck", "check", "compile"]
 
 _log = logging.getLogger("anynpu.compiler")
 
+_POOR = 0.9
+"""A mean cosine below this is told at once."""
+
 
 @keyword_form(CompileOptions)
 def compile(
@@ -88,6 +91,10 @@ def compile(
     >>> model.save("det.rknn")                                                                       # doctest: +SKIP
     """
     options = CompileOptions.merged(options, changes)
+    if progress is not None and not callable(progress):
+        raise CompileOptionError(
+            f"progress takes a function, got {type(progress).__name__}", hint="it is called with (stage, done, total)"
+        )
     chip = chips.get(target)
     kind = _format(options, chip)
     tell(progress, "importing", 0, 1)
@@ -286,6 +293,28 @@ class _Compilation:
         block = self.chip.channel_block.get("int8", 1)
         left = lint_steps(first.graph, self.plans[0], seen, first.normalisation.preprocess, self.trials[0].quantization, block)
         self.remarks |= {"accuracy": accuracy_text(self.trials), "warnings": summary(left)}
+        self._warn_of_loss(left)
+
+    def _warn_of_loss(self, left: Sequence[Finding]) -> None:
+        """Say loudly where int8 loses the answers, with the first tensor that is known to suffer: who calls from Python reads no report."""
+        score = self.trials[0].score
+        lost = [finding for finding in left if finding.rule == "coarse-table" and finding.severity == "error"]
+        if lost:  # the judge computes activations without the chip's tables
+            _log.warning(
+                "the results of %d activations are too small for the chip's tables, and are lost in int8; the first is %s: %s",
+                len(lost),
+                lost[0].tensor,
+                lost[0].text,
+            )
+        if score is None or score.cosine >= _POOR:
+            return
+        _log.warning(
+            "int8 keeps little of what this network says: cosine %.2f on samples that calibration kept apart, %.2f on the worst of them%s; "
+            "compile with accuracy='best', with more samples, or with dtype='fp16'",
+            score.cosine,
+            score.worst,
+            f" (first of {len(left)} findings: {left[0].tensor}: {left[0].text})" if left else "",
+        )
 
     def lower(self) -> tuple[Program, ...]:
         """The program of each shape set."""

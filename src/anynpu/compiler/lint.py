@@ -20,6 +20,7 @@ from .calibrate import Calibration
 from .forms import Form
 from .graph import Graph
 from .groups import WORTHWHILE, group_scores, is_depthwise
+from .overflow import SMALLEST_FEW
 from .quantize import head_tensors, keeps_scale
 from .ranges import clip_to_table
 from .steps import Step
@@ -225,13 +226,15 @@ class _Rules:
             low, high = self._seen.observer.range(name, "minmax")
             values = (high - low) * step.curve.table_scale
             if 0 < values < _FEW_VALUES:
+                tiny = max(-low, high) < SMALLEST_FEW
+                instead = "float16 has hardly any, too" if tiny else f"--hybrid {name} keeps it in float16"
                 yield Finding(
                     "coarse-table",
                     "error" if values < _HARDLY_ANY_VALUES else "warning",
                     name,
                     f"its results lie between {low:.3g} and {high:.3g}, where the chip's table of {step.activation.label} has "
-                    f"{values:.0f} values (--hybrid {name} keeps it in float16)",
-                    f"--hybrid {name}, or larger weights before it and smaller ones after it",
+                    f"{values:.0f} values ({instead})",
+                    f"{'' if tiny else f'--hybrid {name}, or '}larger weights before it and smaller ones after it",
                     {"values": values},
                 )
 

@@ -148,7 +148,28 @@ def metric_of(metric: str | Metric | None, shapes: Sequence[tuple[int, ...]]) ->
         classes = len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
         return ("margin", margin) if classes else ("cosine", cosine)
     if callable(metric):
-        return getattr(metric, "__name__", "metric"), metric
+        name = getattr(metric, "__name__", "metric")
+        return name, metric if metric in METRICS.values() else _of_the_caller(name, metric)
     if metric not in METRICS:
         raise CompileError(f"there is no metric '{metric}'", hint=f"choose one of: {', '.join(METRICS)}, or pass a function")
     return metric, METRICS[metric]
+
+
+def _of_the_caller(name: str, metric: Metric) -> Metric:
+    """A function of the caller; where it fails, that is said in words, with its own error as the cause."""
+
+    def judged(expected: Sequence[Array], given: Sequence[Array]) -> float:
+        try:
+            result = float(metric(expected, given))
+        except CompileError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                f"the metric {name} failed: {type(error).__name__}: {error}",
+                hint="it gets the outputs of the float network and of the quantised one, two lists of arrays, and gives one number",
+            ) from error
+        if result != result:
+            raise CompileError(f"the metric {name} gives no number (NaN)", hint="give a number that is larger the better")
+        return result
+
+    return judged

@@ -1,8 +1,9 @@
 """Results beyond float16: the float model shows which results of a model of halves a chip would lose.
 
-A chip stores the result of each layer as float16, and what is beyond 65504 as infinity. Float layers here compute in float32, so such a
-result is cast on its way. Nothing else is: a cast costs time, and few networks come near. Where no data is given, inputs are made up:
-bytes of a picture where it is known how they are normalised, else random numbers as networks are trained with.
+A chip stores the result of each layer as float16, what is beyond 65504 as infinity, and what is below its smallest number as zero. Float
+layers here compute in float32, so such a result is cast on its way. Nothing else is: a cast costs time, and few networks come near. Where
+no data is given, inputs are made up: bytes of a picture where it is known how they are normalised, else random numbers as networks are
+trained with.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .dataset import Sample
 from .graph import Graph
 from .steps import Step
 
-__all__ = ["ADDING", "HALF_MAX", "made_up", "near_the_end"]
+__all__ = ["ADDING", "HALF_MAX", "SMALLEST_FEW", "made_up", "near_the_end"]
 
 HALF_MAX = 65504.0
 """The largest float16."""
@@ -35,6 +36,9 @@ _NEAR = 0.25
 """Of the largest float16: other inputs may go beyond."""
 
 _NEAR_MADE_UP = 1 / 16
+SMALLEST_FEW = 16 * 2.0**-24
+"""Results that are all smaller than this have fewer than 16 numbers of float16."""
+
 _BYTES = 255.0
 _SAMPLES = 2
 _TOGETHER = 256 << 20
@@ -54,6 +58,7 @@ def near_the_end(
     """
     near = HALF_MAX * (_NEAR if given else _NEAR_MADE_UP)
     found: dict[str, float] = {}
+    largest_of: dict[str, float] = {}
     with np.errstate(invalid="ignore"):
         try:
             for names in _groups(graph, steps):
@@ -62,14 +67,18 @@ def near_the_end(
                     values = model.run(sample)
                     for name in names:
                         largest = float(np.fmax.reduce(np.abs(values[name]), axis=None, initial=0))
+                        largest_of[name] = max(largest_of.get(name, 0.0), largest)
                         if largest > near:
                             found[name] = max(found.get(name, 0.0), largest)
         except AnynpuError as error:
             _log.debug("results beyond float16 are not looked for: %s", error)
             return frozenset()
     beyond = {name: largest for name, largest in found.items() if largest > HALF_MAX}
-    _warn(steps, beyond, "the given data" if given else "random inputs")
-    return frozenset(found)
+    tiny = {name: largest for name, largest in largest_of.items() if 0.0 < largest < SMALLEST_FEW}
+    on = "the given data" if given else "random inputs"
+    _warn(steps, beyond, on)
+    _warn_of_tiny(graph, steps, tiny, on)
+    return frozenset(found) | tiny.keys()
 
 
 def made_up(graph: Graph, preprocess: Mapping[str, Preprocess]) -> list[Sample]:
@@ -126,4 +135,23 @@ def _warn(steps: Sequence[Step], beyond: Mapping[str, float], on: str) -> None:
         beyond[name],
         on,
         f", and so are {len(beyond) - 1} others" if len(beyond) > 1 else "",
+    )
+
+
+def _warn_of_tiny(graph: Graph, steps: Sequence[Step], tiny: Mapping[str, float], on: str) -> None:
+    """Name the outputs that are lost, or else the first layer: those after it may be right again."""
+    names = [name for step in steps for name in step.outputs if name in tiny]
+    if not names:
+        return
+    outputs = [name for name in names if name in graph.outputs]
+    what = f"output '{outputs[0]}'" if outputs else f"the result '{names[0]}'"
+    many = len(outputs or names) - 1
+    _log.warning(
+        "%s is at most %.2g on %s, and float16 has no number between 0 and 6e-08: on the chip %s%s; "
+        "scale the network up (untrained weights are often like this), or compile to bfloat16",
+        what,
+        tiny[(outputs or names)[0]],
+        on,
+        "all of it is 0" if tiny[(outputs or names)[0]] < 2.0**-25 else "little of it is left",
+        f", and so with {many} more" if many else "",
     )

@@ -128,18 +128,18 @@ def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score]) ->
     """The better one of a trial and the plain recipe: whole ranges, no groups, no re-fit."""
     trial, score = best
     if (trial.recipe.algorithm, trial.recipe.percentile) != (Recipe.algorithm, Recipe.percentile):
-        return trial  # the caller has named the ranges
+        return replace(trial, score=score)  # the caller has named the ranges
     plain = bench.quantized(replace(trial.recipe, **_PLAIN), steps)
     its = bench.score(plain, score if score.by_cosine else None)  # by another metric, how it does on each sample may matter
     notes = [*trial.notes, f"plain min/max: {bench.metric_name} {its}"]
     if not its.beats(score) and (score.beats(its) or not score.harms(its)):
-        return replace(trial, notes=tuple(notes))
+        return replace(trial, notes=tuple(notes), score=score)
     fitted = plain if its.is_perfect else bench.fitted(plain)
     after = bench.score(fitted) if fitted.refined else its
     if fitted.refined and after.beats(its):
         notes.append(f"chosen: min/max with a refit, {bench.metric_name} {after}")
-        return replace(fitted, recipe=replace(plain.recipe, refit=True), notes=tuple(notes))
-    return replace(plain, notes=(*notes, "chosen: plain min/max, as no step makes it better"))
+        return replace(fitted, recipe=replace(plain.recipe, refit=True), notes=tuple(notes), score=after)
+    return replace(plain, notes=(*notes, "chosen: plain min/max, as no step makes it better"), score=its)
 
 
 def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: float, progress: Progress | None) -> Trial:
@@ -161,7 +161,7 @@ def _search(bench: Workbench, steps: list[Step], start: Recipe, time_budget: flo
     tell(progress, "trying recipes", len(recipes) + 1, total)
     if score.value < _VERY_GOOD and bench.chip.float16 and start.float16:
         trial = _floats(bench, plain, (trial, score), time_budget, progress, (len(recipes) + 1, total))
-    return replace(trial, notes=(*lines, *trial.notes))
+    return replace(trial, notes=(*lines, *trial.notes), score=trial.score or score)
 
 
 def _final(bench: Workbench, winner: Trial, steps: list[Step], start: Recipe) -> tuple[Trial, Trial, Score]:
@@ -227,7 +227,7 @@ def _floats(
     if after.beats(rival[1]):
         kept = [note for note in fitted.notes if not note.startswith("refit")]
         last = [note for note in fitted.notes if note.startswith("refit")]
-        return replace(fitted, notes=(*kept, *notes, *last))
+        return replace(fitted, notes=(*kept, *notes, *last), score=after)
     notes.append(f"float16: not kept, {bench.metric_name} {rival[1]} -> {after}")
     return replace(rival[0], notes=(*rival[0].notes, *notes))
 

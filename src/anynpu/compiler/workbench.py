@@ -120,6 +120,7 @@ class Trial:
     :ivar notes: what was done and why, a line for each step
     :ivar floats: tensors that are never rounded to codes: what makes them and what reads them is in float16
     :ivar cheaper: tensors with groups of channels that float16 is predicted to take less time for
+    :ivar score: how it did on the samples that judge, where that decided
     """
 
     recipe: Recipe
@@ -130,6 +131,7 @@ class Trial:
     notes: tuple[str, ...] = ()
     floats: frozenset[str] = frozenset()
     cheaper: frozenset[str] = frozenset()
+    score: Score | None = None
 
 
 class Workbench:

@@ -1,0 +1,5 @@
+"""``python -m anynpu``: the command line."""
+
+from .cli import main
+
+main()
