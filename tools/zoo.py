@@ -13,6 +13,7 @@ import argparse
 import importlib
 import importlib.util
 import json
+import logging
 import resource
 import subprocess
 import sys
@@ -29,6 +30,9 @@ DECLARED: list[Any] = []
 
 SILENT = 0.99
 """A float16 result with a lower cosine is wrong without a word."""
+
+POOR = 0.9
+"""An int8 result with a lower cosine must come with a warning, or it is wrong without a word too."""
 
 PICTURES = [
     *("resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "seresnet50", "skresnet18", "res2net50_26w_4s", "resnest14d"),
@@ -224,15 +228,15 @@ def main() -> int:
         print(json.dumps(tried(given.one, given.pixels)))
         return 0
     rows = []
-    print(f"{'network':32} {'float16':>9} {'int8':>9} {'on CPU':>9} {'s':>7} {'MB':>7}  note")
+    print(f"{'network':32} {'float16':>9} {'int8':>9} {'on CPU':>9} {'s':>7} {'CPU s':>7} {'MB':>7}  note")
     for name in given.names:
         row = in_a_process(name, given.pixels)
         rows.append(row)
         numbers = [f"{row[key]:.5f}" if row.get(key) is not None else "-" for key in ("float16", "int8")]
         on_cpu = f"{row['on_cpu']}/{row['layers']}" if "layers" in row else "-"
         print(
-            f"{name:32} {numbers[0]:>9} {numbers[1]:>9} {on_cpu:>9} {row.get('seconds', 0):7.1f} {row.get('megabytes', 0):7.0f}  "
-            f"{row['note']}",
+            f"{name:32} {numbers[0]:>9} {numbers[1]:>9} {on_cpu:>9} {row.get('seconds', 0):7.1f} "
+            f"{row.get('processor', 0):7.1f} {row.get('megabytes', 0):7.0f}  {row['note']}",
             flush=True,
         )
         if given.json:  # as far as it is: the whole takes hours
@@ -273,16 +277,21 @@ def tried(name: str, pixels: int | None = None) -> dict[str, Any]:
     with torch.no_grad():
         expected = first(module(*examples)).numpy()
     samples = [tuple(other(example, seed) for example in examples) for seed in range(SAMPLES)]
+    heard = Heard()
+    logging.getLogger("anynpu").addHandler(heard)
     start = time.perf_counter()
     try:
         plain = anynpu.compile(module, "rk3588", dtype="fp16", example_inputs=examples)
         names = [spec.name for spec in plain.inputs]
-        row["seconds"] = time.perf_counter() - start
+        row |= {"seconds": time.perf_counter() - start, "said": heard.lines}
         row["float16"] = cosine(expected, result(plain, names, examples))
         data = [dict(zip(names, (value.numpy() for value in sample), strict=True)) for sample in samples]
-        start = time.perf_counter()
+        heard.lines = []
+        start, busy = time.perf_counter(), time.process_time()
         coded = anynpu.compile(module, "rk3588", dataset=data, example_inputs=examples)
-        row["seconds"] = time.perf_counter() - start
+        row |= {"seconds": time.perf_counter() - start, "processor": time.process_time() - busy}
+        row["accuracy"] = coded.provenance.get("accuracy", "")
+        row["warnings"] = [*heard.lines, *filter(None, coded.provenance.get("warnings", "").splitlines())]
         row["int8"] = cosine(expected, result(coded, names, examples))
         report = anynpu.report(coded)
         row |= {"layers": len(report.layers), "on_cpu": len(report.on_cpu)}
@@ -290,12 +299,28 @@ def tried(name: str, pixels: int | None = None) -> dict[str, Any]:
             row |= {"note": "wrong without a word", "fault": True}
         elif not any(spec.dtype.value == "int8" for spec in coded.programs[0].tensors.values()):
             row |= {"note": "int8 without int8 in it", "fault": True}
+        elif row["int8"] < POOR and not row["warnings"]:
+            row |= {"note": "int8 is poor without a word", "fault": True}
+        elif row["int8"] < POOR:
+            row["note"] = f"int8 is poor, and said to be: {row['warnings'][0][:120]}"
     except AnynpuError as error:
         row["note"] = f"refused: {type(error).__name__}: {error.message[:120]}"
     except Exception as error:  # this is what the command looks for
         row |= {"note": f"{type(error).__name__}: {str(error)[:160]}", "fault": True}
     row["megabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return row
+
+
+class Heard(logging.Handler):
+    """Keeps the warnings of the compiler."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep one."""
+        self.lines.append(record.getMessage())
 
 
 def network(name: str, pixels: int | None = None) -> tuple[Any, tuple[Any, ...]]:
