@@ -7,6 +7,7 @@ python examples/cameras/cameras.py grpc://board:8001/yolo --video rtsp://door/st
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import threading
 import time
@@ -65,8 +66,21 @@ def serve_camera(session: InferenceSession, camera: Camera, depth: int, handle: 
                 return
 
 
-def watch(session: InferenceSession, cameras: Sequence[Camera], seconds: float, depth: int, handle: Handler, show: bool) -> None:
-    """Run all cameras for some seconds, or until all have ended, with a table of figures meanwhile."""
+def watch(
+    session: InferenceSession,
+    cameras: Sequence[Camera],
+    seconds: float,
+    depth: int,
+    handle: Handler,
+    show: bool,
+    answers: float = math.inf,
+) -> None:
+    """Run all cameras for some seconds, until all have ended, or until each has so many answers, with a table of figures meanwhile."""
+
+    def goes_on() -> bool:
+        enough = all(camera.figures().answered >= answers for camera in cameras)
+        return time.monotonic() < end and not enough and any(worker.is_alive() for worker in workers)
+
     workers = [
         threading.Thread(target=serve_camera, args=(session, camera, depth, handle), name=f"model for {camera.name}", daemon=True)
         for camera in cameras
@@ -78,7 +92,7 @@ def watch(session: InferenceSession, cameras: Sequence[Camera], seconds: float, 
     end = time.monotonic() + seconds
     try:
         with Live(figures(cameras), auto_refresh=False, transient=True, console=None if show else Console(quiet=True)) as live:
-            while time.monotonic() < end and any(worker.is_alive() for worker in workers):
+            while goes_on():
                 time.sleep(min(0.5, max(0.0, end - time.monotonic())))
                 live.update(figures(cameras), refresh=True)
     finally:
@@ -125,6 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--urgent", type=int, default=0, help="so many of the first cameras go before the others")
     parser.add_argument("--depth", type=int, default=1, help="pictures of one camera in flight; more than 1 if cores stay idle")
     parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--answers", type=int, default=math.inf, help="end earlier, when each camera has so many")
     given = parser.parse_args(arguments)
 
     count = len(given.video) or given.cameras
@@ -137,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         ]
         console = Console(width=120)
         console.print(f"{count} cameras on {session.device}")
-        watch(session, cameras, given.seconds, given.depth, look, show=console.is_terminal)
+        watch(session, cameras, given.seconds, given.depth, look, show=console.is_terminal, answers=given.answers)
         console.print(figures(cameras))
         if not any(camera.figures().answered for camera in cameras):
             reasons = [f"camera {camera.name}: {camera.error}" for camera in cameras if camera.error is not None]

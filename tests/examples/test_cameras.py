@@ -228,7 +228,7 @@ def test_video_files_are_read_resized_and_in_rgb(load: Load, tmp_path: Path) -> 
 
 def test_the_script_runs_on_the_software_npu(picture_model: Path) -> None:
     command = [sys.executable, str(EXAMPLES / "cameras" / "cameras.py"), str(picture_model), "--device", "sim"]
-    command += ["--cameras", "3", "--rate", "30", "--seconds", "5", "--urgent", "1"]
+    command += ["--cameras", "3", "--rate", "30", "--seconds", str(PATIENCE), "--answers", "3", "--urgent", "1"]
     source = str(EXAMPLES.parent / "src")
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env={**os.environ, "PYTHONPATH": source})
     assert done.returncode == 0, done.stderr
