@@ -178,6 +178,18 @@ def test_a_generator_that_tests_share_begins_anew_in_each() -> None:
         assert "def same_numbers() -> None:" in path.read_text(encoding="utf-8"), f"{path}: {name} goes on from test to test"
 
 
+def test_no_wait_is_given_up_that_a_busy_machine_could_need() -> None:
+    """What is waited for comes in milliseconds; who waits less than two minutes for it takes a busy machine for a hung program."""
+    short = re.compile(r"(?:timeout=|\.(?:join|wait|result|exception|acquire)\()(?:[1-9]\d|1[01]\d)(?:\.0)?[,)]")
+    found = [
+        f"{path.relative_to(TESTS)}: {match[0]}"
+        for path in TESTS.rglob("*.py")
+        if "in_virtual_time" not in (text := path.read_text(encoding="utf-8"))
+        for match in short.finditer(text)
+    ]
+    assert found == []
+
+
 # ---- tools ----
 
 MISSING = """

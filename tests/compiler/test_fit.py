@@ -108,7 +108,7 @@ def test_items_are_read_no_further_ahead_than_there_are_threads() -> None:
 
 
 def test_two_samples_are_worked_on_at_a_time() -> None:
-    both = threading.Barrier(2, timeout=60)
+    both = threading.Barrier(2, timeout=300)
     assert sorted(in_order(lambda _: both.wait(), range(2), 2)) == [0, 1]
 
 

@@ -49,7 +49,7 @@ def ordered() -> None:
 
     for index in range(count):
         running.run_async(None, {"images": pictures[index % len(pictures)]}, arrived, index)
-    assert done.wait(60)
+    assert done.wait(300)
     assert [(index, error) for index, error, _ in results] == [(index, "") for index in range(count)]
     save("ordered", [output for *_, output in results])
 

@@ -117,9 +117,9 @@ def test_a_hang_ends_when_the_job_is_out_of_time() -> None:
     with faults.inject(plan({"kind": "hang", "seconds": 1000}), clock=clock), Device("rk3588") as device:
         context = device.load(picture_model()).context()
         with pytest.raises(DeviceTimeout, match="in time"):
-            context.run([pixels()], layout="nhwc", timeout=60)
-        assert 0 < clock.now() <= 60
-        context.run([pixels()], layout="nhwc", timeout=60)
+            context.run([pixels()], layout="nhwc", timeout=300)
+        assert 0 < clock.now() <= 300
+        context.run([pixels()], layout="nhwc", timeout=300)
 
 
 def test_time_that_jobs_take() -> None:
@@ -245,7 +245,7 @@ def test_a_session_lives_on_after_each_fault(make: Callable[..., Any], chip: str
         with InferenceSession(path, device=f"sim:{chip}") as session:
             name = session.get_inputs()[0].name
             futures = [session.submit(None, {name: array}) for _ in range(40)]
-            kinds = [type(error) if (error := future.exception(timeout=60)) else None for future in futures]
+            kinds = [type(error) if (error := future.exception(timeout=300)) else None for future in futures]
             assert kinds.count(None) >= 17
             assert all(kind is None or issubclass(kind, AnynpuError) for kind in kinds)
             session.run(None, {name: array})

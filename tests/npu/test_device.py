@@ -216,7 +216,7 @@ def test_cancelling_a_job_that_runs_stops_it_between_two_layers(gated: Gated) ->
 
 
 def test_a_job_that_gets_no_core_in_time(gated: Gated) -> None:
-    running = gated.device.submit(gated.context(), mask=CoreMask.ALL, timeout=60)
+    running = gated.device.submit(gated.context(), mask=CoreMask.ALL, timeout=300)
     gated.engine.wait_entered()
     late = gated.device.submit(gated.context(), timeout=0.05)
     with pytest.raises(DeviceTimeout, match="got no core"):

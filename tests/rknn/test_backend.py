@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from npu.builders import SCALE, GatedEngine, Thread, dense_chain, dense_values, image_model, shape_sets
 from tools import need
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 from anynpu import chips, modelfile
 from anynpu.dropin.environment import library_folder
@@ -275,10 +276,15 @@ def test_a_hung_context_is_replaced() -> None:
     library = SoftwareLibrary(engine=engine)
     row = np.zeros((1, 8), np.int8)
     with InferenceSession(
-        modelfile.to_bytes(dense_chain()), device=OwnLibrary(library), provider_options={"schedule": [0, 1], "watchdog_ms": 2000}
+        modelfile.to_bytes(dense_chain()),
+        device=OwnLibrary(library),
+        provider_options={"schedule": [0, 1], "watchdog_ms": 3_600_000},
     ) as session:
+        job = session.submit(None, row)
+        engine.wait_entered()
+        session._runner._find_hung(time.perf_counter_ns() + 7_200_000_000_000)  # two hours later
         with pytest.raises(DeviceHungError):
-            session.run(None, row)
+            job.result(PATIENCE)
         engine.gate.set()
         for _ in range(6):
             session.run(None, row)

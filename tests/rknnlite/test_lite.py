@@ -267,7 +267,7 @@ def test_a_pool_over_three_cores(picture: Path, made: list[RKNNLite]) -> None:
     start = threading.Barrier(len(pool))
 
     def work(number: int) -> None:
-        start.wait(60)
+        start.wait(300)
         for index in range(number, len(images), len(pool)):
             found[index] = pool[number].inference([images[index]])[1].tobytes()
 

@@ -145,7 +145,7 @@ def test_calls_that_do_not_send_do_not_keep_others_out(serve: Serve) -> None:
         assert not any(call.done() for call in silent)
         done.set()
         for call in silent:
-            call.exception(60)
+            call.exception(300)
     wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
 
 
@@ -160,7 +160,7 @@ def test_compressed_messages(serve: Serve, compression: grpc.Compression) -> Non
     with grpc.insecure_channel(server.grpc_address) as channel:
         call = channel.unary_unary(f"/{SERVICE}/ModelInfer")
         with pytest.raises(grpc.RpcError) as caught:
-            call(bytes(2**22), compression=compression, timeout=60)
+            call(bytes(2**22), compression=compression, timeout=300)
         assert caught.value.code() == grpc.StatusCode.RESOURCE_EXHAUSTED  # type: ignore[attr-defined]
     wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
 

@@ -9,8 +9,10 @@ import importlib
 import json
 import socket
 import threading
+import time
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from anynpu.errors import MissingDependencyError, OverloadedError, ServeError
 from anynpu.protocol.messages import messages
 from anynpu.serve import Server
 from anynpu.serve.admission import Admission, Ticket
+from anynpu.session.runner import Runner
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
@@ -379,9 +382,17 @@ def test_several_models_and_versions(serve: Serve, tmp_path: Path) -> None:
     assert (status, "is not loaded" in text.decode()) == (503, True)
 
 
-def test_a_hung_core_is_given_up_and_the_server_goes_on(serve: Serve) -> None:
+def test_a_hung_core_is_given_up_and_the_server_goes_on(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     release = threading.Event()
     hung: list[FakeLane] = []
+    runners: list[Runner] = []
+    begin = Runner.__init__
+
+    def noted(runner: Runner, *arguments: Any, **options: Any) -> None:
+        runners.append(runner)
+        begin(runner, *arguments, **options)
+
+    monkeypatch.setattr(Runner, "__init__", noted)
 
     def run_time(lane: FakeLane) -> float:
         if not hung:
@@ -390,12 +401,14 @@ def test_a_hung_core_is_given_up_and_the_server_goes_on(serve: Serve) -> None:
         return 0.0
 
     device = FakeDevice(2, run_time=run_time)
-    server = serve(device, watchdog_ms=5000, max_wait_ms=1e6)
+    server = serve(device, watchdog_ms=3_600_000, max_wait_ms=1e6)
     with ThreadPoolExecutor(1) as pool:
         lost = pool.submit(exchange, server, "POST", INFER, infer_body())
         wait_until(lambda: hung, "a core hangs")
         for number in range(5):  # meanwhile the other core goes on
             assert exchange(server, "POST", INFER, infer_body(number))[0] == 200
+        wait_until(lambda: one_model(server)["running"] == 1, "nothing runs but what hangs")
+        runners[0]._find_hung(time.perf_counter_ns() + 7_200_000_000_000)  # two hours later
         status, _, answer = lost.result(PATIENCE)
     assert (status, b"did not answer" in answer) == (503, True)
     before = device.core_runs[hung[0].mask]
@@ -412,8 +425,15 @@ def test_a_hung_core_is_given_up_and_the_server_goes_on(serve: Serve) -> None:
 
 
 def test_slow_clients_are_cut_off_and_others_are_not_starved(serve: Serve) -> None:
-    server = serve(FakeDevice(), header_timeout=2.0, body_timeout=2.0, max_connections=40)
+    server = serve(FakeDevice(), header_timeout=0.3, body_timeout=0.3, max_connections=40)
     sockets = []
+
+    def unless_cut_off(ask: Callable[[], bool]) -> bool:
+        try:
+            return ask()
+        except (ConnectionError, http.client.HTTPException):  # on a busy machine anybody may be slow once
+            return False
+
     for text in (
         b"",
         b"POST /v2/mod",
@@ -422,14 +442,16 @@ def test_slow_clients_are_cut_off_and_others_are_not_starved(serve: Serve) -> No
         slow = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
         slow.sendall(text)
         sockets.append(slow)
-    assert exchange(server, "POST", INFER, infer_body())[0] == 200
+    wait_until(
+        lambda: unless_cut_off(lambda: exchange(server, "POST", INFER, infer_body())[0] == 200), "another client is served"
+    )
     for slow in sockets:
         with slow:
             try:
                 assert slow.recv(100) == b""
             except ConnectionResetError:
                 pass
-    wait_until(lambda: status_of(server)["connections"] == 1, "the slow ones are cut off")
+    wait_until(lambda: unless_cut_off(lambda: status_of(server)["connections"] == 1), "the slow ones are cut off")
 
 
 def test_sizes_are_limited(serve: Serve) -> None:
@@ -500,7 +522,8 @@ def test_everything_is_given_back(serve: Serve) -> None:
 
 def test_a_client_that_does_not_take_its_answer_is_cut_off(serve: Serve) -> None:
     large = TensorSpec("y", (1, 4_000_000), DType.FLOAT32)
-    server = serve(FakeDevice(outputs=(large,)), write_timeout=3.0)
+    device = FakeDevice(outputs=(large,))
+    server = serve(device, write_timeout=0.5)
     document = {**json.loads(infer_body()), "outputs": [{"name": "y", "parameters": {"binary_data": True}}]}
     body = json.dumps(document).encode()
     with socket.socket() as lazy:
@@ -510,7 +533,7 @@ def test_a_client_that_does_not_take_its_answer_is_cut_off(serve: Serve) -> None
         lazy.sendall(b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: %d\r\n\r\n%s" % (INFER.encode(), len(body), body))
         wait_until(lambda: one_model(server)["answered"] == 1, "the answer is sent")
         wait_until(lambda: status_of(server)["connections"] == 1, "the lazy one is cut off")  # the other asks
-    status, _, answer = exchange(server, "POST", INFER, body)
+    status, _, answer = exchange(serve(device), "POST", INFER, body)  # where half a second is no limit for a busy machine
     assert (status, len(answer) > 16_000_000) == (200, True)
 
 

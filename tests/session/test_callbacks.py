@@ -37,7 +37,7 @@ class Collector:
             self.complete.set()
 
     def wait(self) -> list[tuple[Any, Any, str]]:
-        assert self.complete.wait(60), f"{len(self.calls)} of {self.count}"
+        assert self.complete.wait(300), f"{len(self.calls)} of {self.count}"
         return self.calls
 
 
@@ -106,7 +106,7 @@ def test_failures_keep_their_place_in_the_order() -> None:
 
 def test_without_sequential_callbacks_the_fast_ones_come_first() -> None:
     fast_are_through = threading.Event()
-    device = FakeDevice(3, run_time=by_value(lambda value: float(value == 0 and not fast_are_through.wait(60))))
+    device = FakeDevice(3, run_time=by_value(lambda value: float(value == 0 and not fast_are_through.wait(300))))
     with device.open(schedule=[0, 1, 2], sequential_callbacks=False) as session:
 
         class Watching(Collector):

@@ -39,7 +39,7 @@ def child():
     faulthandler.dump_traceback_later(60, exit=True)
     with InferenceSession(model, device="sim") as own:
         own.run(None, x)
-        own.submit(None, x, timeout=60).result()
+        own.submit(None, x, timeout=300).result()
         own.run_with_iobinding(bound(own))
     for inherited in (session, idle):
         for call in (lambda: inherited.run(None, x), lambda: inherited.submit(None, x)):

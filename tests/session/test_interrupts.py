@@ -213,6 +213,7 @@ faulthandler.dump_traceback_later(600, exit=True)
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a parent may have it ignored
 model, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 x = np.zeros((1, 8), np.int8)
+AGAIN = 60  # seconds
 
 
 def others(session):
@@ -227,7 +228,7 @@ def interrupt(seed, started, heard):
     started.wait()
     time.sleep(random.Random(seed).random() * 0.01)
     signal.raise_signal(signal.SIGINT) if seed % 3 == 0 else os.kill(os.getpid(), signal.SIGINT)
-    while not heard.wait(60):  # Python ignores an interrupt that comes in a weak reference's callback
+    while not heard.wait(AGAIN):  # Python ignores an interrupt that comes in a weak reference's callback
         os.kill(os.getpid(), signal.SIGINT)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +22,8 @@ import anynpu
 from anynpu import InferenceSession, modelfile
 from anynpu.errors import AnynpuError, DeviceError, DeviceMemoryError, DeviceTimeout, JobCancelled, OptionError, SessionModelError
 from anynpu.program import Conv, Model, Pool, Resize
-from anynpu.session import make_provider_options
+from anynpu.session import isolation, make_provider_options
+from anynpu.session.frames import receive
 
 GUARD = 300.0
 
@@ -138,13 +140,20 @@ def test_a_run_is_cancelled(model: Path) -> None:
         session.run(None, picture())
 
 
-def test_a_crash_is_an_error_of_one_request(model: Path) -> None:
+def test_a_crash_is_an_error_of_one_request(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = threading.Event()
+
+    def noted(connection: socket.socket) -> dict[str, Any] | None:
+        sent.set()
+        return receive(connection)
+
     with isolated(model) as session:
         expected = session.run(None, picture())[0]
         (worker,) = workers()
         os.kill(worker, signal.SIGSTOP)
+        monkeypatch.setattr(isolation, "receive", noted)
         job = session.submit(None, picture())
-        wait_until(job.running)
+        assert sent.wait(GUARD)  # a process that ends before is replaced, and nobody notices
         os.kill(worker, signal.SIGSEGV)
         os.kill(worker, signal.SIGCONT)
         with pytest.raises(DeviceError, match="SIGSEGV"):

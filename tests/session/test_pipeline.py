@@ -99,7 +99,7 @@ def test_a_stream_in_order(depth: int | None) -> None:
 
 def test_a_stream_as_completed() -> None:
     others_are_through = threading.Event()
-    device = FakeDevice(3, run_time=by_value(lambda value: float(value == 0 and not others_are_through.wait(60))))
+    device = FakeDevice(3, run_time=by_value(lambda value: float(value == 0 and not others_are_through.wait(300))))
     with device.open() as session:
         results = []
         for (result,) in session.stream((feed(value) for value in range(12)), 6, ordered=False):

@@ -28,7 +28,7 @@ def test_a_group_gives_what_its_networks_give() -> None:
     for network in (first, second):
         network.execute()
         expected.append([codes.copy() for codes in network.get_outputs(decode=False)])
-    with Group([first, second], timeout=60) as group:
+    with Group([first, second], timeout=300) as group:
         for submit in (group.run, lambda: (group.trigger(), group.wait())):
             submit()
             for network, codes in zip((first, second), expected, strict=True):

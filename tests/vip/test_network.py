@@ -228,7 +228,7 @@ def build(folder: Path, version: int, *, name: str = "libNBGlinker.so", init: in
         input=source.format(version=version, init=init),
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return path
 

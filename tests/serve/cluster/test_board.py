@@ -36,7 +36,7 @@ from .virtual_time import in_virtual_time
 async def started(folder: Path, device: FakeDevice, **options: Any) -> Board:
     """A board with real sessions on a fake device."""
     (folder / "net.rknn").write_bytes(b"model")
-    board = Board((str(folder),), ServeOptions(device=device, drain_timeout=60.0, **options), "a")
+    board = Board((str(folder),), ServeOptions(device=device, drain_timeout=300.0, **options), "a")
     await board.start()
     return board
 

@@ -86,7 +86,7 @@ class FrontServer(Server):
 
 def front(folder: Path) -> Server:
     (folder / "net.rknn").write_bytes(b"model")
-    options = ServeOptions(port=0, grpc_port=0, device=FakeDevice(1), drain_timeout=60.0, max_wait_ms=1e6)
+    options = ServeOptions(port=0, grpc_port=0, device=FakeDevice(1), drain_timeout=300.0, max_wait_ms=1e6)
     return FrontServer(folder, options)
 
 

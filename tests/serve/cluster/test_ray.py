@@ -160,7 +160,7 @@ def cluster(need_ray: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     net, other = compile_model(folder / "net.rknn", 2.0), compile_model(folder / "other.rknn", 3.0)
     changing, wide = compile_model(folder / "changing.rknn", 2.0), compile_wide_model(folder / "wide.rknn")
     plans = PoolPlan((str(net), str(changing), str(wide)), "large"), PoolPlan((str(other),), "small")
-    options = ServeOptions(port=0, grpc_port=0, device="sim:rk3566", timeout=GUARD, max_wait_ms=1e6, drain_timeout=60.0)
+    options = ServeOptions(port=0, grpc_port=0, device="sim:rk3566", timeout=GUARD, max_wait_ms=1e6, drain_timeout=300.0)
     environment = {"ANYNPU_REALTIME": speed_for(net)}
     boards = VirtualBoards(3, resources=("large", "small", "large"), present=2, environment=environment)
     with boards, ClusterServer(plans, options, address=boards.address) as server:
