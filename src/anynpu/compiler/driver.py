@@ -112,7 +112,7 @@ def compile(
     custom = custom_table(options.custom_ops)
     proto, values = detach(proto)
     whole, own = None, replace(own, model=None)  # the weights are in memory once from here on
-    prepared = [prepare(proto, entry, options, custom, values) for entry in shape_sets(options.shapes)]
+    prepared = [prepare(proto, entry, options, custom, values, own.rounded) for entry in shape_sets(options.shapes)]
     values = {}
     tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
@@ -361,6 +361,7 @@ class _Compilation:
             on_cpu=on_cpu,
             kept=self.kept.weights,
             near_the_end=self.near_the_end,
+            own=self.weights,
         )
 
 
@@ -465,10 +466,20 @@ class Prepared:
 
 
 def prepare(
-    proto: Any, shapes: Shapes, options: CompileOptions, custom: CustomTable, detached: Mapping[str, Array] | None = None
+    proto: Any,
+    shapes: Shapes,
+    options: CompileOptions,
+    custom: CustomTable,
+    detached: Mapping[str, Array] | None = None,
+    rounded: frozenset[str] = frozenset(),
 ) -> Prepared:
-    """The simplified graph of a checked model; *detached* are values of constants that it has without values."""
+    """The simplified graph of a checked model.
+
+    :param detached: values of constants that it has without values
+    :param rounded: tensors that it rounds to codes
+    """
     graph = import_onnx(_copy(proto), shapes, options.batch, custom, detached=detached)
+    graph.rounded = rounded
     normalisation = preprocessing(graph.inputs, graph.shapes, options)
     if options.quantizer == VENDOR:
         simplify_as_toolkit(graph)

@@ -30,6 +30,8 @@ from .curves import simulated_function
 from .forms import resize_modes
 from .graph import Graph, Node
 from .groups import is_depthwise
+from .qdq import QdqWeights
+from .qdq_rounding import product_multiplier, rounded_table
 from .qdq_scales import KeptScales, kept_codes
 from .simulate import QuantizedWeights, least_scale
 from .steps import Activation, Step
@@ -60,6 +62,7 @@ class Emitter:
     :ivar refined: weights that were rounded with care, or whose scales are decided, by the result of their step
     :ivar toolkit: round weights and biases as the vendor's toolkit does
     :ivar kept: scales of weights that were codes already, one or by output channel, by the result of the node
+    :ivar own: constants of a model that is quantised already, by name: all is rounded as onnxruntime rounds such a model
     """
 
     graph: Graph
@@ -69,6 +72,7 @@ class Emitter:
     refined: Mapping[str, QuantizedWeights | KeptScales] = field(default_factory=dict)
     toolkit: bool = False
     kept: Mapping[str, Array] = field(default_factory=dict)
+    own: Mapping[str, QdqWeights] = field(default_factory=dict)
 
     def conv(self, step: Step) -> Conv:
         """A convolution with what is fused to it."""
@@ -134,6 +138,8 @@ class Emitter:
         result = self._result(step).scale
         kind = step.node.op.lower()
         multipliers = (left * right / result, 1.0) if kind == "mul" else (left / result, right / result)
+        if self.own and kind == "mul":
+            multipliers = float(product_multiplier(np.array(left), np.array(right), np.array(result))), 1.0
         return Binary(
             kind,  # type: ignore[arg-type]
             np.array([multipliers[0]], np.float32),
@@ -195,11 +201,14 @@ class Emitter:
         return self.quantization[step.before_activation if step.rounds_before_activation else step.outputs[0]]
 
     def _function_table(self, activation: Activation, source: Quantization, target: Quantization) -> Array:
+        if self.own:
+            return rounded_table(self.graph, activation, source, target, self.own)
         function = simulated_function(activation) if self._narrow else activation.function
         return function_table(function, source, target, self.dtype, wide=not self._narrow)
 
     def _requantize_table(self, source: Quantization, target: Quantization) -> Array:
-        return function_table(lambda values: values, source, target, self.dtype, wide=not self._narrow)
+        wide = not (self._narrow or self.own)
+        return function_table(lambda values: values, source, target, self.dtype, wide=wide)
 
     @property
     def _narrow(self) -> bool:
@@ -260,6 +269,8 @@ class Emitter:
         if step.unrounded:
             return self._staircases(step, np.asarray(source * scales.astype(np.float64), np.float32))
         result, _ = self._result(step).expand(len(scales))
+        if self.own:
+            return self._epilogue(step, product_multiplier(source, scales, result))
         return self._epilogue(step, (source * scales.astype(np.float64) / result.astype(np.float64)).astype(np.float32))
 
     def _staircases(self, step: Step, multiplier: Array) -> Epilogue:

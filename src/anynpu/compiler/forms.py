@@ -191,7 +191,7 @@ def _prelu(graph: Graph, node: Node, producers: dict[str, Node], consumers: dict
     slope = graph.constant(node.inputs[1])
     if slope is None or not np.all(np.isfinite(slope)) or maker is None or maker.op not in ("Conv", "ConvTranspose"):
         return None
-    if len(consumers[data]) > 1 or data in graph.outputs:
+    if len(consumers[data]) > 1 or graph.is_visible(data):
         return None
     channels = graph.shapes[node.inputs[0]][1]
     return Form.PRELU if slope.size in (1, channels) and _is_channel_vector(slope.shape, graph.rank(node.inputs[0])) else None
@@ -287,6 +287,6 @@ def is_dense_bias(graph: Graph, node: Node, producers: dict[str, Node], consumer
         and value.size == graph.shapes[data][-1]
         and value.shape[-1:] == (value.size,)
         and len(consumers.get(data, ())) == 1
-        and data not in graph.outputs
+        and not graph.is_visible(data)
         and bool(np.all(np.isfinite(value)))
     )

@@ -53,6 +53,7 @@ class Graph:
     """Nodes in topological order, with every shape known.
 
     :ivar coded: inputs and outputs of the model that are codes, whatever computes them
+    :ivar rounded: tensors that a quantised model rounds to codes: what makes them and what reads them stay two nodes
     """
 
     nodes: list[Node]
@@ -65,6 +66,7 @@ class Graph:
     ir_version: int = 8
     source_nodes: int = 0
     coded: frozenset[str] = frozenset()
+    rounded: frozenset[str] = frozenset()
 
     @property
     def opset(self) -> int:
@@ -86,6 +88,10 @@ class Graph:
     def constant(self, name: str) -> Array | None:
         """The value of a constant tensor, or None."""
         return self.constants.get(name)
+
+    def is_visible(self, name: str) -> bool:
+        """Whether a tensor has to exist: as an output of the model, or since a quantised model rounds it."""
+        return name in self.outputs or name in self.rounded
 
     def rank(self, name: str) -> int:
         return len(self.shapes[name])

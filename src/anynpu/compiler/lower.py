@@ -42,6 +42,7 @@ from .graph import Graph
 from .layout import Tensors, memory_order
 from .memory import plan_memory
 from .place import place
+from .qdq import QdqWeights
 from .qdq_scales import KeptScales
 from .schedule import schedule
 from .simplify import pad_amounts, pad_value, shuffle_groups
@@ -69,6 +70,7 @@ def lower(
     kept: Mapping[str, npt.NDArray[Any]] | None = None,
     near_the_end: Set[str] = frozenset(),
     known: KnownOperators | None = None,
+    own: Mapping[str, QdqWeights] | None = None,
 ) -> Program:
     """The program of *steps* on *chip*, with numbers held as *kind* says.
 
@@ -76,12 +78,13 @@ def lower(
     *refined* are weights that were rounded with care, by the result of their step; with *toolkit* all are rounded as the vendor's toolkit
     does. *on_cpu* are results that the CPU computes, whatever the chip could. *kept* are scales of weights that were codes already.
     *near_the_end* are results that may be beyond float16. *known* is what other outlines of the same graph have built, and grows.
+    *own* are the constants of a model that is quantised already.
     """
     if outline:
         emit: Emitter = OutlineEmitter(graph, quantization, kind.codes, kind.weights, known={} if known is None else known)
     else:
         emitter = ChipEmitter if kind.arithmetic == CHIP else Emitter
-        emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit, kept or {})
+        emit = emitter(graph, quantization, kind.codes, kind.weights, refined or {}, toolkit, kept or {}, own or {})
     floats = FloatEmitter(graph, kind.half, outline, near_the_end)
     return _Lowering(graph, schedule(graph, steps), chip, quantization, kind, emit, floats, on_cpu=on_cpu).run()
 

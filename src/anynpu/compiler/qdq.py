@@ -22,6 +22,7 @@ __all__ = ["Qdq", "QdqWeights", "split_qdq", "taken_apart"]
 _log = logging.getLogger("anynpu.compiler")
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_MOVES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Pad", "MaxPool"}
 _SHIFTS = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
 
 
@@ -32,12 +33,14 @@ class QdqWeights:
     :ivar codes: int8; for biases int32
     :ivar scales: one, or one for each entry of *axis*
     :ivar zeros: zero points, as many
+    :ivar shift: what was taken from the codes and zero points of the model to make them int8
     """
 
     codes: Array
     scales: Array
     zeros: Array
     axis: int
+    shift: int = 0
 
     @property
     def values(self) -> Array:
@@ -57,11 +60,13 @@ class Qdq:
     :ivar model: the model in float
     :ivar ranges: scale and int8 zero point of tensors by name
     :ivar weights: codes of constants, by the name of the constant in *model*
+    :ivar rounded: tensors of *ranges* that are rounded there: those that only move codes are not
     """
 
     model: Any
     ranges: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     weights: Mapping[str, QdqWeights] = field(default_factory=dict)
+    rounded: frozenset[str] = frozenset()
 
 
 def taken_apart(proto: Any) -> Qdq:
@@ -124,7 +129,19 @@ class _Splitter:
         del graph.node[:], graph.initializer[:], graph.value_info[:]
         graph.node.extend(nodes)
         graph.initializer.extend(copies)
-        return Qdq(self._proto, self._ranges, self._weights)
+        return Qdq(self._proto, self._ranges, self._weights, self._rounded())
+
+    def _rounded(self) -> frozenset[str]:
+        """Tensors whose codes differ from those of the tensor that they are made of."""
+
+        def moves(name: str) -> bool:
+            maker = self._made.get(name)
+            if maker is None or maker.op_type not in _MOVES:
+                return False
+            source = self._renamed.get(maker.input[0], maker.input[0])
+            return self._ranges.get(source) == self._ranges[name]
+
+        return frozenset(name for name in self._ranges if not moves(name))
 
     def _dequantized(self, node: Any) -> list[Any]:
         """What stands in place of a node that dequantises."""
@@ -137,7 +154,7 @@ class _Splitter:
             raise self._unfit(node, "codes come from somewhere else than QuantizeLinear")
         origin = maker.input[0]
         if origin in self._constants:
-            self._weights[result] = self._rounded(maker, self._constants[origin])
+            self._weights[result] = self._made_codes(maker, self._constants[origin])
             return []
         origin = self._renamed.get(origin, origin)
         scales, zeros, _ = self._parameters(maker)
@@ -181,10 +198,10 @@ class _Splitter:
         shift = _SHIFTS.get(codes.dtype, 0)
         kind = np.int8 if codes.dtype in _SHIFTS else codes.dtype
         return QdqWeights(
-            (codes.astype(np.int64) - shift).astype(kind), scales.ravel(), zeros.astype(np.int64).ravel() - shift, axis
+            (codes.astype(np.int64) - shift).astype(kind), scales.ravel(), zeros.astype(np.int64).ravel() - shift, axis, shift
         )
 
-    def _rounded(self, node: Any, values: Array) -> QdqWeights:
+    def _made_codes(self, node: Any, values: Array) -> QdqWeights:
         """A constant that is quantised when the model runs."""
         scales, zeros, axis = self._parameters(node, values.shape)
         shift = _SHIFTS.get(zeros.dtype)
@@ -196,7 +213,7 @@ class _Splitter:
         points = zeros.astype(np.int64).reshape(-1) - shift
         wide = scales.reshape(shape) if values.ndim else scales.reshape(())
         codes = np.rint(values.astype(np.float32) / wide) + (points.reshape(shape) if values.ndim else points.reshape(()))
-        return QdqWeights(np.clip(codes, -128, 127).astype(np.int8), scales.ravel(), points, axis)
+        return QdqWeights(np.clip(codes, -128, 127).astype(np.int8), scales.ravel(), points, axis, shift)
 
     @staticmethod
     def _unfit(node: Any, why: str) -> CompileError:

@@ -166,7 +166,7 @@ class _Rewriting:
         while True:
             result = step.nodes[-1].outputs[0]
             readers = self._consumers.get(result, [])
-            if len(readers) != 1 or result in self._graph.outputs:
+            if len(readers) != 1 or self._graph.is_visible(result):
                 return step
             after = _affine_of(self._graph, readers[0]) or _pointwise(self._graph, readers[0])
             joined = None if after is None else _joined(step, after)
@@ -178,7 +178,7 @@ class _Rewriting:
         """The chain with the scale and shift by channel before it, which simplification has made a convolution of its own."""
         maker = self._producers.get(step.data)
         before = None if maker is None else _pointwise(self._graph, maker)
-        alone = len(self._consumers.get(step.data, ())) == 1 and step.data not in self._graph.outputs
+        alone = len(self._consumers.get(step.data, ())) == 1 and not self._graph.is_visible(step.data)
         return (_joined(before, step) if before is not None and alone else None) or step
 
     def _is_wanted(self, name: str) -> bool:

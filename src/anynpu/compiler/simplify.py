@@ -48,9 +48,9 @@ class _Links:
         self.consumers = graph.consumers()
 
     def only_reader(self, name: str) -> Node | None:
-        """The one node that reads a tensor, if it is one and the tensor is not an output of the model."""
+        """The one node that reads a tensor, if it is one and the tensor need not exist."""
         readers = self.consumers.get(name, [])
-        return readers[0] if len(readers) == 1 and name not in self._graph.outputs else None
+        return readers[0] if len(readers) == 1 and not self._graph.is_visible(name) else None
 
 
 def _drop(graph: Graph, node: Node, links: _Links) -> bool:
@@ -103,7 +103,7 @@ def _slice_of_concat(graph: Graph, node: Node, links: _Links) -> bool:
     Exports of detectors join boxes and scores, and then take them apart again to scale the boxes.
     """
     maker = links.producers.get(node.inputs[0]) if node.op == "Slice" else None
-    if maker is None or maker.op != "Concat" or 0 in graph.shapes[node.outputs[0]]:
+    if maker is None or maker.op != "Concat" or 0 in graph.shapes[node.outputs[0]] or node.inputs[0] in graph.rounded:
         return False
     result = graph.shapes[node.outputs[0]]
     axis = int(maker.attribute("axis", 0)) % len(result)
