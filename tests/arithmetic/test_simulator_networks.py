@@ -1,4 +1,8 @@
-"""The vendor's simulator: an activation after a convolution works on the unrounded sum, in float, with one rounding at the end."""
+"""The simulators' rule on sums of integers: an activation after a convolution works on the unrounded sum, in float, with one rounding.
+
+So it is for models with custom operators, and for those that are brought from the chip's rule to this one. All others are computed as the
+toolkit's simulator does it (tests/compiler/test_toolkit_simulation.py).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ import pytest
 
 import anynpu
 from anynpu.arithmetic.staircases import climb, staircase_of
+from anynpu.compiler import driver
 from anynpu.errors import AnynpuError
 from anynpu.program import Conv, Epilogue, Model, Staircase
 
@@ -17,6 +22,12 @@ from . import chip_oracle as chip
 from .chip_families import Net, convolution, image
 from .chip_oracle import F
 from .test_chip_networks import LEVELS, feeds, run
+
+
+@pytest.fixture(autouse=True)
+def integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "sums_in_float32", lambda _: False)
+
 
 SMOOTH = [name for name in chip.FUNCTIONS if name != "HardSigmoid"]
 

@@ -105,11 +105,14 @@ def test_the_integers_of_a_known_program(name: str) -> None:
     assert stage.zero_point.tolist() == [params["z_out"]]
 
 
-@pytest.mark.parametrize(("cases", "expected"), [(NETWORKS, 633), (PROGRAMS, 145)], ids=["networks", "programs"])
-def test_the_float_rule_of_simulators_gets_bytes_wrong(cases: list[str], expected: int, tmp_path: Path) -> None:
-    """What the same cases give with one float32 multiplication per output: the numbers of docs/fidelity.md."""
+@pytest.mark.parametrize(
+    ("cases", "expected", "share"), [(NETWORKS, 634, 0.02), (PROGRAMS, 206, 0.5)], ids=["networks", "programs"]
+)
+def test_the_rule_of_the_simulator_gets_bytes_wrong(cases: list[str], expected: int, share: float, tmp_path: Path) -> None:
+    """What the same cases give with sums in float32: the numbers of docs/fidelity.md."""
     wrong = sum(wrong_bytes(name, compiled(name, "simulator").save(tmp_path / f"{name}.rknn")) for name in cases)
-    assert wrong == pytest.approx(expected, rel=0.01)  # an exponential of another machine may round one table entry otherwise
+    # one program has 190 ties, and the order in which a processor sums decides them
+    assert wrong == pytest.approx(expected, rel=share)
 
 
 def test_what_cannot_be_asked_for() -> None:

@@ -16,20 +16,17 @@ from typing import Any
 import numpy as np
 
 from ..compiler import CompileOptions, compile
-from ..compiler.graph import Graph
 from ..compiler.onnx_model import load_onnx
 from ..compiler.quantization_cfg import MADE_SUFFIXES, read_cfg
 from ..compiler.toolkit import VENDOR, WholeRanges
-from ..compiler.toolkit_simulation import simulation
 from ..errors import ToolkitError
 from ..modelfile import CompiledModel
-from ..program import Preprocess
 from ..types import Array
 from . import analysis
 from .environment import Toolkit
 from .runner import TIME_LIMIT, run_logged
 
-__all__ = ["VendorSimulation", "read_results", "simulator_graph", "simulator_twin"]
+__all__ = ["VendorSimulation", "read_results", "simulator_twin"]
 
 _INT8 = "_int8"
 _QUIET = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
@@ -115,11 +112,6 @@ def read_results(folder: Path) -> dict[str, Array]:
 def simulator_twin(job: Path) -> CompiledModel:
     """The twin of what the toolkit built in a folder, by the simulator's rule of rounding."""
     return compile(*_compilation(job))
-
-
-def simulator_graph(job: Path) -> tuple[Graph, Mapping[str, Preprocess]]:
-    """The network of that twin as a graph that sums in float32, as the simulator does, and what happens to its inputs before it."""
-    return simulation(*_compilation(job))
 
 
 def _compilation(job: Path) -> tuple[Path, str, CompileOptions]:

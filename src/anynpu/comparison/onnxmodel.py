@@ -29,7 +29,6 @@ class OnnxSubject:
     :param shapes: of inputs that are not fixed
     :param preprocess: what a compiled model does to raw inputs itself, and what has to be done for this one
     :param channel_order: ``bgr`` where the model was trained on BGR and samples are RGB
-    :param literal: nothing is fused or put into another order, so that sums are what the graph says
     """
 
     def __init__(
@@ -40,10 +39,8 @@ class OnnxSubject:
         shapes: Shapes | None = None,
         preprocess: Mapping[str, Preprocess] | None = None,
         channel_order: str | Mapping[str, str] | None = None,
-        literal: bool = False,
     ) -> None:
         self.title = title
-        self._literal = literal
         self._graph: Graph = model if isinstance(model, Graph) else import_onnx(load_onnx(model), shapes)
         customs = sorted({node.custom for node in self._graph.nodes if node.custom})
         if customs:
@@ -75,7 +72,7 @@ class OnnxSubject:
     def watch(self, names: AbstractSet[str]) -> None:
         """See :meth:`Subject.watch`."""
         self._watched = [name for name in self._makers if name in names]
-        self._session = float_session(self._graph, self._graph.nodes, self._graph.inputs, self._watched, literal=self._literal)
+        self._session = float_session(self._graph, self._graph.nodes, self._graph.inputs, self._watched)
         self._pieces = {}
 
     def units(self) -> Sequence[Unit]:
@@ -110,7 +107,7 @@ class OnnxSubject:
         first = unit.tensors[0]
         if first not in self._pieces:
             nodes, inputs = self._between(unit.tensors)
-            self._pieces[first] = inputs, float_session(self._graph, nodes, inputs, unit.tensors, literal=self._literal)
+            self._pieces[first] = inputs, float_session(self._graph, nodes, inputs, unit.tensors)
         inputs, session = self._pieces[first]
         feeds = {}
         for name in inputs:

@@ -213,13 +213,11 @@ def float_session(
     outputs: Sequence[str],
     *,
     rounding: bool = False,
-    literal: bool = False,
     threads: int = 1,
 ) -> Any:
     """An onnxruntime session of some nodes of *graph*.
 
     :param rounding: nodes that quantise and dequantise stay where they are
-    :param literal: every node is computed as it stands, which also fixes the order of sums
     :param threads: how many threads run it at a time; with more than one, each does all of its own work
     """
     runtime = onnxruntime()
@@ -229,8 +227,6 @@ def float_session(
     options.log_severity_level = 4
     if threads > 1:
         options.intra_op_num_threads = 1
-    if literal:
-        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     if rounding:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     constants.give(options, runtime)

@@ -189,8 +189,8 @@ class CompileOptions(OptionTable):
     name: str = option("", "name of the model; by default that of the ONNX file", flag="--name", metavar="TEXT")
     arithmetic: str | None = option(
         None,
-        "how integer layers round: chip as the NPU itself does (the default for int8 models of Rockchip's chips), simulator with one "
-        "float32 multiplication per output, as the vendors' simulators do",
+        "how int8 layers compute: chip as the NPU itself does (the default for Rockchip's chips), simulator as the vendor's simulator: "
+        "with quantizer vendor in float32, sums included, else with one float32 multiplication per output",
         choices=(CHIP, SIMULATOR),
         flag="--arithmetic",
     )

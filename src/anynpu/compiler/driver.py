@@ -42,6 +42,7 @@ from .importer import Shapes, import_onnx
 from .kept import KeptRanges, kept_quantization
 from .lint import Finding, lint_steps, summary
 from .lower import lower
+from .lower_simulation import lower_simulation
 from .onnx_model import load_onnx
 from .options import Normalisation, preprocessing, shape_sets
 from .overflow import made_up, near_the_end
@@ -344,6 +345,8 @@ class _Compilation:
                 given = without_copies(given, steps)
             quantization = toolkit_quantization(entry.graph, steps, self.ranges, preprocess, given)
             steps = with_changes_of_scale(entry.graph, steps, quantization)
+            if kind.unrounded and sums_in_float32(steps):
+                return lower_simulation(entry.graph, steps, self.chip, quantization, on_cpu)
         else:
             heads, clip = self.recipe.heads, self.recipe.clip
             quantization = assign_quantization(
@@ -363,6 +366,11 @@ class _Compilation:
             near_the_end=self.near_the_end,
             own=self.weights,
         )
+
+
+def sums_in_float32(steps: Iterable[Step]) -> bool:
+    """Whether a model by the rule of the toolkit's simulator is computed as that one does it: custom operators are not part of it."""
+    return not any(step.node.custom for step in steps)
 
 
 def _with_own_scales(entry: Prepared, steps: list[Step], options: CompileOptions) -> tuple[Prepared, list[Step]]:

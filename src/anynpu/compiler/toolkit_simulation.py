@@ -1,9 +1,8 @@
-"""A model as the simulator of Rockchip's toolkit computes it: a graph in float32, with codes where the toolkit has them.
+"""A model as the simulator of Rockchip's toolkit computes it: steps in float32, with codes where the toolkit has them.
 
-Its layers are the steps of ``quantizer="vendor"``. Each reads what codes stand for, computes in float32 and ends with QuantizeLinear and
-DequantizeLinear; weights and biases are what their codes stand for. With onnxruntime, whose graph optimisations are off, it gave every code
-of the toolkit's simulator in whole networks: both then sum in float32, in the same order, where a twin sums in integers. So it tells ties
-from everything else that could differ.
+The steps are those of ``quantizer="vendor"``. Each reads codes, computes in float32 what they stand for, and ends with QuantizeLinear;
+weights and biases are what their codes stand for. Onnxruntime runs them operator by operator, as the toolkit's simulator does. So both sum
+in the same order, and whole networks were seen to have every code of the simulator.
 """
 
 from __future__ import annotations
@@ -14,130 +13,129 @@ from typing import Any
 
 import numpy as np
 
-from .. import chips
 from .._optional import onnx
 from ..arithmetic.curves import CURVES
-from ..errors import CompileError
-from ..program import Preprocess
 from ..tensor import Quantization
 from ..types import Array
-from .arithmetic import SIMULATOR, with_arithmetic
-from .calibrate import CalibratedRanges
-from .compile_options import CompileOptions
 from .curves import shape_of
-from .driver import calibrated, graph_for, plan_steps, prepare
-from .formats import format_of
 from .forms import Form
-from .fusion_rules import toolkit_rules
 from .graph import Graph, Node
-from .onnx_model import load_onnx
-from .options import shape_sets
 from .schedule import schedule
 from .steps import Step
-from .tail import split_tail
-from .toolkit import VENDOR, given_quantization, toolkit_quantization, toolkit_units, toolkit_weights
-from .toolkit_steps import quotients, with_changes_of_scale, without_copies
+from .toolkit import toolkit_units, toolkit_weights
 
-__all__ = ["simulation", "simulation_of"]
+__all__ = ["simulated_steps"]
 
-_FIRST_OPSET = 10
 _LINEAR = (Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE)
-_RAW, _IN, _BETWEEN = "@raw", "@in", "@between"
+_RAW, _BETWEEN = "@raw", "@between"
 
 
-def simulation(model: Any, target: str, options: CompileOptions) -> tuple[Graph, Mapping[str, Preprocess]]:
-    """The graph that the simulator of the toolkit computes, and what happens to its inputs before it.
+def simulated_steps(graph: Graph, steps: list[Step], quantization: Mapping[str, Quantization]) -> tuple[Graph, list[Step]]:
+    """The steps as float steps, in an order in which they can run, and the graph of their nodes.
 
-    :param options: as for :func:`anynpu.compile`, with the scales of the toolkit's configuration as ``ranges``
+    A tensor that has codes is an int8 tensor of that graph. What lies between the operators of a step has an @ in its name.
     """
-    chip = chips.get(target)
-    options = replace(options, quantizer=VENDOR, arithmetic=SIMULATOR)
-    kind = with_arithmetic(format_of(options.dtype, chip), chip, SIMULATOR)
-    proto, _, _ = split_tail(load_onnx(model))
-    first = prepare(proto, shape_sets(options.shapes)[0], options, {})
-    graph = graph_for(first.graph, chip, kind, options)
-    steps = plan_steps(graph, kind, options.hybrid, toolkit_rules(chip))
-    graph = replace(graph, coded=graph.coded | quotients(graph, steps))
-    preprocess = first.normalisation.preprocess
-    seen, _ = calibrated(replace(first, graph=graph), [(graph, steps)], options, {}, None)
-    ranges = CalibratedRanges(seen.observer, "minmax", options.percentile)
-    given = without_copies(given_quantization(options.ranges, graph), steps)
-    quantization = toolkit_quantization(graph, steps, ranges, preprocess, given)
-    return simulation_of(graph, with_changes_of_scale(graph, steps, quantization), quantization), preprocess
-
-
-def simulation_of(graph: Graph, steps: list[Step], quantization: Mapping[str, Quantization]) -> Graph:
-    """The graph of *steps*. Tensors keep their names; what a layer has before its codes ends in ``@raw``."""
-    if graph.opset < _FIRST_OPSET:
-        raise CompileError(
-            f"the model has opset {graph.opset}, and codes are part of ONNX from {_FIRST_OPSET} on",
-            hint=f"export it from its framework with opset {_FIRST_OPSET} or later",
-        )
-    return _Writer(graph, quantization).run(schedule(graph, steps))
+    writer = _Writer(graph, quantization)
+    made = [writer.step(step) for step in schedule(graph, steps)]
+    return writer.graph, made
 
 
 class _Writer:
+    """Writes steps one after the other.
+
+    :ivar graph: what is written
+    """
+
     def __init__(self, graph: Graph, quantization: Mapping[str, Quantization]) -> None:
         self._graph = graph
         self._quantization = quantization
-        self._made = replace(
+        self.graph = replace(
             graph, nodes=[], constants=dict(graph.constants), shapes=dict(graph.shapes), dtypes=dict(graph.dtypes)
         )
-        self._read_as: dict[str, str] = {}
+        for name in graph.inputs:
+            if self._is_coded(name):
+                self.graph.dtypes[name] = np.dtype(np.int8)
+        self._nodes: list[Node] = []
+        self._values: dict[str, str] = {}
+        self._mark = ""
 
-    def run(self, steps: list[Step]) -> Graph:
-        for name in self._graph.inputs:
-            if name in self._quantization:
-                self._read_as[name] = self._rounded(name, name, name + _IN)
-        for step in steps:
-            self._step(step)
-        return self._made
-
-    def _step(self, step: Step) -> None:
-        current: dict[str, str] = self._as_float16(step) if step.is_float else {}
+    def step(self, step: Step) -> Step:
+        """A step as one in float, from codes to codes."""
+        self._nodes, self._values, self._mark = [], {}, step.outputs[0]
+        current: dict[str, str] = {}
         known = self._known(step)
         for node in step.nodes:
             if known and step.activation is not None and node in step.activation.nodes:
                 continue
-            inputs = [current.get(name) or self._read_as.get(name, name) for name in node.inputs]
+            inputs = [current.get(name) or self._value(name, step) for name in node.inputs]
             if node is step.node and not step.is_float:  # a change of scale may stand before it
                 if len(step.inputs) == len(node.inputs):
-                    inputs = [self._read_as.get(name, name) for name in step.inputs]
+                    inputs = [self._value(name, step) for name in step.inputs]
                 elif step.inputs and step.form is not Form.FUNCTION:
-                    inputs[0] = self._read_as.get(step.inputs[0], step.inputs[0])
+                    inputs[0] = self._value(step.inputs[0], step)
             self._constants(step, node, inputs)
             outputs = [self._like(name, name + _RAW) for name in node.outputs]
             current.update(zip(node.outputs, outputs, strict=True))
-            self._made.nodes.append(replace(node, inputs=inputs, outputs=outputs, name=f"{node.label}@computed"))
+            self._add(replace(node, inputs=inputs, outputs=outputs, name=f"{node.label}@computed"))
             if step.rounds_before_activation and step.before_activation in node.outputs:
                 name = step.before_activation
-                current[name] = self._rounded(name, current[name], name + _BETWEEN)
+                current[name] = self._dequantized(name, self._quantized(name, current[name], name + _BETWEEN), f"{name}@rounded")
         if known:
             source = step.inputs[0] if step.form is Form.FUNCTION else step.before_activation
-            current[step.outputs[0]] = self._activation(
-                known, step.outputs[0], current.get(source) or self._read_as.get(source, source)
-            )
+            current[step.outputs[0]] = self._activation(known, step.outputs[0], current.get(source) or self._value(source, step))
         for name in step.outputs:
-            if name in self._quantization and self._graph.is_float(name):
-                self._rounded(name, current[name], name)
-            elif self._graph.is_float(name):
-                self._halved(name, current[name], name)
-            else:
-                self._made.nodes.append(Node("Identity", [current[name]], [name], {}, name))
+            self._finish(name, current[name])
+        reads = list(dict.fromkeys(name for node in self._nodes for name in node.inputs if name and self._is_outside(name)))
+        self.graph.nodes += self._nodes
+        return replace(step, nodes=self._nodes, inputs=reads, residual="", is_float=True)
+
+    def _is_outside(self, name: str) -> bool:
+        return name not in self.graph.constants and not any(name in node.outputs for node in self._nodes)
+
+    def _is_coded(self, name: str) -> bool:
+        return name in self._quantization and self._graph.is_float(name)
+
+    def _value(self, name: str, step: Step) -> str:
+        """What a step reads in place of a tensor: what its codes stand for, in a step in float rounded to float16."""
+        if not name or not self._is_coded(name) or name in self._graph.constants:
+            return name
+        if name not in self._values:
+            value = self._dequantized(name, name, f"{name}@{self._mark}")
+            self._values[name] = self._halved(name, value, f"{name}@{self._mark}@float16") if step.is_float else value
+        return self._values[name]
+
+    def _finish(self, name: str, source: str) -> None:
+        if self._is_coded(name):
+            self._quantized(name, source, name)
+        elif self._graph.is_float(name):
+            self._halved(name, source, name)
+        else:
+            self._add(Node("Identity", [source], [name], {}, name))
 
     def _halved(self, name: str, source: str, result: str) -> str:
         """*source* rounded to float16, which is what a tensor without codes is in the toolkit's files."""
         types, half = onnx().TensorProto, f"{result}@half"
         self._like(name, result)
-        self._made.shapes[half], self._made.dtypes[half] = self._graph.shapes[name], np.dtype(np.float16)
-        self._made.nodes.append(Node("Cast", [source], [half], {"to": types.FLOAT16}, half))
-        self._made.nodes.append(Node("Cast", [half], [result], {"to": types.FLOAT}, result))
+        self._like(name, half, np.float16)
+        self._add(Node("Cast", [source], [half], {"to": types.FLOAT16}, half))
+        self._add(Node("Cast", [half], [result], {"to": types.FLOAT}, result))
         return result
 
-    def _as_float16(self, step: Step) -> dict[str, str]:
-        """What a layer in float reads in place of codes."""
-        coded = [name for name in dict.fromkeys(step.reads) if name in self._quantization and self._graph.is_float(name)]
-        return {name: self._halved(name, self._read_as.get(name, name), f"{name}@{step.outputs[0]}") for name in coded}
+    def _quantized(self, name: str, source: str, result: str) -> str:
+        """*source* as codes of the tensor *name*."""
+        self._add(Node("QuantizeLinear", [source, *self._ends(name)], [self._like(name, result, np.int8)], {}, result))
+        return result
+
+    def _dequantized(self, name: str, codes: str, result: str) -> str:
+        self._add(Node("DequantizeLinear", [codes, *self._ends(name)], [self._like(name, result, np.float32)], {}, result))
+        return result
+
+    def _ends(self, name: str) -> list[str]:
+        entry = self._quantization[name]
+        return [
+            self._constant(f"{name}@scale", np.array(entry.scale, np.float32)),
+            self._constant(f"{name}@zero", np.array(entry.zero_point, np.int8)),
+        ]
 
     @staticmethod
     def _known(step: Step) -> str:
@@ -165,10 +163,7 @@ class _Writer:
         units = toolkit_units(rows, np.float32(self._quantization[step.inputs[0]].scale))
         name = node.outputs[0]
         if node is step.node:
-            codes, scales, zeros = toolkit_weights(rows)
-            shape = (-1, *(1,) * (rows.ndim - 1))
-            values = (codes.astype(np.int32) - zeros.reshape(shape)).astype(np.float32) * scales.reshape(shape)
-            inputs[1] = self._constant(f"{name}@weights", _as_stored(step, values, weights.shape))
+            inputs[1] = self._weights(step, rows, weights.shape)
             position = 2 if len(node.inputs) > 2 and node.inputs[2] else None
         else:  # a constant that is added to a product is its bias
             found = [index for index, entry in enumerate(node.inputs) if entry in self._graph.constants]
@@ -178,34 +173,40 @@ class _Writer:
             rounded = np.rint(bias.reshape(-1) / units) * units
             inputs[position] = self._constant(f"{name}@bias", rounded.astype(np.float32).reshape(bias.shape))
 
+    def _weights(self, step: Step, rows: Array, shape: tuple[int, ...]) -> str:
+        """Weights as codes that are dequantised; as numbers where a scale belongs to one of several groups of them."""
+        name = f"{step.node.outputs[0]}@weights"
+        codes, scales, zeros = toolkit_weights(rows)
+        axis = {Form.CONV: 0, Form.DENSE: len(shape) - 1}.get(step.form or Form.CONV, 1)
+        if shape[axis] != len(rows):
+            column = (-1, *(1,) * (rows.ndim - 1))
+            values = (codes.astype(np.int32) - zeros.reshape(column)).astype(np.float32) * scales.reshape(column)
+            return self._constant(name, _as_stored(step, values, shape))
+        stored = self._constant(f"{name}@codes", _as_stored(step, codes, shape))
+        ends = [self._constant(f"{name}@scale", scales), self._constant(f"{name}@zero", zeros.astype(np.int8))]
+        self.graph.shapes[name], self.graph.dtypes[name] = shape, np.dtype(np.float32)
+        self._add(Node("DequantizeLinear", [stored, *ends], [name], {"axis": axis}, name))
+        return name
+
     def _size(self, name: str) -> int:
         return self._graph.constants[name].size
 
-    def _rounded(self, name: str, source: str, result: str) -> str:
-        """*source* rounded to the codes of the tensor *name*, as numbers."""
-        entry = self._quantization[name]
-        ends = [
-            self._constant(f"{name}@scale", np.array(entry.scale, np.float32)),
-            self._constant(f"{name}@zero", np.array(entry.zero_point, np.int8)),
-        ]
-        codes = f"{result}@codes"
-        self._like(name, result)
-        self._made.nodes.append(Node("QuantizeLinear", [source, *ends], [codes], {}, codes))
-        self._made.nodes.append(Node("DequantizeLinear", [codes, *ends], [result], {}, result))
-        self._made.shapes[codes], self._made.dtypes[codes] = self._made.shapes[result], np.dtype(np.int8)
-        return result
-
     def _node(self, op: str, inputs: list[str], like: str, suffix: str, **attributes: float) -> str:
         made = self._like(like, f"{like}@{suffix}")
-        self._made.nodes.append(Node(op, inputs, [made], dict(attributes), made))
+        self._add(Node(op, inputs, [made], dict(attributes), made))
         return made
 
-    def _like(self, name: str, result: str) -> str:
-        self._made.shapes[result], self._made.dtypes[result] = self._graph.shapes[name], self._graph.dtypes[name]
+    def _add(self, node: Node) -> None:
+        self._nodes.append(node)
+
+    def _like(self, name: str, result: str, dtype: Any = None) -> str:
+        self.graph.shapes[result] = self._graph.shapes[name]
+        self.graph.dtypes[result] = self._graph.dtypes[name] if dtype is None else np.dtype(dtype)
         return result
 
     def _constant(self, name: str, value: Array) -> str:
-        self._made.constants[name] = np.ascontiguousarray(value)
+        self.graph.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
+        self.graph.shapes[name], self.graph.dtypes[name] = value.shape, value.dtype
         return name
 
 

@@ -69,7 +69,8 @@ def check_float(
 def _tensor(spec: TensorSpec) -> Value:
     plain = spec.layout in (Layout.NCHW, Layout.PLAIN) and math.prod(spec.memory_shape) == spec.elements
     require(plain, f"tensor '{spec.name[:64]}' is not row-major")
-    require(spec.quantization is None, f"tensor '{spec.name[:64]}' is quantised")
+    codes = spec.quantization is not None
+    require(not codes or spec.dtype is DType.INT8, f"tensor '{spec.name[:64]}' is quantised, and not int8")
     require(spec.dtype not in _PACKED, f"tensor '{spec.name[:64]}' is {spec.dtype.value}")
     return Value(spec.shape, _kind(spec.dtype.value))
 
@@ -98,6 +99,7 @@ def _check_operator(op: FloatOp, known: dict[str, Value], tensors: Mapping[str, 
     _attributes(op, signature.attributes)
     for name in op.inputs:
         require(not name or name in known, f"reads '{name[:64]}', which nothing makes")
+    _codes(op, tensors)
     values = [known[name] if name else None for name in op.inputs]
     shapes = SHAPES[signature.shape](Call(op, values))
     for number, name in enumerate(op.outputs):
@@ -111,6 +113,14 @@ def _check_operator(op: FloatOp, known: dict[str, Value], tensors: Mapping[str, 
         wanted = _result(op, signature.result, values) if number == 0 else ""
         require(wanted in ("", made.kind), f"gives {wanted} numbers, '{name[:64]}' is {tensors[name].dtype.value}")
         known[name] = made
+
+
+def _codes(op: FloatOp, tensors: Mapping[str, TensorSpec]) -> None:
+    """Only what makes numbers of codes reads a quantised tensor, and only what makes codes of numbers writes one."""
+    for names, free in ((op.inputs, "DequantizeLinear"), (op.outputs, "QuantizeLinear")):
+        for position, name in enumerate(names):
+            coded = name in tensors and tensors[name].quantization is not None
+            require(not coded or (op.name == free and position == 0), f"has '{name[:64]}', which is quantised")
 
 
 def _attributes(op: FloatOp, rules: Mapping[str, AttributeRule]) -> None:

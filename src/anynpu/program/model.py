@@ -193,7 +193,7 @@ class Model:
     :ivar dtype: its format: ``w8a8``, ``fp16`` or ``w16a16``; for Allwinner's chips also ``i8``, ``i8dfp`` or ``bf16``
     :ivar preprocess: by input name; an input without an entry takes its values as they are
     :ivar provenance: source file, versions, options, calibration: text that helps to find out where the model came from
-    :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``
+    :ivar arithmetic: by which rule its int8 layers round: ``chip`` or ``simulator``; float layers from codes to codes sum in float32 too
     :ivar metadata: what the ONNX model says about itself; None for one that was made otherwise
     :ivar weightless: the weights were left out (remove_weight) and must come from another context
 

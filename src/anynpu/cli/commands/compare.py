@@ -81,12 +81,6 @@ def command(
             metavar="PATH", help="The environment of rknn-toolkit2, whose simulator runs a folder of build.", exists=True
         ),
     ] = None,
-    float32: Annotated[
-        bool,
-        typer.Option(
-            "--float32", help="With a folder of build: sum in float32, as the simulator does. What then differs is no tie."
-        ),
-    ] = False,
     alone: Annotated[bool, typer.Option("--alone/--no-alone", help="Also run each layer alone on the values of A.")] = True,
     cosine: Annotated[float, typer.Option(min=-1.0, max=1.0, help="A layer below this cosine diverges.")] = Limits.cosine,
     scale: Annotated[float, typer.Option(min=0.0, help="A layer whose scale is off by more diverges.")] = Limits.scale,
@@ -132,10 +126,6 @@ def command(
         raise typer.BadParameter(
             "a folder of build is compared with its twin by the simulator's rule", param_hint="'--arithmetic'"
         )
-    if float32 and (b is not None or not simulated):
-        raise typer.BadParameter(
-            "it is the other form of a twin: give a folder of build as A, and no B", param_hint="'--float32'"
-        )
     if not simulated and (b is None) == (arithmetic is None):
         raise typer.BadParameter("give what A is compared with: B, or --arithmetic chip,simulator", param_hint="'B'")
     names = _onnx_inputs((a, b or a)) if mean or std else []
@@ -153,7 +143,7 @@ def command(
             f"{a} is compared with itself, so no threshold can be missed", hint="name the file that it is to be compared with"
         )
     if simulated:
-        sides = open_simulation(Path(a), b, toolkit, options, float32=float32)
+        sides = open_simulation(Path(a), b, toolkit, options)
         dataset = dataset or Path(a) / "dataset.txt"
     else:
         sides = open_sides(a, b, options) if b is not None else open_rules(a, str(arithmetic), options)

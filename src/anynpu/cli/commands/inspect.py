@@ -19,7 +19,7 @@ from ...errors import ModelError, ModelFormatError
 from ...modelfile import FileKind, identify, vendorfile
 from ...modelfile.vendorfile import VendorModelInfo, VendorTensor
 from ...printable import printable
-from ...program import Model
+from ...program import Float, Model
 from ...reports import report
 from ...tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
 from ...vendors import registry
@@ -110,6 +110,16 @@ _ARITHMETICS = {
     "chip": "chip: integer layers round as the NPU does",
     "simulator": "simulator: integer layers round once, after a float32 multiplication",
 }
+_IN_FLOAT32 = "simulator: layers compute in float32, from codes to codes, as the toolkit's simulator does"
+
+
+def _arithmetic(model: Model) -> str:
+    """By which rule the layers of a model round, as a sentence."""
+    for program in model.programs:
+        for layer in program.layers:
+            if isinstance(layer.op, Float) and any(program.tensors[name].quantization is not None for name in layer.outputs):
+                return _IN_FLOAT32
+    return _ARITHMETICS.get(model.arithmetic, printable(model.arithmetic))
 
 
 def _has_codes(model: Model) -> bool:
@@ -186,7 +196,7 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
     if model.custom_operators:
         console.print(f"  custom       {', '.join(model.custom_operators)}: the program registers functions for these operators")
     if _has_codes(model):
-        console.print(f"  arithmetic   {_ARITHMETICS.get(model.arithmetic, printable(model.arithmetic))}")
+        console.print(f"  arithmetic   {_arithmetic(model)}")
     for label in ("source", "calibration", "accuracy", "warnings"):
         if label in model.provenance:
             console.print(f"  {label:12} {model.provenance[label]}")

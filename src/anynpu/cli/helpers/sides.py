@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ... import modelfile
 from ...board import find_toolkit
-from ...board.simulator import VendorSimulation, simulator_graph, simulator_twin
+from ...board.simulator import VendorSimulation, simulator_twin
 from ...comparison import ARITHMETICS, CompiledSubject, LayersSubject, OnnxSubject, OutputsSubject, Subject, by_arithmetic
 from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError, ToolkitError
 from ...modelfile import FileKind, identify
@@ -91,13 +91,8 @@ def open_rules(a: str, arithmetic: str, options: SideOptions) -> Iterator[tuple[
 
 
 @contextmanager
-def open_simulation(
-    job: Path, b: str | None, toolkit: Path | None, options: SideOptions, *, float32: bool = False
-) -> Iterator[tuple[Subject, Subject]]:
-    """The vendor's simulator in a folder of ``anynpu build``, and a compiled model: *b*, or the twin by the simulator's rule.
-
-    :param float32: the network of that twin, summed in float32 as the simulator does
-    """
+def open_simulation(job: Path, b: str | None, toolkit: Path | None, options: SideOptions) -> Iterator[tuple[Subject, Subject]]:
+    """The vendor's simulator in a folder of ``anynpu build``, and a compiled model: *b*, or the twin by the simulator's rule."""
     found = find_toolkit(toolkit)
     if found is None:
         raise ToolkitError(
@@ -111,12 +106,7 @@ def open_simulation(
         title, model = side.title, side.model
         if model is None:
             raise ParameterError(f"{b} is not a compiled model", hint="give the twin that 'anynpu build' wrote, or leave B out")
-    subject: Subject
-    if float32:
-        graph, preprocess = simulator_graph(job)
-        subject = OnnxSubject(graph, f"{simulation.document['name']} (float32)", preprocess=preprocess, literal=True)
-    else:
-        subject = CompiledSubject(model or simulator_twin(job), title, shape_set=options.shape_set)
+    subject = CompiledSubject(model or simulator_twin(job), title, shape_set=options.shape_set)
     names = simulation.tensors
     yield LayersSubject(simulation.title, subject.inputs, subject.outputs, names, simulation.values), subject
 

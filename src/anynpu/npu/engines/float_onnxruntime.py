@@ -33,6 +33,11 @@ _NO_MEMORY = re.compile("allocate memory|bad_alloc|bad allocation")  # onnxrunti
 _FATAL = 4  # onnxruntime's log level: what goes wrong arrives as an exception, not on stderr
 
 
+def _has_codes(program: Program, stretch: FloatStretch) -> bool:
+    layers = program.layers[stretch.first : stretch.last]
+    return any(program.tensors[name].quantization is not None for layer in layers for name in layer.outputs)
+
+
 class OnnxStretch:
     """A stretch, ready to be bound to memory.
 
@@ -55,6 +60,10 @@ class OnnxStretch:
         options.log_severity_level = _FATAL
         # There is nothing to find on the disk: all constants are handed over below. Should one be missed, this is an empty file.
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+        if _has_codes(
+            program, stretch
+        ):  # what is rounded to codes is computed as it stands: fusing would move or leave out a rounding
+            options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
         model, constants, uses = onnx_model(program, stretch, preparation)
         copies = sum(array.nbytes for array in constants.values())
         packed = sum(array.nbytes * uses[name] for name, array in constants.items())

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...program import FLOAT_OPERATORS, Float, FloatAttribute, FloatStretch, Program
+from ...program import FLOAT_OPERATORS, Float, FloatAttribute, FloatOp, FloatStretch, Program
 from ...program.float_operators import OPSET
 from ...tensor import DType, TensorSpec
 from ...types import Array
@@ -57,9 +57,15 @@ def onnx_model(
         assert isinstance(layer.op, Float)
         made = {name: f"{name}@{number}" for op in layer.op.operators for name in op.outputs if name not in layer.outputs}
         made |= {name: f"{name}@inside" if name in leaving else name for name in layer.outputs}
-        constants = {name: graph.constant(constant_values(value, preparation)) for name, value in layer.op.constants.items()}
+        values = {name: constant_values(value, preparation) for name, value in layer.op.constants.items()}
+        # weights that are stored as codes are numbers from here on: onnxruntime would make them anew in every run
+        widened = [op for op in layer.op.operators if op.outputs[0] not in layer.outputs and _is_of_constants(op, values)]
+        operators = [op for op in layer.op.operators if op not in widened]
+        values |= {op.outputs[0]: _numbers(op, values, preparation) for op in widened}
+        read = {name for op in operators for name in op.inputs}
+        constants = {name: graph.constant(value) for name, value in values.items() if name in read}
         inner = {"": "", **names, **constants}
-        for op in layer.op.operators:
+        for op in operators:
             signature = FLOAT_OPERATORS[op.name]
             domains[signature.domain] = max(domains.get(signature.domain, 1), signature.opset)
             inputs = [inner[name] for name in op.inputs]
@@ -75,6 +81,29 @@ def onnx_model(
     body += b"".join(_bytes(12, graph.value(name)) for name in stretch.outputs)
     imports = b"".join(_bytes(8, _bytes(1, domain.encode()) + _number(2, version)) for domain, version in domains.items())
     return _number(1, _IR_VERSION) + _bytes(7, body) + imports, graph.external, uses
+
+
+def _is_of_constants(op: FloatOp, values: Mapping[str, Array]) -> bool:
+    """Whether an operator makes numbers of constant int8 codes with a scale and a zero point for each channel."""
+    if op.name != "DequantizeLinear" or len(op.inputs) != 3 or not values.keys() >= set(op.inputs) or op.attribute("block_size"):
+        return False
+    codes, scale, zero = (values[name] for name in op.inputs)
+    axis = op.attribute("axis")
+    known = codes.dtype == np.int8 and zero.dtype == np.int8 and scale.dtype == np.float32 and 0 <= axis < codes.ndim
+    return known and scale.shape == zero.shape == (codes.shape[axis],)
+
+
+def _numbers(op: FloatOp, values: Mapping[str, Array], preparation: Preparation) -> Array:
+    """What such codes stand for."""
+    codes, scale, zero = (values[name] for name in op.inputs)
+    shape = tuple(-1 if place == op.attribute("axis") else 1 for place in range(codes.ndim))
+
+    def make() -> Array:
+        result: Array = (codes.astype(np.int32) - zero.reshape(shape)).astype(np.float32) * scale.reshape(shape)
+        return result
+
+    key = ("numbers", op.attribute("axis"), scale.tobytes(), zero.tobytes())
+    return preparation.shared(key, codes, 4 * codes.nbytes, make)
 
 
 class _Graph:
