@@ -39,15 +39,15 @@ class Session:
 
 
 def prepare(model: Any, path: Path) -> Path:
-    """Write a model after onnxruntime's own preparation for quantisation. Scales by channel need opset 13."""
+    """Write a model after onnxruntime's own preparation for quantisation. Scales by channel need opset 13 or later."""
     import onnx
     from onnx import version_converter
 
     onnxruntime()  # sets what must be set before its first import
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    converted = version_converter.convert_version(model, 13)
-    onnx.save(converted, path)
+    opset = next(entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx"))
+    onnx.save(model if opset >= 13 else version_converter.convert_version(model, 13), path)
     # the symbolic inference needs a package of its own, and the shapes do not matter to what follows
     quant_pre_process(path, path, skip_symbolic_shape=True)
     return path

@@ -10,8 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx.parser
 import psutil
 import pytest
+from onnx import helper
 from waiting import wait_until
 
 ROOT = Path(__file__).parents[1]
@@ -103,3 +105,13 @@ def test_the_echo_server_listens_before_it_says_so() -> None:
     finally:
         process.kill()
         process.communicate(timeout=120)
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+def test_onnxruntime_prepares_networks_of_any_version(opset: int, tmp_path: Path) -> None:
+    """Converters between versions go one way for many operators, Relu after version 14 for one."""
+    graph = onnx.parser.parse_graph("net (float[1, 4] x) => (float[1, 4] y) { y = Relu(x) }")
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    prepare = runpy.run_path(str(ROOT / "benchmarks" / "engine_onnxruntime.py"))["prepare"]
+    prepared = onnx.load(prepare(model, tmp_path / "net.onnx"))
+    assert prepared.opset_import[0].version >= 13
