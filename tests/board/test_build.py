@@ -113,8 +113,8 @@ def test_every_failure_of_the_toolkit_is_an_error_with_its_last_lines(
 
 
 def test_a_toolkit_that_never_comes_back_is_ended(tmp_path: Path, network: Path, options: CompileOptions) -> None:
-    with pytest.raises(ToolkitError, match="took longer than 2 s and was ended"):
-        build(network, tmp_path / "out", "rk3588", options, stub(tmp_path, "hang"), time_limit=2.0)
+    with pytest.raises(ToolkitError, match=r"took longer than 0\.2 s and was ended"):
+        build(network, tmp_path / "out", "rk3588", options, stub(tmp_path, "hang"), time_limit=0.2)
 
 
 def test_what_ends_the_command_ends_the_toolkit(tmp_path: Path, network: Path) -> None:
