@@ -85,7 +85,7 @@ WRONG_MODELS: dict[str, tuple[Callable[[], Any], type[AnynpuError], tuple[str, .
     "truncated": (lambda: tiny().SerializeToString()[:-40], CompileError, ("damaged",)),
     "compiled already": (lambda: b"RKNN" + bytes(100), CompileError, ("already compiled", "inspect")),
     "a number": (lambda: 42, CompileError, ("int", "path")),
-    "old opset": (lambda: changed(lambda proto: setattr(proto.opset_import[0], "version", 6)), CompileError, ("opset 6", "7")),
+    "old opset": (lambda: changed(lambda proto: setattr(proto.opset_import[0], "version", 5)), CompileError, ("opset 5", "7")),
     "unknown operator": (
         lambda: changed(lambda proto: setattr(proto.graph.node[1], "op_type", "Frobnicate")),
         CompileError,

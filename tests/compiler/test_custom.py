@@ -458,7 +458,8 @@ def test_attributes_that_are_no_data() -> None:
 
 def test_an_operator_whose_shape_depends_on_data_can_be_a_custom_one_of_fixed_shape() -> None:
     net = Net()
-    net.output(net.op("NonZero", net.input("x", (4,))))
+    rows = net.op("Cast", net.op("Transpose", net.op("NonZero", net.input("x", (4,)))), to=1)
+    net.output(net.op("Gemm", rows, net.weights(1, 4)))
     proto = net.proto()
     with pytest.raises(UnsupportedOperatorError):
         anynpu.check(proto)

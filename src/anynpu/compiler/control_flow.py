@@ -16,6 +16,7 @@ from .._optional import onnx, onnxruntime
 from ..errors import CompileError, UnsupportedOperatorError
 from ..types import Array
 from .onnx_model import first_line
+from .sequences import SEQUENCE_OPERATORS, Sequences
 
 __all__ = ["MAX_ROUNDS", "write_out_control_flow"]
 
@@ -33,12 +34,13 @@ _MAX_PARAMETER = 64
 def write_out_control_flow(proto: Any) -> None:
     """Replace all If, Loop and Scan nodes, in place; raise a typed error for one whose course depends on the data."""
     writer = _Writer(proto)
-    while nodes := [node for node in proto.graph.node if _is_control(node)]:
+    while writer.resolve_sequences() and (nodes := [node for node in proto.graph.node if _is_control(node)]):
         for node in nodes:
             if writer.write_out(node):
                 break
         else:
             raise writer.refusal(nodes[0])
+    writer.sequences.open_outputs()
     if writer.count:
         del proto.graph.value_info[:]  # they may be about what is gone
 
@@ -58,6 +60,14 @@ class _Writer:
         self._graph = proto.graph
         self.count = 0
         self._reason = ""
+        self.sequences = Sequences(proto, self._value, self._shape, _is_control)
+
+    def resolve_sequences(self) -> bool:
+        """Replace the operators of sequences, as far as they do not wait for control flow."""
+        self.count += self.sequences.resolve()
+        if (node := self.sequences.waiting) is not None:
+            raise self.refusal(node)
+        return True
 
     # what is known
 
@@ -151,7 +161,7 @@ class _Writer:
     def write_out(self, node: Any) -> bool:
         """Replace one node if its course is known."""
         try:
-            made = {"If": self._if, "Loop": self._loop, "Scan": self._scan}.get(node.op_type, _unknown)(node)
+            made = {"If": self._if, "Loop": self._loop, "Scan": self._scan, "SequenceMap": self._map}[node.op_type](node)
         except (AttributeError, IndexError, TypeError, ValueError) as error:
             if isinstance(error, CompileError):
                 raise
@@ -232,25 +242,86 @@ class _Writer:
         return made
 
     def _scan(self, node: Any) -> list[Any] | None:
-        if self._opset < 9:
-            self._reason = "the Scan of operator set 8 has a batch"
-            return None
         body = _attribute(node, "body")
         scans = int(_attribute(node, "num_scan_inputs"))
+        if self._opset < 9:
+            return self._scan_of_batch(node, body, scans)
         states, sources = list(node.input[: len(node.input) - scans]), list(node.input[len(node.input) - scans :])
+        axes = list(_attribute(node, "scan_input_axes") or [0] * scans)
+        backwards = list(_attribute(node, "scan_input_directions") or [0] * scans)
+        count = self._rounds(node, body, sources, axes)
+        if count is None:
+            return None
+        made, states, scanned = self._unrolled(body, _label(node), count, states, sources, axes, backwards)
+        targets = list(node.output)
+        made += [_identity(source, target) for source, target in zip(states, targets, strict=False) if target]
+        joins = list(_attribute(node, "scan_output_axes") or [0] * len(scanned))
+        turned = list(_attribute(node, "scan_output_directions") or [0] * len(scanned))
+        for names, target, axis, turn in zip(scanned, targets[len(states) :], joins, turned, strict=False):
+            if target:
+                made += self._joined(names[::-1] if turn else names, target, axis)
+        return made
+
+    def _scan_of_batch(self, node: Any, body: Any, scans: int) -> list[Any] | None:
+        """The Scan of operator set 8: it has a batch before the axis that is scanned, and optional lengths before its states."""
+        if node.input[0]:
+            self._reason = "the Scan of operator set 8 has sequences of several lengths"
+            return None
+        states, sources = list(node.input[1 : len(node.input) - scans]), list(node.input[len(node.input) - scans :])
+        count = self._rounds(node, body, sources, [1] * scans)
+        shape = self._shape(sources[0])
+        if count is None or shape is None:
+            return None
+        if shape[0] * count * len(body.node) > MAX_NODES:
+            raise self._too_long(node)
+        backwards = list(_attribute(node, "directions") or [0] * scans)
+        made: list[Any] = []
+        ends: list[list[str]] = [[] for _ in node.output]
+        for sample in range(shape[0]):
+            prefix = f"{_label(node)}.sample{sample}"
+            own = []
+            for name in (*states, *sources):
+                which = self._constant(f"{prefix}.{name}.place", np.int64(sample))
+                own.append(f"{prefix}.{name}")
+                made.append(onnx().helper.make_node("Gather", [name, which], [own[-1]], axis=0))
+            first, last = own[: len(states)], own[len(states) :]
+            nodes, results, scanned = self._unrolled(body, prefix, count, first, last, [0] * scans, backwards)
+            made += nodes
+            for place, names in enumerate(scanned):
+                results.append(f"{prefix}.scanned{place}")
+                made += self._joined(names, results[-1], 0)
+            for end, name in zip(ends, results, strict=False):
+                end.append(name)
+        for end, target in zip(ends, node.output, strict=True):
+            if target:
+                made += self._joined(end, target, 0)
+        return made
+
+    def _rounds(self, node: Any, body: Any, sources: Sequence[str], axes: Sequence[int]) -> int | None:
+        """How often the body of a Scan runs, if that is known."""
         shapes = [self._shape(name) for name in sources]
         if any(shape is None for shape in shapes):
             return None
-        axes = list(_attribute(node, "scan_input_axes") or [0] * scans)
-        backwards = list(_attribute(node, "scan_input_directions") or [0] * scans)
         count = min(len(shape) and shape[axis] for shape, axis in zip(shapes, axes, strict=True) if shape is not None)
         if count > MAX_ROUNDS or count * len(body.node) > MAX_NODES:
             raise self._too_long(node)
-        outputs = len(body.output) - len(states)
-        scanned: list[list[str]] = [[] for _ in range(outputs)]
+        return count
+
+    def _unrolled(
+        self,
+        body: Any,
+        label: str,
+        count: int,
+        states: list[str],
+        sources: Sequence[str],
+        axes: Sequence[int],
+        backwards: Sequence[int],
+    ) -> tuple[list[Any], list[str], list[list[str]]]:
+        """The rounds of a Scan: their nodes, the states at the end, and what each round gives."""
+        scanned: list[list[str]] = [[] for _ in body.output[len(states) :]]
         made: list[Any] = []
         for number in range(count):
-            prefix = f"{_label(node)}.{number}"
+            prefix = f"{label}.{number}"
             parts = []
             for index, (source, axis) in enumerate(zip(sources, axes, strict=True)):
                 place = count - 1 - number if backwards[index] else number
@@ -263,13 +334,25 @@ class _Writer:
             states = results[: len(states)]
             for entry, name in zip(scanned, results[len(states) :], strict=True):
                 entry.append(name)
-        targets = list(node.output)
-        made += [_identity(source, target) for source, target in zip(states, targets, strict=False) if target]
-        joins = list(_attribute(node, "scan_output_axes") or [0] * outputs)
-        turned = list(_attribute(node, "scan_output_directions") or [0] * outputs)
-        for names, target, axis, turn in zip(scanned, targets[len(states) :], joins, turned, strict=False):
-            if target:
-                made += self._joined(names[::-1] if turn else names, target, axis)
+        return made, states, scanned
+
+    def _map(self, node: Any) -> list[Any] | None:
+        """The body of a SequenceMap for each element."""
+        elements = self.sequences.get(node.input[0])
+        if elements is None:
+            return None
+        body = _attribute(node, "body")
+        made: list[Any] = []
+        results: list[list[str]] = [[] for _ in body.output]
+        for number in range(len(elements)):
+            sources = [(self.sequences.get(name) or (name,) * len(elements))[number] for name in node.input]
+            inputs = dict(zip((value.name for value in body.input), sources, strict=True))
+            nodes, names = self._inline(body, inputs, f"{_label(node)}.{number}")
+            made += nodes
+            for result, name in zip(results, names, strict=True):
+                result.append(name)
+        for target, result in zip(node.output, results, strict=True):
+            self.sequences.set(target, result)
         return made
 
     def _value_with(self, made: Sequence[Any], name: str) -> Array | None:
@@ -335,6 +418,8 @@ class _Writer:
     def refusal(self, node: Any) -> CompileError:
         """Why a node stays: its course depends on the data, or on an input that could be a constant."""
         conditions = {"If": node.input[:1], "Loop": node.input[:2]}.get(node.op_type, ())
+        if node.op_type in SEQUENCE_OPERATORS:
+            conditions = node.input[1:]
         sources = (self._parameter(name) for name in conditions if name and not self._reason)
         source = next((name for name in sources if name), None)
         if source is not None:
@@ -344,6 +429,13 @@ class _Writer:
                 operator=node.op_type,
                 tensor=source,
                 hint=f"give its value: constants={{'{source}': [1]}}, or --constant {source}=1",
+            )
+        if node.op_type in SEQUENCE_OPERATORS:
+            return UnsupportedOperatorError(
+                "a sequence cannot become tensors: how many elements it has, or which one is meant, depends on the data",
+                node=_label(node),
+                operator=node.op_type,
+                hint="export the model without sequences of unknown length",
             )
         return UnsupportedOperatorError(
             f"control flow cannot become a layer program: {self._reason or 'its course depends on the data'}",
@@ -363,10 +455,6 @@ class _Writer:
         if not found or any(_zeros(value).size > _MAX_PARAMETER for value in found):
             return None
         return str(found[0].name)
-
-
-def _unknown(node: Any) -> None:
-    return None
 
 
 def _label(node: Any) -> str:

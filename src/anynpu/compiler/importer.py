@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -19,10 +20,13 @@ from .detached import HandedConstants
 from .extents import suggested_extent
 from .graph import Graph, Node, to_onnx
 from .onnx_model import first_line, input_names
-from .parameters import refuse_open_parameters, refuse_training
-from .real_types import has_other_reals, widen, without_castlike
+from .parameters import give_constants, refuse_open_parameters, refuse_training
+from .real_types import has_other_reals, keep_bits, widen, without_castlike
+from .sequences import open_sequences
 from .stages import Stage, stages
 from .tail import SHAPE_FROM_DATA
+
+_log = logging.getLogger("anynpu.compiler")
 
 __all__ = ["Shapes", "constant_array", "import_onnx"]
 
@@ -56,6 +60,7 @@ def import_onnx(
     """
     source_nodes = sum(node.op_type != "Constant" for node in proto.graph.node)
     known = {*(tensor.name for tensor in proto.graph.initializer), *(weights or {})}
+    open_sequences(proto, shapes or {})
     declared = Declarations(proto)
     fixed = _fix_inputs(proto, known, dict(shapes or {}), batch)
     declared.fix(fixed)
@@ -86,6 +91,8 @@ def import_onnx(
         source_nodes=source_nodes,
     )
     _check_outputs(graph)
+    if not graph.outputs:
+        raise CompileError("the model has no outputs", hint="there is nothing to run: export the model again")
     graph.remove_unused()
     # also inputs that only give shapes, which programs feed; one that only gives a type is of no use
     read = {name for node in graph.nodes for name in (node.inputs[:1] if node.op == "CastLike" else node.inputs)}
@@ -105,17 +112,25 @@ def import_onnx(
             _trace(graph, custom or {}, declared)
     without_castlike(graph)
     widen(graph)
+    keep_bits(graph)
     _without_empty_parts(graph)
     graph.remove_unused()
-    _refuse_empty(graph)
+    while _fold_empty(graph):
+        _trace(graph, custom or {}, declared)
     _copy_constant_outputs(graph)
     used = {*read, *graph.outputs, *graph.consumers()}
     graph.inputs = [name for name in graph.inputs if name in used]
-    if not graph.inputs:
-        raise CompileError(
-            "the model's outputs do not depend on any input", hint="there is nothing to run: export the model again"
-        )
+    _warn_of_nothing(graph)
     return graph
+
+
+def _warn_of_nothing(graph: Graph) -> None:
+    """A model may be asked for that computes nothing; more often something went wrong on the way."""
+    if not graph.inputs:
+        _log.warning("the model's outputs do not depend on any input: they are constants")
+    for name in graph.outputs:
+        if 0 in graph.shapes[name]:
+            _log.warning("the output '%s' has no elements: choose larger input shapes, if that is not meant", name)
 
 
 def _input_type(value: Any) -> np.dtype[Any]:
@@ -258,7 +273,8 @@ def _fix_inputs(
         del kind.shape.dim[:]
         for extent in shape:
             kind.shape.dim.add().dim_value = extent
-    return fixed
+    give_constants(proto, {name: np.empty(shape, np.int8) for name, shape in fixed.items() if 0 in shape})
+    return {name: shape for name, shape in fixed.items() if 0 not in shape}
 
 
 def _fixed_shape(
@@ -266,7 +282,7 @@ def _fixed_shape(
 ) -> tuple[int, ...]:
     text = "[" + ", ".join("?" if extent is None else str(extent) for extent in declared) + "]"
     if given is not None:
-        if len(given) != len(declared) or any(extent < 1 for extent in given):
+        if len(given) != len(declared) or any(extent < 0 for extent in given):
             raise ShapeError(f"input '{name}' takes {text}, got {given}", hint="give one positive number for each axis")
         # A declared batch may be changed, as exporters often leave a 1 there; other axes are part of the architecture.
         if any(want is not None and want != have for want, have in list(zip(declared, given, strict=True))[1:]):
@@ -422,13 +438,19 @@ def _copy_constant_outputs(graph: Graph) -> None:
             graph.shapes[name], graph.dtypes[name] = value.shape, value.dtype
 
 
-def _refuse_empty(graph: Graph) -> None:
-    for node in graph.nodes:
-        for name in node.outputs:
-            if name and 0 in graph.shapes[name]:
-                raise CompileError(
-                    "a tensor has no elements", node=node.label, operator=node.op, tensor=name, hint="choose larger input shapes"
-                )
+def _fold_empty(graph: Graph) -> bool:
+    """A tensor without elements is the same for every input: let it be a constant. Whether there was one."""
+    found = [node for node in graph.nodes if any(name and 0 in graph.shapes[name] for name in node.outputs)]
+    for node in found:
+        empty = [name for name in node.outputs if name and 0 in graph.shapes[name]]
+        if len(empty) < len([name for name in node.outputs if name]):
+            raise CompileError(
+                "a tensor has no elements", node=node.label, operator=node.op, tensor=empty[0], hint="choose larger input shapes"
+            )
+        graph.constants.update({name: np.empty(graph.shapes[name], graph.dtypes[name]) for name in empty})
+    graph.nodes = [node for node in graph.nodes if node not in found]
+    graph.remove_unused()
+    return bool(found)
 
 
 def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:

@@ -22,6 +22,9 @@ from .stripped import is_stripped
 __all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
 
 
+_OLDEST = 7
+"""The oldest operator set that is understood. Models of older ones are taken if their operators have not changed until then."""
+
 MAX_FILE = (1 << 31) - 1
 """Bytes of one file: no more can be read as protobuf, and a file with holes costs nothing to make."""
 
@@ -145,11 +148,27 @@ def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
         value.ClearField("type")
     versions = {entry.domain: entry.version for entry in proto.opset_import}
     version = versions.get("", versions.get("ai.onnx", 0))
-    if version < 7:
-        raise CompileError(
-            f"the model uses ONNX opset {version}; 7 is the oldest that is understood",
-            hint="export it again with opset 11 or later",
-        )
+    if version < _OLDEST:
+        if not _same_in_the_oldest(proto.graph, version):
+            raise CompileError(
+                f"the model uses ONNX opset {version}; {_OLDEST} is the oldest that is understood",
+                hint="export it again with opset 11 or later",
+            )
+        for entry in proto.opset_import:
+            if entry.domain in ("", "ai.onnx"):
+                entry.version = _OLDEST
+
+
+def _same_in_the_oldest(graph: Any, version: int) -> bool:
+    """Whether all operators of a graph mean the same in the oldest operator set that is understood."""
+    defs = onnx().defs
+    for node in graph.node:
+        if node.domain not in ("", "ai.onnx") or any(entry.HasField("g") or entry.graphs for entry in node.attribute):
+            return False
+        versions = [defs.get_schema(node.op_type, number, "").since_version for number in (version, _OLDEST)]
+        if versions[0] != versions[1]:
+            return False
+    return True
 
 
 def _inline_functions(proto: Any, custom_ops: CustomOperators) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from .._optional import onnx
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from .graph import Graph, Node
+from .sequences import give_sequence
 
 __all__ = ["give_constants", "refuse_open_parameters", "refuse_training"]
 
@@ -58,6 +59,9 @@ def give_constants(proto: Any, constants: Mapping[str, Any]) -> None:
     for name, given in constants.items():
         if name not in inputs:
             raise TensorNameError(f"the model has no input '{name}'", hint=f"its inputs are: {', '.join(inputs)}")
+        if not inputs[name].type.HasField("tensor_type"):
+            give_sequence(proto, inputs[name], given)
+            continue
         kind = inputs[name].type.tensor_type
         try:
             value = np.asarray(given).astype(onnx().helper.tensor_dtype_to_np_dtype(kind.elem_type))
@@ -107,7 +111,7 @@ def _what(node: Node, place: int) -> str:
     if node.op in ("If", "Loop"):
         return "the condition" if node.op == "If" else "the number of rounds"
     if node.op == "Dropout":
-        return "the training mode"
+        return "the training mode" if place == 2 else "the share that is dropped"
     return "the shape of the result" if place or node.op in ("ConstantOfShape", "Range") else "the size of the result"
 
 
@@ -132,6 +136,21 @@ def _parameter_input(graph: Graph, name: str, producers: Mapping[str, Node], sta
     return min(found) if found else None
 
 
+def _is_true(graph: Graph, node: Node, place: int) -> bool:
+    """Whether an input of Dropout is not zero; one of the model has to be given as a constant."""
+    name = node.inputs[place]
+    if name in graph.inputs:
+        raise CompileError(
+            f"{_what(node, place)} is an input of the model, and a chip has to know it beforehand",
+            node=node.label,
+            operator=node.op,
+            tensor=name,
+            hint=f"give its value: constants={{'{name}': [0]}}, or --constant {name}=0",
+        )
+    value = graph.constants.get(name)
+    return value is None or bool(np.any(value))
+
+
 def refuse_training(graph: Graph) -> None:
     """Raise an error for nodes that behave as in training: their results are random, or statistics of the batch."""
     for node in graph.nodes:
@@ -141,8 +160,9 @@ def refuse_training(graph: Graph) -> None:
         if node.op == "BatchNormalization" and graph.opset < 14:
             mode = any(node.outputs[1:])  # what marked training before there was an attribute
         if node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]:
-            value = graph.constants.get(node.inputs[2])
-            mode = value is None or bool(np.any(value))
+            mode = _is_true(graph, node, 2) and _is_true(graph, node, 1)
+            if not mode:  # or it drops nothing of what it could
+                node.inputs = node.inputs[:1]
         if mode:
             raise UnsupportedOperatorError(
                 f"{node.op} is in training mode: it works with the statistics of a batch, or at random, and not as it was trained"

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from .._optional import onnx
+from ..errors import UnsupportedOperatorError
 from .graph import Graph, Node, element_type
 
-__all__ = ["OTHER_REALS", "has_other_reals", "widen", "without_castlike"]
+__all__ = ["OTHER_REALS", "has_other_reals", "keep_bits", "widen", "without_castlike"]
 
 OTHER_REALS = frozenset(("float16", "bfloat16", "float64"))
 """The types that become float32."""
@@ -33,6 +34,8 @@ def has_other_reals(graph: Graph) -> bool:
 
 def widen(graph: Graph, kinds: Set[str] = OTHER_REALS) -> None:
     """Let the graph compute in float32 what it computes in one of *kinds*, in place."""
+    if "bfloat16" in kinds:
+        _refuse_bits(graph)
     for name, value in graph.constants.items():
         if value.dtype.name in kinds:
             with np.errstate(over="ignore"):
@@ -43,6 +46,38 @@ def widen(graph: Graph, kinds: Set[str] = OTHER_REALS) -> None:
     numbers = _numbers(kinds)
     for node in graph.nodes:
         _widen_attributes(node, numbers)
+
+
+def _refuse_bits(graph: Graph) -> None:
+    """What is bfloat16 becomes float32 before the types of all tensors are known, and with it the bits are lost."""
+    kinds = {dtype.name for dtype in graph.dtypes.values()}
+    node = next((node for node in graph.nodes if node.op == "BitCast" and not node.domain), None)
+    if node is not None and "bfloat16" in kinds:
+        raise UnsupportedOperatorError(
+            "a model with bfloat16 numbers asks for the bits of numbers",
+            node=node.label,
+            operator=node.op,
+            hint="export the model in float32 or float16",
+        )
+
+
+def keep_bits(graph: Graph) -> None:
+    """BitCast reads the bits of its input's own type: let a widened input have that type again, in place.
+
+    Which type that was, the number of bits of the result says.
+    """
+    nodes = []
+    for node in graph.nodes:
+        if node.op == "BitCast" and not node.domain and graph.dtypes[node.inputs[0]] == _FLOAT:
+            size = graph.dtypes[node.outputs[0]].itemsize
+            kind = np.dtype({2: np.float16, 8: np.float64}.get(size, np.float32))
+            if kind != _FLOAT and graph.dtypes[node.outputs[0]].kind in "iu":
+                name = graph.free_name(f"{node.inputs[0]}.{kind.name}")
+                nodes.append(Node("Cast", [node.inputs[0]], [name], {"to": element_type(kind)}))
+                graph.shapes[name], graph.dtypes[name] = graph.shapes[node.inputs[0]], kind
+                node.inputs = [name]
+        nodes.append(node)
+    graph.nodes = nodes
 
 
 def _numbers(kinds: Set[str]) -> set[int]:

@@ -7,7 +7,7 @@ Detectors are often exported with NonMaxSuppression. Such a tail is taken off: t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,16 +65,20 @@ def split_tail(proto: Any) -> tuple[Any, bytes, str]:
     read = list(dict.fromkeys(name for node in nodes for name in node.input if name and name not in made_here))
     constants = {tensor.name for tensor in graph.initializer}
     border = [name for name in read if name not in fixed and name not in constants]
-    inputs = {value.name for value in graph.input}
-    if any(name in inputs for name in border):
-        return proto, b"", ""  # a session would have to hand it past the device; as a constant it can be part of the tail
     types = _types(proto, border)
+    inputs = {value.name for value in graph.input}
+    # what the tail reads of the model's inputs goes through the device: a session knows what the device gives, and nothing else
+    copies = {name: f"{name}.copy" for name in border if name in inputs}
+    border = [copies.get(name, name) for name in border]
+    types.update({new: _named(types[old], new) for old, new in copies.items()})
+    nodes, following = [_reading(node, copies) for node in nodes], nodes
     outputs = [value for value in graph.output if value.name in made_here]
     whole = [*fixed_nodes, *nodes]
     tail = _model(proto, whole, [types[name] for name in border], outputs, f"{graph.name}.tail")
     tail.metadata_props.add(key=ORDER, value="\n".join(value.name for value in graph.output))
     kept = [value for value in graph.output if value.name not in made_here]
-    rest = [node for node in graph.node if node not in nodes]
+    rest = [node for node in graph.node if node not in following]
+    rest += [onnx().helper.make_node("Identity", [old], [new]) for old, new in copies.items()]
     known = {value.name for value in kept}
     ends = [*kept, *(types[name] for name in border if name not in known)]
     head = _model(proto, rest, list(graph.input), ends, graph.name, whole=True)
@@ -132,6 +136,23 @@ def _types(proto: Any, names: Iterable[str]) -> dict[str, Any]:
         else package.helper.make_tensor_value_info(name, real, None)
         for name in names
     }
+
+
+def _named(value: Any, name: str) -> Any:
+    copy = type(value)()
+    copy.CopyFrom(value)
+    copy.name = name
+    return copy
+
+
+def _reading(node: Any, names: Mapping[str, str]) -> Any:
+    """The node, reading tensors under their new names."""
+    if names.keys().isdisjoint(node.input):
+        return node
+    copy = type(node)()
+    copy.CopyFrom(node)
+    copy.input[:] = [names.get(name, name) for name in node.input]
+    return copy
 
 
 def _model(

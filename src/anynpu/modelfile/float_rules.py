@@ -146,7 +146,7 @@ def _attributes(op: FloatOp, rules: Mapping[str, AttributeRule]) -> None:
 
 def _result(op: FloatOp, rule: str, values: Sequence[Value | None]) -> str:
     """The kind of the first result; empty where it is not told."""
-    if op.name == "Cast":
+    if op.name in ("Cast", "BitCast"):
         kind = _ONNX_TYPES.get(op.attribute("to"), "")
         require(kind, f"to the element type {op.attribute('to')}")
         return kind

@@ -187,21 +187,21 @@ def parse_shapes(values: Sequence[str] | None) -> Shapes | list[Shapes] | None:
 
 
 def parse_constants(values: Sequence[str]) -> dict[str, tuple[float, ...]]:
-    """``NAME=1,12,64`` texts as numbers by input name.
+    """``NAME=1,12,64`` texts as numbers by input name; ``NAME=`` is none of them.
 
-    >>> parse_constants(["shape=1,-1", "threshold=0.5"])
-    {'shape': (1, -1), 'threshold': (0.5,)}
+    >>> parse_constants(["shape=1,-1", "threshold=0.5", "list="])
+    {'shape': (1, -1), 'threshold': (0.5,), 'list': ()}
     """
     parsed: dict[str, tuple[float, ...]] = {}
     for value in values:
         name, equals, numbers = value.rpartition("=")
+        parts = numbers.split(",") if numbers else []
+        found: tuple[float, ...] | None
         try:
-            found = tuple(
-                float(number) if "." in number or "e" in number.lower() else int(number) for number in numbers.split(",")
-            )
+            found = tuple(float(number) if "." in number or "e" in number.lower() else int(number) for number in parts)
         except ValueError:
-            found = ()
-        if not equals or not name or not found:
+            found = None
+        if not equals or not name or found is None:
             raise typer.BadParameter(f"{value!r} is not a constant; write it as NAME=1,12,64", param_hint="'--constant'")
         if name in parsed:
             raise typer.BadParameter(f"given twice for input {name!r}", param_hint="'--constant'")
