@@ -68,6 +68,25 @@ def test_a_split_into_chunks_that_do_not_come_out_even() -> None:
     np.testing.assert_allclose(np.concatenate(given, 1), X, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("size", "extent"), [(0, 6), (1, 2000)])
+def test_a_split_into_nothing_or_too_many_is_refused(size: int, extent: int) -> None:
+    nodes = [helper.make_node("SplitToSequence", ["x", "size"], ["parts"], axis=1)]
+    proto = proto_of(nodes, [tensor("x", 1, extent)], [sequence("parts")], [number("size", size)])
+    with pytest.raises(CompileError):
+        anynpu.compile(proto, "rk3588", dtype="fp16")
+
+
+def test_a_map_at_the_end_is_refused() -> None:
+    kind = onnx.TypeProto()
+    kind.map_type.key_type = TensorProto.INT64
+    kind.map_type.value_type.CopyFrom(helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    proto = proto_of(
+        [helper.make_node("Identity", ["x"], ["y"])], [helper.make_value_info("x", kind)], [helper.make_value_info("y", kind)], []
+    )
+    with pytest.raises(CompileError):
+        anynpu.compile(proto, "rk3588", dtype="fp16")
+
+
 def mapped() -> onnx.ModelProto:
     body = helper.make_graph(
         [helper.make_node("Add", ["one", "other"], ["sum"])], "body", [tensor("one", 2), tensor("other", 2)], [tensor("sum", 2)]
@@ -93,8 +112,9 @@ def test_a_sequence_can_be_constant() -> None:
     model = anynpu.compile(mapped(), "rk3588", dtype="fp16", constants={"s": [[1.0, 2.0]]})
     ((given,),) = run_model(model, [{"t": np.ones(2, np.float32)}])
     assert given.tolist() == [2, 3]
-    with pytest.raises(CompileError, match="not made of numbers"):
-        anynpu.compile(mapped(), "rk3588", dtype="fp16", constants={"s": ["one"]})
+    for wrong in (["one"], 3):
+        with pytest.raises(CompileError, match="not made of numbers"):
+            anynpu.compile(mapped(), "rk3588", dtype="fp16", constants={"s": wrong})
 
 
 def test_a_place_that_depends_on_an_input_has_to_be_given() -> None:

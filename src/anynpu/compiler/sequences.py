@@ -37,13 +37,20 @@ SEQUENCE_OPERATORS = frozenset(
 """Operators of ONNX that make or read sequences and optional values, without those that hold a graph."""
 
 
+MAX_ELEMENTS = 1024
+"""Tensors that one sequence may become."""
+
+
 def element_type_of(kind: Any) -> tuple[Any, bool]:
     """The type of the tensors in a sequence or optional value, and whether it is a sequence; a tensor is its own."""
     sequence = False
     while not kind.HasField("tensor_type"):
         inner = "optional_type" if kind.HasField("optional_type") else "sequence_type"
         if not kind.HasField(inner):
-            raise UnsupportedOperatorError("only tensors of numbers can be inputs", hint="export the model with tensor inputs")
+            raise UnsupportedOperatorError(
+                "an input or output of the model is neither a tensor nor a sequence of tensors",
+                hint="export the model with plain tensors at its ends",
+            )
         sequence = sequence or inner == "sequence_type"
         kind = getattr(kind, inner).elem_type
     return kind, sequence
@@ -62,9 +69,9 @@ def give_sequence(proto: Any, value: Any, given: Any) -> None:
     if given is None:
         proto.graph.node.insert(0, _absent(name, value.type))
         return
-    elements = list(given) if sequence else [given]
-    names = [f"{name}.{index}" for index in range(len(elements))] if sequence else [name]
     try:
+        elements = list(given) if sequence else [given]
+        names = [f"{name}.{index}" for index in range(len(elements))] if sequence else [name]
         tensors = [
             onnx().numpy_helper.from_array(np.asarray(element).astype(dtype), entry)
             for entry, element in zip(names, elements, strict=True)
@@ -159,8 +166,10 @@ class Sequences:
 
     def _step(self) -> bool:
         """Replace the first operator that can be."""
-        unknown: set[str] = set()
         self._waiting = None
+        if not self._elements and not self._optional and not any(map(_is_one, self._graph.node)):
+            return False
+        unknown: set[str] = set()
         for place, node in enumerate(self._graph.node):
             if self._blocked(node) or not unknown.isdisjoint(node.input):
                 unknown.update(node.output)
@@ -279,10 +288,21 @@ class Sequences:
             value = self._value(node.input[1])
             if value is None:
                 return None
-            size = int(value.reshape(-1)[0]) if value.size else 0
-            sizes = [int(entry) for entry in value] if value.ndim else [min(size, extent - at) for at in range(0, extent, size)]
+            size = 1 if value.ndim else int(value)
+            count = value.size if value.ndim else -(-extent // max(size, 1))
         else:
-            sizes, keep = [1] * extent, bool(_attribute(node, "keepdims", 1))
+            value, size, count, keep = None, 1, extent, bool(_attribute(node, "keepdims", 1))
+        if size < 1 or count > MAX_ELEMENTS:
+            raise UnsupportedOperatorError(
+                f"an axis of {extent} becomes a sequence of parts of {size}: at most {MAX_ELEMENTS} parts are written out",
+                node=node.name or name,
+                operator=node.op_type,
+                hint="choose smaller input shapes, or use Split",
+            )
+        if value is not None and value.ndim:
+            sizes = [int(entry) for entry in value]
+        else:
+            sizes = [min(size, extent - at) for at in range(0, extent, size)]
         parts = [f"{name}.part{index}" for index in range(len(sizes))]
         nodes = []
         if self._opset < 13:
