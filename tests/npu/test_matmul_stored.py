@@ -24,6 +24,7 @@ ORDERS = {
 }
 SHAPES = [(1, 64, 64), (2, 96, 128), (3, 160, 192), (4, 32, 64), (7, 128, 64), (17, 96, 128), (200, 64, 64), (1, 640, 64)]
 SHAPES += [(16, 288, 64), (5, 96, 320)]  # more than is read of b at a time
+SHAPES += [(4, 160, 256), (6, 160, 64), (11, 64, 128), (12, 32, 64)]  # the rows of every kernel for a few
 
 
 def stored(b: npt.NDArray[np.generic], order: str | Blocks, dtype: DType) -> npt.NDArray[np.generic]:

@@ -43,6 +43,7 @@ struct anynpu_matrix_kernel {
     size_t rows;   /* of a tile, at the most */
     size_t group;  /* steps that lie side by side and are one step of a tile */
     size_t depth;  /* steps of a block; a multiple of the group */
+    size_t near_bytes; /* of a panel that all tiles take before the next ones; each time the sums pass through c */
     size_t a_size; /* bytes of an element of packed a: int8 (groups of 4 only), int16 or float32 */
     int32_t shift; /* what is added to the codes of b */
     int32_t takes_halves; /* floats: whether a tile takes b in float16; else it takes float32 */

@@ -22,10 +22,9 @@ enum {
     ALIGNMENT = 64,
     MAX_ROWS = 192,       /* rows of a that are packed at a time; a multiple of the rows of every kernel's tile */
     RESULT_SIZE = 4,      /* bytes of int32 and float32 */
-    NEAR_BYTES = 1 << 13, /* of a panel, that stay in the first cache beside rows of a */
-    FEW_ROWS = 16,        /* with so few, b passes through the first cache once: blocks of few steps, and of several lines of it */
+    FEW_ROWS = 16,        /* with so few, b passes through the first cache once: blocks of few steps, and of one line of it */
     FEW_STEPS = 64,
-    FEW_COLUMNS = 256,
+    FEW_COLUMNS = 64,
     SHORT_SUM = 256, /* codes whose sum fits 16 bits */
     MAX_FEW = 16 /* rows of the products that kernels for a few take */
 };
@@ -279,11 +278,12 @@ static void multiply_steps(const struct anynpu_matrix_kernel *kernel, const stru
     }
 }
 
-/* All rows of a block times one panel: so many steps at a time that they stay in the first cache until all tiles had them. */
+/* All rows of a block times one panel: so many steps at a time that they stay in a near cache until all tiles had them. */
 static void multiply_panel(const struct anynpu_matrix_kernel *kernel, const struct scratch *scratch, const struct tiles *tiles,
                            size_t steps, const uint8_t *panel, size_t size, uint8_t *c, size_t n, size_t columns, int first)
 {
-    const size_t row_size = kernel->width * size, near = tiles->count > 1 ? NEAR_BYTES / row_size / kernel->group * kernel->group : steps;
+    const size_t row_size = kernel->width * size, group = kernel->group;
+    const size_t near = tiles->count > 1 ? kernel->near_bytes / row_size / group * group : steps;
     for (size_t from = 0; from < steps; from += near)
         multiply_steps(kernel, scratch, tiles, steps, from, least(near, steps - from), panel + from * row_size, c, n, columns,
                        first && from == 0);

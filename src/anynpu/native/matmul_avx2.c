@@ -14,6 +14,8 @@
 #define A_BYTES 4
 #define B_BYTES 16
 
+#define FETCH 4096 /* bytes of b ahead */
+
 #define load_integers(from) _mm256_loadu_si256((const __m256i *)(from))
 #define store_integers(to, values) _mm256_storeu_si256((__m256i *)(to), values)
 #define add_integers(x, y) _mm256_add_epi32(x, y)
@@ -42,8 +44,9 @@ CONV_INLINE void multiply_codes(__m256i *sum, __m256i codes, __m256i row)
 #include "matmul_tile.h"
 
 const struct anynpu_matrix_kernels anynpu_matrices_avx2 = {
-    .codes = {.name = "matmul_avx2", .width = WIDTH, .rows = TILE_ROWS, .group = 2, .depth = 2048, .a_size = 2, .tile = tile_codes},
-    .floats = {.name = "matmul_avx2", .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .a_size = 4, .takes_halves = 1,
-               .tile = tile_floats},
+    .codes = {.name = "matmul_avx2", .width = WIDTH, .rows = TILE_ROWS, .group = 2, .depth = 2048, .near_bytes = 1 << 15,
+              .a_size = 2, .tile = tile_codes},
+    .floats = {.name = "matmul_avx2", .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .near_bytes = 1 << 13,
+               .a_size = 4, .takes_halves = 1, .tile = tile_floats},
     .few = &anynpu_few_avx2,
 };

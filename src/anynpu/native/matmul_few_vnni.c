@@ -1,5 +1,8 @@
 /* Products of a few rows with AVX512-VNNI, straight from where b's owner keeps it: each byte of b is read once and written nowhere.
- * vpdpbusd multiplies unsigned by signed bytes: a stays signed, the top bit of b is turned on the way into a register. */
+ * vpdpbusd multiplies unsigned by signed bytes: a stays signed, the top bit of b is turned on the way into a register.
+ *
+ * What comes next is fetched into the second cache: processors do not do it across a page, and columns or rows of b are often a page apart,
+ * so that few of them fit the first cache together. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -9,7 +12,19 @@
 #define INLINE CONV_INLINE
 #define UNROLL CONV_UNROLL
 
-enum { RUN = ANYNPU_FEW_RUN, MAX_COLUMNS = 16, MAX_PAIRS = 16, PARTS = 8, LANES = 16, CHUNK = 64, STEPS = 8, AHEAD = 4 };
+enum {
+    RUN = ANYNPU_FEW_RUN,
+    MAX_ROWS = 6, /* of a call */
+    MAX_COLUMNS = 16,
+    MAX_PAIRS = 16, /* of columns */
+    MAX_SUMS = 48,
+    PARTS = 8,
+    LANES = 16,
+    CHUNK = 64,        /* columns of rows without gaps: a line of the cache */
+    STEPS = 64,        /* of a chunk before the next columns */
+    AHEAD = 3 * CHUNK, /* columns */
+    MAX_DIRECT = 4     /* rows that take b by row as it lies; for more it is put in order once */
+};
 
 /* As assembly, because compilers reorder the intrinsics until the sums no longer fit the registers. */
 INLINE void add_run(__m256i *sum, __m256i codes, __m256i row)
@@ -22,72 +37,86 @@ INLINE void add_group(__m512i *sum, __m512i codes, __m512i row)
     __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(row));
 }
 
-/* The eight parts of each sum, by row and column, become results. */
+/* The eight parts of each sum, by row and column, become results: eight sums at a time. There are parts, of any value, up to a whole
+ * eight of sums. */
 static __attribute__((noinline)) void finish(const struct anynpu_few_columns *few, const int32_t *parts, size_t rows, size_t columns,
                                              int32_t *c)
 {
-    for (size_t i = 0; i < rows; i++)
-        for (size_t j = 0; j < columns; j++, parts += PARTS) {
-            int32_t *target = c + i * few->c_stride + j;
-            const __m256i eight = _mm256_loadu_si256((const void *)parts);
-            __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-            four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-            four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-            *target = (few->first ? 0 : *target) + few->start[i] + _mm_cvtsi128_si32(four);
+    int32_t sums[MAX_SUMS];
+    for (size_t i = 0; i < rows * columns; i += 8, parts += 8 * PARTS) {
+        __m512i pairs[4], halves[2];
+        UNROLL for (int j = 0; j < 4; j++)
+            pairs[j] = _mm512_loadu_si512(parts + j * 2 * PARTS);
+        UNROLL for (int j = 0; j < 2; j++)
+            halves[j] = _mm512_add_epi32(_mm512_unpacklo_epi32(pairs[2 * j], pairs[2 * j + 1]),
+                                         _mm512_unpackhi_epi32(pairs[2 * j], pairs[2 * j + 1]));
+        const __m512i quarters = _mm512_add_epi32(_mm512_unpacklo_epi64(halves[0], halves[1]), _mm512_unpackhi_epi64(halves[0], halves[1]));
+        const __m256i even = _mm512_castsi512_si256(quarters), odd = _mm512_extracti64x4_epi64(quarters, 1);
+        const __m128i evens = _mm_add_epi32(_mm256_castsi256_si128(even), _mm256_extracti128_si256(even, 1));
+        const __m128i odds = _mm_add_epi32(_mm256_castsi256_si128(odd), _mm256_extracti128_si256(odd, 1));
+        _mm_storeu_si128((void *)(sums + i), _mm_unpacklo_epi32(evens, odds));
+        _mm_storeu_si128((void *)(sums + i + 4), _mm_unpackhi_epi32(evens, odds));
+    }
+    for (size_t i = 0; i < rows; i++, c += few->c_stride)
+        for (size_t j = 0; j < columns; j += 4) {
+            __m128i four = _mm_add_epi32(_mm_set1_epi32(few->start[i]), _mm_loadu_si128((const void *)(sums + i * columns + j)));
+            if (!few->first)
+                four = _mm_add_epi32(four, _mm_loadu_si128((const void *)(c + j)));
+            _mm_storeu_si128((void *)(c + j), four);
         }
 }
 
 INLINE void strip(int rows, int columns, const struct anynpu_few_columns *few, const uint8_t *b, int32_t *c)
 {
     const __m256i top = _mm256_set1_epi8((char)0x80);
-    __m256i sums[4][MAX_COLUMNS];
+    __m256i sums[MAX_ROWS][MAX_COLUMNS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < columns; j++)
             sums[i][j] = _mm256_setzero_si256();
     const int8_t *a = few->a;
     for (size_t run = 0; run < few->runs; run++) {
-        __m256i row[4];
+        __m256i row[MAX_ROWS];
         UNROLL for (int i = 0; i < rows; i++)
             row[i] = _mm256_loadu_si256((const void *)(a + (size_t)i * few->a_stride));
         UNROLL for (int j = 0; j < columns; j++) {
             __m256i codes = _mm256_xor_si256(top, _mm256_loadu_si256((const void *)(b + (size_t)j * few->column_stride)));
             UNROLL for (int i = 0; i < rows; i++)
                 add_run(&sums[i][j], codes, row[i]);
+            _mm_prefetch((const char *)b + (size_t)(j + columns) * few->column_stride, _MM_HINT_T1);
         }
         a += RUN;
         b += few->run_stride;
     }
-    int32_t parts[4 * MAX_COLUMNS * PARTS];
+    int32_t parts[MAX_SUMS * PARTS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < columns; j++)
             _mm256_storeu_si256((void *)(parts + (i * columns + j) * PARTS), sums[i][j]);
     finish(few, parts, (size_t)rows, (size_t)columns, c);
 }
 
-/* As a strip, of columns that lie side by side: two of them fill a register. fetch: bytes that are worth fetching beforehand, by run. */
-INLINE void block(int rows, int pairs, const struct anynpu_few_columns *few, const uint8_t *b, int32_t *c, size_t fetch)
+/* As a strip, of columns that lie side by side: two of them fill a register. */
+INLINE void block(int rows, int pairs, const struct anynpu_few_columns *few, const uint8_t *b, int32_t *c)
 {
     const __m512i top = _mm512_set1_epi8((char)0x80);
-    __m512i sums[4][MAX_PAIRS];
+    __m512i sums[MAX_ROWS][MAX_PAIRS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < pairs; j++)
             sums[i][j] = _mm512_setzero_si512();
     const int8_t *a = few->a;
     for (size_t run = 0; run < few->runs; run++) {
-        __m512i row[4];
+        __m512i row[MAX_ROWS];
         UNROLL for (int i = 0; i < rows; i++)
             row[i] = _mm512_broadcast_i64x4(_mm256_loadu_si256((const void *)(a + (size_t)i * few->a_stride)));
         UNROLL for (int j = 0; j < pairs; j++) {
             __m512i codes = _mm512_xor_si512(top, _mm512_loadu_si512(b + j * 2 * RUN));
             UNROLL for (int i = 0; i < rows; i++)
                 add_group(&sums[i][j], codes, row[i]);
+            _mm_prefetch((const char *)b + few->ahead + j * 2 * RUN, _MM_HINT_T1);
         }
-        for (size_t line = 0; line < fetch; line += 64)
-            _mm_prefetch((const char *)b + AHEAD * few->run_stride + line, _MM_HINT_T0);
         a += RUN;
         b += few->run_stride;
     }
-    int32_t parts[4 * MAX_PAIRS * 2 * PARTS];
+    int32_t parts[MAX_SUMS * PARTS];
     UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < pairs; j++)
             _mm512_storeu_si512(parts + (i * pairs + j) * 2 * PARTS, sums[i][j]);
@@ -97,11 +126,10 @@ INLINE void block(int rows, int pairs, const struct anynpu_few_columns *few, con
 #define DEFINE_COLUMNS(rows, strip_columns, block_columns)                                                                     \
     static void columns_##rows(const struct anynpu_few_columns *few)                                                           \
     {                                                                                                                          \
-        /* What the first strip of a wide block passes over, the next ones find in the cache. */                               \
-        size_t j = 0, fetch = few->columns > (block_columns) ? few->columns * RUN : 0;                                         \
+        size_t j = 0;                                                                                                          \
         if (few->column_stride == RUN)                                                                                         \
-            for (; j + (block_columns) <= few->columns; j += block_columns, fetch = 0)                                         \
-                block(rows, (block_columns) / 2, few, few->b + j * RUN, few->c + j, fetch);                                    \
+            for (; j + (block_columns) <= few->columns; j += block_columns)                                                    \
+                block(rows, (block_columns) / 2, few, few->b + j * RUN, few->c + j);                                           \
         for (; j < few->columns; j += strip_columns)                                                                           \
             strip(rows, strip_columns, few, few->b + j * few->column_stride, few->c + j);                                      \
     }
@@ -110,10 +138,12 @@ DEFINE_COLUMNS(1, 16, 32)
 DEFINE_COLUMNS(2, 8, 16)
 DEFINE_COLUMNS(3, 8, 16)
 DEFINE_COLUMNS(4, 4, 8)
+DEFINE_COLUMNS(5, 4, 8)
+DEFINE_COLUMNS(6, 4, 8)
 
 static void by_column(const struct anynpu_few_columns *few)
 {
-    static void (*const kernels[])(const struct anynpu_few_columns *) = {columns_1, columns_2, columns_3, columns_4};
+    static void (*const kernels[])(const struct anynpu_few_columns *) = {columns_1, columns_2, columns_3, columns_4, columns_5, columns_6};
     kernels[few->rows - 1](few);
 }
 
@@ -151,12 +181,14 @@ INLINE void interleave(const __m512i rows[4], __m512i codes[4])
 
 static void pack_rows(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *panel)
 {
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     for (size_t step = 0; step < steps; step += 4, b += 4 * b_stride, panel += 4 * CHUNK) {
         __m512i rows[4], codes[4];
         UNROLL for (int j = 0; j < 4; j++)
-            rows[j] = _mm512_loadu_si512(b + (size_t)j * b_stride);
+            rows[j] = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(b + (size_t)j * b_stride));
+        UNROLL for (int j = 0; j < 4; j++)
+            _mm_prefetch((const char *)b + (size_t)j * b_stride + CHUNK, _MM_HINT_T1);
         interleave(rows, codes);
-        turn(codes);
         UNROLL for (int j = 0; j < 4; j++)
             _mm512_storeu_si512(panel + j * CHUNK, codes[j]);
     }
@@ -178,6 +210,8 @@ INLINE void chunk(int rows, const struct anynpu_few_rows *few, const uint8_t *b,
         __m512i below[4], codes[4];
         UNROLL for (int j = 0; j < 4; j++)
             below[j] = _mm512_maskz_loadu_epi8(exist, b + (size_t)j * few->b_stride);
+        UNROLL for (int j = 0; j < 4; j++)
+            _mm_prefetch((const char *)b + (size_t)j * few->b_stride + AHEAD, _MM_HINT_T1);
         interleave(below, codes);
         UNROLL for (int i = 0; i < rows; i++) {
             int32_t four;
@@ -231,6 +265,6 @@ static void by_row(const struct anynpu_few_rows *few)
     kernels[few->rows - 1](few);
 }
 
-const struct anynpu_few_kernels anynpu_few_vnni = {.rows = 4, .max_rows_by_column = 16, .max_rows_by_row = 8, .columns = 16, .words = 0,
-                                                   .row_columns = 1024, .steps = 16, .shift = 128, .by_column = by_column, .by_row = by_row,
-                                                   .pack_rows = pack_rows};
+const struct anynpu_few_kernels anynpu_few_vnni = {.rows = MAX_ROWS, .max_rows_by_column = 16, .max_rows_by_row = MAX_DIRECT,
+                                                   .columns = 16, .words = 0, .row_columns = 4096, .steps = STEPS, .shift = 128,
+                                                   .by_column = by_column, .by_row = by_row, .pack_rows = pack_rows};

@@ -70,7 +70,8 @@ CONV_INLINE int16x4_t spread_codes(const uint8_t *from)
 #include "matmul_tile.h"
 
 const struct anynpu_matrix_kernels MATRICES = {
-    .codes = {.name = NAME, .width = WIDTH, .rows = TILE_ROWS, .group = GROUP, .depth = 1024, .a_size = A_SIZE, .tile = tile_codes},
-    .floats = {.name = NAME, .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .a_size = 4, .takes_halves = 1,
-               .tile = tile_floats},
+    .codes = {.name = NAME, .width = WIDTH, .rows = TILE_ROWS, .group = GROUP, .depth = 1024, .near_bytes = 1 << 13,
+              .a_size = A_SIZE, .tile = tile_codes},
+    .floats = {.name = NAME, .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .near_bytes = 1 << 13, .a_size = 4,
+               .takes_halves = 1, .tile = tile_floats},
 };

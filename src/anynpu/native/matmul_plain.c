@@ -49,6 +49,8 @@ static void tile_floats(size_t rows, size_t steps, const void *packed_a, const v
 
 extern const struct anynpu_matrix_kernels LEVELLED(plain_matrices);
 const struct anynpu_matrix_kernels LEVELLED(plain_matrices) = {
-    .codes = {.name = "plain", .width = WIDTH, .rows = ROWS, .group = 1, .depth = 1024, .a_size = 2, .tile = tile_codes},
-    .floats = {.name = "plain", .width = WIDTH, .rows = ROWS, .group = 1, .depth = 256, .a_size = 4, .tile = tile_floats},
+    .codes = {.name = "plain", .width = WIDTH, .rows = ROWS, .group = 1, .depth = 1024, .near_bytes = 1 << 13, .a_size = 2,
+              .tile = tile_codes},
+    .floats = {.name = "plain", .width = WIDTH, .rows = ROWS, .group = 1, .depth = 256, .near_bytes = 1 << 13, .a_size = 4,
+               .tile = tile_floats},
 };

@@ -4,6 +4,7 @@
  *   CODES                    a register of packed codes of b, as multiply_codes takes them
  *   BLOCKS, LANES            registers side by side in a tile, and results in each
  *   A_BYTES, B_BYTES         of one row and of one register in a step
+ *   FETCH                    how many bytes ahead packed b is fetched, where the processor does not do that itself; may be missing
  *   load_integers, store_integers, add_integers, set_integer, load_codes, spread_codes, multiply_codes
  *   load_floats, load_halves (float32 from float16), store_floats, set_float, multiply_floats
  *
@@ -33,6 +34,10 @@ INLINE void rows_of_codes(int rows, size_t steps, const uint8_t *a, const uint8_
         CODES codes[BLOCKS];
         UNROLL for (int j = 0; j < BLOCKS; j++)
             codes[j] = load_codes(b + j * B_BYTES);
+#ifdef FETCH
+        UNROLL for (int j = 0; j < BLOCKS * B_BYTES; j += 64)
+            __builtin_prefetch(b + FETCH + j);
+#endif
         UNROLL for (int i = 0; i < rows; i++) {
             CODES row = spread_codes(a + i * A_BYTES);
             UNROLL for (int j = 0; j < BLOCKS; j++)

@@ -13,6 +13,8 @@
 #define A_BYTES 4
 #define B_BYTES 64
 
+#define FETCH 4096 /* bytes of b ahead */
+
 #define load_integers(from) _mm512_loadu_si512(from)
 #define store_integers(to, values) _mm512_storeu_si512(to, values)
 #define add_integers(x, y) _mm512_add_epi32(x, y)
@@ -40,9 +42,9 @@ CONV_INLINE void multiply_codes(__m512i *sum, __m512i codes, __m512i row)
 #include "matmul_tile.h"
 
 const struct anynpu_matrix_kernels anynpu_matrices_vnni = {
-    .codes = {.name = "matmul_vnni", .width = WIDTH, .rows = TILE_ROWS, .group = 4, .depth = 2048, .a_size = 1, .shift = 128,
-              .tile = tile_codes},
-    .floats = {.name = "matmul_vnni", .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .a_size = 4, .takes_halves = 1,
-               .tile = tile_floats},
+    .codes = {.name = "matmul_vnni", .width = WIDTH, .rows = TILE_ROWS, .group = 4, .depth = 2048, .near_bytes = 1 << 16,
+              .a_size = 1, .shift = 128, .tile = tile_codes},
+    .floats = {.name = "matmul_vnni", .width = WIDTH, .rows = TILE_ROWS, .group = 1, .depth = 1024, .near_bytes = 1 << 13,
+               .a_size = 4, .takes_halves = 1, .tile = tile_floats},
     .few = &anynpu_few_vnni,
 };
