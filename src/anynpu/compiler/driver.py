@@ -104,7 +104,7 @@ def compile(
     own = _own_scales(whole, options, kind)
     if own.ranges:
         whole, options = own.model, replace(options, ranges=WholeRanges({**own.ranges, **(options.ranges or {})}))
-    kept = KnownScales() if own.ranges else _kept_scales(whole, options, kind)
+    kept = KnownScales() if own.ranges else _kept_scales(whole, options, kind, own.refusal)
     proto, tail, note = split_tail(whole)
     if tail and options.tail == KEEP:
         tail = checked_tail(tail)
@@ -126,8 +126,10 @@ def compile(
             for entry, steps in zip(prepared, plans, strict=True)
         ]
     if own.ranges:
-        pairs = [_with_own_scales(entry, steps, options) for entry, steps in zip(prepared, plans, strict=True)]
-        prepared, plans = [entry for entry, _ in pairs], [steps for _, steps in pairs]
+        for index, entry in enumerate(prepared):  # what has no scale of its own is float: there are no data to find one with
+            given = spread(entry.graph, plans[index], given_quantization(options.ranges, entry.graph))
+            graph, plans[index] = only_known(entry.graph, plans[index], given)
+            prepared[index] = replace(entry, graph=graph)
     algorithm = "minmax" if options.quantizer == VENDOR else options.algorithm
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
     if not recipe.asymmetric:
@@ -171,16 +173,21 @@ def _own_scales(proto: Any, options: CompileOptions, kind: Format) -> Qdq:
     """A model with QuantizeLinear nodes, taken apart, if its scales are to be kept: with calibration data all scales are found anew."""
     usable = kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats and options.quantizer != VENDOR
     found = taken_apart(proto) if usable and options.dataset is None else Qdq(proto)
-    return found if found.weights else Qdq(proto)
+    return found if found.weights else Qdq(proto, refusal=found.refusal)
 
 
-def _kept_scales(proto: Any, options: CompileOptions, kind: Format) -> KnownScales:
-    """The scales that the model brings along, if they are to be kept: without calibration data nothing else is left."""
+def _kept_scales(proto: Any, options: CompileOptions, kind: Format, refusal: CompileError | None) -> KnownScales:
+    """The scales that the model brings along, if they are to be kept: without calibration data nothing else is left.
+
+    :param refusal: why those of its QuantizeLinear nodes cannot be kept
+    """
     if kind.floats or options.dataset is not None:
         return KnownScales()
     usable = kind.codes is DType.INT8 and not kind.fixed_point and options.quantizer != VENDOR
     kept = known_scales(proto) if usable else KnownScales()
     if not kept.ranges:
+        if refusal is not None:
+            raise refusal
         raise CompileError(
             f"a {kind.name} model needs calibration data",
             hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
@@ -371,14 +378,6 @@ class _Compilation:
 def sums_in_float32(steps: Iterable[Step]) -> bool:
     """Whether a model by the rule of the toolkit's simulator is computed as that one does it: custom operators are not part of it."""
     return not any(step.node.custom for step in steps)
-
-
-def _with_own_scales(entry: Prepared, steps: list[Step], options: CompileOptions) -> tuple[Prepared, list[Step]]:
-    """A graph and its steps with what has no scale of its own in float: there are no data to find one with."""
-    given = given_quantization(options.ranges, entry.graph)
-    spread(entry.graph, steps, given)
-    graph, made = only_known(entry.graph, steps, given)
-    return replace(entry, graph=graph), made
 
 
 def _dataset(first: Prepared, options: CompileOptions) -> Dataset:

@@ -114,6 +114,8 @@ def unary_function(graph: Graph, node: Node) -> Function | None:
             return None
         low, high = bounds
         return lambda x: np.minimum(np.maximum(x, low), high)
+    if node.op == "Identity" and node.outputs[0] in graph.rounded:
+        return lambda x: x
     make = _UNARY.get(node.op)
     return make(node) if make else None
 

@@ -6,7 +6,6 @@ the scale and zero point of every tensor, and the codes of the weights, which th
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,8 +17,6 @@ from ..errors import CompileError
 from ..types import Array
 
 __all__ = ["Qdq", "QdqWeights", "split_qdq", "taken_apart"]
-
-_log = logging.getLogger("anynpu.compiler")
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _MOVES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Pad", "MaxPool"}
@@ -61,12 +58,14 @@ class Qdq:
     :ivar ranges: scale and int8 zero point of tensors by name
     :ivar weights: codes of constants, by the name of the constant in *model*
     :ivar rounded: tensors of *ranges* that are rounded there: those that only move codes are not
+    :ivar refusal: why a model with DequantizeLinear nodes was not taken apart
     """
 
     model: Any
     ranges: Mapping[str, tuple[float, int]] = field(default_factory=dict)
     weights: Mapping[str, QdqWeights] = field(default_factory=dict)
     rounded: frozenset[str] = frozenset()
+    refusal: CompileError | None = None
 
 
 def taken_apart(proto: Any) -> Qdq:
@@ -76,8 +75,7 @@ def taken_apart(proto: Any) -> Qdq:
     try:
         return split_qdq(proto)
     except CompileError as error:
-        _log.warning("%s; its scales are not kept", error.message)
-        return Qdq(proto)
+        return Qdq(proto, refusal=error)
 
 
 def split_qdq(proto: Any) -> Qdq:
@@ -105,6 +103,11 @@ class _Splitter:
         self._ranges: dict[str, tuple[float, int]] = {}
         self._weights: dict[str, QdqWeights] = {}
         self._renamed: dict[str, str] = {}
+        self._copied: dict[str, str] = {}
+        self._pairs: dict[str, set[tuple[str, ...]]] = {}
+        for node in graph.node:
+            if node.op_type == _QUANTIZE:
+                self._pairs.setdefault(node.input[0], set()).add(self._text(node))
 
     def run(self) -> Qdq:
         package, graph = onnx(), self._proto.graph
@@ -131,15 +134,22 @@ class _Splitter:
         graph.initializer.extend(copies)
         return Qdq(self._proto, self._ranges, self._weights, self._rounded())
 
+    def _text(self, node: Any) -> tuple[str, ...]:
+        """Scale and zero point of a node, to tell whether another one has the same."""
+        return tuple(
+            f"{self._constants[name].dtype}{self._constants[name].tobytes()!r}" if name in self._constants else name
+            for name in node.input[1:3]
+        )
+
     def _rounded(self) -> frozenset[str]:
         """Tensors whose codes differ from those of the tensor that they are made of."""
 
         def moves(name: str) -> bool:
             maker = self._made.get(name)
-            if maker is None or maker.op_type not in _MOVES:
-                return False
-            source = self._renamed.get(maker.input[0], maker.input[0])
-            return self._ranges.get(source) == self._ranges[name]
+            source = self._copied.get(name)
+            if source is None and maker is not None and maker.op_type in _MOVES:
+                source = self._renamed.get(maker.input[0], maker.input[0])
+            return source is not None and self._ranges.get(source) == self._ranges[name]
 
         return frozenset(name for name in self._ranges if not moves(name))
 
@@ -163,13 +173,29 @@ class _Splitter:
         shift = _SHIFTS.get(zeros.dtype)
         if shift is None:
             raise self._unfit(maker, f"an activation is {zeros.dtype.name}")
+        read_scales, read_zeros, _ = self._parameters(node)
+        if not (np.array_equal(read_scales.ravel(), scales.ravel()) and np.array_equal(read_zeros.ravel(), zeros.ravel())):
+            raise self._unfit(node, "codes are read with another scale or zero point than they were written with")
         pair = float(scales.reshape(())), int(zeros.reshape(())) - shift
-        self._ranges.setdefault(origin, pair)
-        if result in self._outputs:
-            self._ranges.setdefault(result, pair)
+        if len(self._pairs[maker.input[0]]) > 1:
+            return [self._made_again(origin, node, pair)]
+        if self._ranges.setdefault(origin, pair) != pair or result in self._outputs:  # its codes are rounded once more, or copied
+            self._ranges[result], self._copied[result] = pair, origin
             return [onnx().helper.make_node("Identity", [origin], [result], name=node.name)]
         self._renamed[result] = origin
         return []
+
+    def _made_again(self, origin: str, node: Any, pair: tuple[float, int]) -> Any:
+        """What makes a tensor that is rounded in several ways, once more, for one of them."""
+        result = node.output[0]
+        self._ranges[result] = pair
+        maker = self._made.get(origin)
+        if maker is None or len(maker.output) > 1 or maker.op_type in (_QUANTIZE, _DEQUANTIZE):
+            return onnx().helper.make_node("Identity", [origin], [result], name=node.name)
+        copy = type(maker)()
+        copy.CopyFrom(maker)
+        copy.output[0], copy.name = result, f"{maker.name}@{node.name}" if maker.name else ""
+        return copy
 
     def _parameters(self, node: Any, shape: tuple[int, ...] | None = None) -> tuple[Array, Array, int]:
         """Scales, zero points and axis of a node.
@@ -179,7 +205,7 @@ class _Splitter:
         names = [*node.input, ""]
         try:
             scales = np.asarray(self._constants[names[1]], np.float32)
-            zeros = self._constants[names[2]] if names[2] else np.zeros(scales.shape, np.uint8)
+            zeros = self._constants[names[2]] if names[2] else np.zeros(scales.shape, _type_without_zero(node))
         except KeyError:
             raise self._unfit(node, "its scale is computed") from None
         axis = next((entry.i for entry in node.attribute if entry.name == "axis"), 1)
@@ -221,5 +247,12 @@ class _Splitter:
             f"this quantised model cannot be compiled with its own scales: {why}",
             node=node.name or node.output[0],
             operator=node.op_type,
-            hint="quantise with int8 or uint8 activations of one scale each and float inputs and outputs, or compile the float model",
+            hint="quantise with int8 or uint8 activations of one scale each and float inputs and outputs, or compile with calibration data "
+            "(dataset=..., --dataset FOLDER), which finds new scales",
         )
+
+
+def _type_without_zero(node: Any) -> np.dtype[Any]:
+    """The type of the codes of a node that names no zero point, whose type it would be."""
+    wanted = next((entry.i for entry in node.attribute if entry.name == "output_dtype"), 0)
+    return np.dtype(onnx().helper.tensor_dtype_to_np_dtype(wanted)) if wanted else np.dtype(np.uint8)

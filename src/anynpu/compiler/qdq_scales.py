@@ -70,17 +70,36 @@ def _same(values: Array, stored: Array) -> bool:
     return values.ndim == stored.ndim == 2 and values.T.shape == stored.shape and bool(np.array_equal(values.T, stored))
 
 
-def spread(graph: Graph, steps: Sequence[Step], given: dict[str, Quantization]) -> None:
-    """Give a scale to tensors that have none beside one that has, where a step only moves codes; in place."""
-    for order in (steps, steps[::-1]):
+def spread(graph: Graph, steps: Sequence[Step], given: dict[str, Quantization]) -> dict[str, Quantization]:
+    """Give a scale to tensors that have none beside those that have one, where steps only move codes; in place, and returned.
+
+    What is moved to several places gets a scale from there if all have the same: otherwise it would be rounded twice.
+    """
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.reads:
+            readers.setdefault(name, []).append(step)
+
+    def shared(name: str) -> Quantization | None:
+        """The one scale that all steps that read a tensor move it to."""
+        if name in graph.outputs or any(step.is_float or not keeps_scale(step) for step in readers[name]):
+            return None
+        scales = {given.get(result) for step in readers[name] for result in step.outputs}
+        return scales.pop() if len(scales) == 1 else None
+
+    for order in (steps, steps[::-1], steps):
         for step in order:
             if step.is_float or not keeps_scale(step):
                 continue
-            source, result = step.inputs[0], step.outputs[0]
+            source = step.inputs[0]
+            if source not in given:
+                scale = shared(source)
+                if scale is not None:
+                    given[source] = scale
             if source in given:
-                given.setdefault(result, given[source])
-            elif result in given and source not in graph.inputs:
-                given.setdefault(source, given[result])
+                for result in step.outputs:
+                    given.setdefault(result, given[source])
+    return given
 
 
 def only_known(graph: Graph, steps: Sequence[Step], given: Mapping[str, Quantization]) -> tuple[Graph, list[Step]]:

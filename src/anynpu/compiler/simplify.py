@@ -72,6 +72,8 @@ def _drop(graph: Graph, node: Node, links: _Links) -> bool:
 def _remove_identity(graph: Graph, node: Node, links: _Links) -> bool:
     same_cast = node.op == "Cast" and graph.dtypes[node.inputs[0]] == graph.dtypes[node.outputs[0]]
     dropout = node.op == "Dropout" and all(name not in links.consumers for name in node.outputs[1:])
+    if node.op == "Identity" and node.outputs[0] in graph.rounded:
+        return False  # another scale
     if node.op == "Identity" or same_cast or dropout:
         return _drop(graph, node, links)
     return False
