@@ -5,7 +5,6 @@ A session holds no lock and no thread; its runner does. It may be used by any nu
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -445,6 +444,8 @@ class InferenceSession:
         self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None
     ) -> Request:
         """A request that is done."""
+        import asyncio  # takes a sixth of what importing a session takes, and who awaits has it
+
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[None] = loop.create_future()
 
