@@ -444,7 +444,7 @@ class InferenceSession:
         self, output_names: object, input_feed: object, core: int | None, priority: int, timeout: float | None
     ) -> Request:
         """A request that is done."""
-        import asyncio  # takes a sixth of what importing a session takes, and who awaits has it
+        import asyncio  # takes a while, and who awaits has it
 
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[None] = loop.create_future()
