@@ -24,6 +24,7 @@ from .forms import Form
 from .graph import Graph, Node, to_onnx
 from .groups import GroupChoice, choose_groups, is_depthwise
 from .handover import better, plain_score
+from .hard_swish import write_hard_swish_as_gate
 from .steps import Step
 from .study import Study, open_study
 
@@ -116,6 +117,8 @@ def _in_blocks(choice: GroupChoice) -> bool:
 def _rewritten(study: Study, plan: _Plan) -> tuple[Graph, tuple[str, ...]]:
     """The graph by a plan, and the stems in it that became convolutions."""
     result = _Splitter(study.bench.graph, study.steps, plan.choices).run()
+    if plan.choices:
+        write_hard_swish_as_gate(result)
     stems = tuple(fold_focus(result)) if plan.stems else ()
     result.remove_unused()
     return result, stems
