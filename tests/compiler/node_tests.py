@@ -25,6 +25,7 @@ from anynpu import _optional
 from anynpu.compiler import Tail
 from anynpu.compiler.tail import ModelWithTail
 from anynpu.errors import AnynpuError, CompileError
+from anynpu.modelfile.validate import validate_model
 from anynpu.npu import Device
 
 Array = npt.NDArray[Any]
@@ -132,6 +133,7 @@ def _execute(case: NodeCase, dtype: str, device: Device) -> list[Array]:
             if "constants=" not in error.hint or error.tensor in constants:
                 raise
             constants[error.tensor] = feeds[error.tensor]
+    validate_model(model)  # as a file it would be looked at like this
     with device.load(model).context() as context:
         results = context.run({spec.name: feeds[spec.name] for spec in context.inputs})
         if isinstance(model, ModelWithTail):  # as sessions do

@@ -189,17 +189,24 @@ def test_an_input_without_elements_has_to_be_asked_for(caplog: pytest.LogCapture
     assert run_model(model, [{}])[0][0].tolist() == [0, 0, 0]
 
 
-def test_a_part_without_elements_is_a_constant(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("dtype", ["fp16", "w8a8"])
+def test_a_part_without_elements_is_a_constant(dtype: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     net = Net()
-    x = net.input("x", (2, 6))
+    x = net.input("x", (1, 3, 4, 4))
     nothing = net.op("Slice", x, net.constant([9]), net.constant([12]), net.constant([1]))
-    net.output(net.op("ReduceSum", nothing, net.constant([1]), keepdims=0), net.op("Neg", nothing))
+    net.output(
+        net.op("ReduceSum", nothing, net.constant([1]), keepdims=0), net.op("Neg", nothing), net.op("Relu", net.conv(x, 4))
+    )
+    sample = {"x": np.random.default_rng(0).normal(size=(1, 3, 4, 4)).astype(np.float32)}
     with caplog.at_level(logging.WARNING, "anynpu.compiler"):
-        model = anynpu.compile(net.proto(), "rk3588", dtype="fp16")
+        model = anynpu.compile(net.proto(), "rk3588", dtype=dtype, dataset=[sample])
     assert "has no elements" in caplog.text
-    ((sums, rest),) = run_model(model, [{"x": X}])
-    assert sums.tolist() == [0, 0]
-    assert rest.shape == (2, 0)
+    (wanted,) = run_fp32(net.proto(), [sample])
+    with anynpu.InferenceSession(model.save(tmp_path / "nothing.rknn"), device="sim:rk3588") as session:
+        sums, rest, plain = session.run(None, sample)
+    assert sums.tolist() == wanted[0].tolist()
+    assert rest.shape == wanted[1].shape == (1, 0, 4, 4)
+    np.testing.assert_allclose(plain, wanted[2], atol=0.05)
 
 
 def test_the_tail_may_read_inputs_of_the_model(tmp_path: Path) -> None:

@@ -87,9 +87,10 @@ def validate_program(program: Program, *, contents: bool = True) -> None:
 def _validate(program: Program, contents: bool, seen: Seen) -> None:
     try:
         _sizes(program)
+        ends = _constant_ends(program)
         for name, spec in program.tensors.items():
             require(name == spec.name, f"tensor '{spec.name}' is listed as '{name}'")
-            _tensor(spec)
+            _tensor(spec, least=0 if name in ends and spec.quantization is None else 1)
         _views(program)
         for layer in program.layers:
             _layer(layer, program, contents, seen)
@@ -114,12 +115,23 @@ def _sizes(program: Program) -> None:
         require(name in program.tensors, f"the program's input or output '{name}' is not among its tensors")
 
 
-def _tensor(spec: TensorSpec) -> None:
+def _constant_ends(program: Program) -> set[str]:
+    """Outputs that are copies of constants and that no layer reads: they alone may be without elements."""
+    read = {name for layer in program.layers for name in layer.inputs}
+    copies = (
+        layer
+        for layer in program.layers
+        if isinstance(layer.op, Float) and layer.op.names == ("Identity",) and not layer.inputs and len(layer.outputs) == 1
+    )
+    return {layer.outputs[0] for layer in copies} & set(program.outputs) - read - {*program.views, *program.views.values()}
+
+
+def _tensor(spec: TensorSpec, *, least: int) -> None:
     name = f"tensor '{spec.name[:64]}'"
     require(0 < len(spec.name) <= MAX_NAME_LENGTH, f"{name} has a name of {len(spec.name)} characters")
     rank = len(spec.shape)
     require(rank <= MAX_DIMENSIONS, f"{name} has {rank} axes; at most {MAX_DIMENSIONS} are possible")
-    require(all(extent >= 1 for extent in spec.shape), f"{name} has the shape {list(spec.shape)}")
+    require(all(extent >= least for extent in spec.shape), f"{name} has the shape {list(spec.shape)}")
     paddings = (spec.c1, spec.c2, spec.w_stride, spec.h_stride)
     require(all(0 <= value <= MAX_TENSOR for value in paddings), f"{name} has a negative or absurd block or stride")
     if spec.layout in (Layout.NHWC, Layout.NC1HWC2):
