@@ -25,6 +25,7 @@ from anynpu.npu.engines.native import NativeEngine
 
 from . import print_table
 from .engine_contexts import print_contexts, print_memory
+from .engine_depthwise import print_depthwise
 from .engine_first_result import print_first_result
 from .engine_layers import print_layers
 from .engine_onnxruntime import Session, prepare, quantize
@@ -51,6 +52,7 @@ def main() -> None:
         _print_detection(model, folder)
         _print_networks(folder)
         print_layers(NativeEngine())
+        print_depthwise(NativeEngine())
         print_memory(model)
         print_contexts(model)
         print_first_result(model.save(folder / "detection.rknn"))

@@ -23,7 +23,7 @@ from anynpu.tensor import Affine, DType, Layout, TensorSpec
 from . import print_table
 from .engine_timing import cpu_times
 
-__all__ = ["LAYERS", "ConvLayer", "layer_runner", "peak_runner", "print_layers"]
+__all__ = ["CHIP", "LAYERS", "ConvLayer", "layer_runner", "peak_runner", "print_layers"]
 
 GOAL = 0.8
 GOAL_3X3 = 0.85

@@ -386,16 +386,28 @@ INLINE void tile(const struct strip *strip, const struct sink *sink, const int k
 #define ALONE __attribute__((noinline, noclone))
 #endif
 
+/* The last pixels of a row are a whole tile, too, which computes some pixels again; but not where a residual may lie in the same memory as
+ * the output. */
 #define DEFINE_STRIP(name, kw, stride)                                                                                         \
     ALONE static void name(const struct strip *strip, size_t first, size_t last)                                               \
     {                                                                                                                          \
         const struct sink sink = sink_of(strip);                                                                               \
-        for (; first + TILE <= last; first += TILE)                                                                            \
-            tile(strip, &sink, kw, stride, TILE, first);                                                                       \
-        for (; first + TILE / 2 <= last; first += TILE / 2)                                                                    \
-            tile(strip, &sink, kw, stride, TILE / 2, first);                                                                   \
-        for (; first < last; first++)                                                                                          \
-            tile(strip, &sink, kw, stride, 1, first);                                                                          \
+        const size_t most = sink.residual == NULL ? last - first : 0; /* that an overlapping tile may have */                  \
+        while (first < last) {                                                                                                 \
+            const size_t rest = last - first;                                                                                  \
+            if (rest >= TILE || (rest > TILE / 2 && most >= TILE)) {                                                           \
+                first = rest >= TILE ? first : last - TILE;                                                                    \
+                tile(strip, &sink, kw, stride, TILE, first);                                                                   \
+                first += TILE;                                                                                                 \
+            } else if (rest >= TILE / 2 || most >= TILE / 2) {                                                                 \
+                first = rest >= TILE / 2 ? first : last - TILE / 2;                                                            \
+                tile(strip, &sink, kw, stride, TILE / 2, first);                                                               \
+                first += TILE / 2;                                                                                             \
+            } else {                                                                                                           \
+                tile(strip, &sink, kw, stride, 1, first);                                                                      \
+                first++;                                                                                                       \
+            }                                                                                                                  \
+        }                                                                                                                      \
     }
 
 DEFINE_STRIP(strip_3_1, 3, 1)

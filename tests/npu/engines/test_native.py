@@ -99,6 +99,28 @@ def test_zero_points_beyond_a_byte(zero: int, engine: NativeEngine) -> None:
     assert same(run_native(made, engine), wanted)
 
 
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_depthwise_rows_of_any_width(kernel: int, stride: int, engine: NativeEngine) -> None:
+    """From less than half a tile of pixels to several tiles; the last of a row may overlap the one before."""
+    rng = np.random.default_rng(3)
+    weights, scale = codes(rng, (20, kernel, kernel, 1), DType.INT8), np.array([0.005 / kernel], np.float32)
+    op = Conv(
+        weights,
+        rng.integers(-20, 20, 20, np.int32),
+        rng.integers(-1000, 1000, 20, np.int32),
+        Epilogue(scale, np.array([4], np.int32)),
+        strides=(stride, stride),
+        pads=(kernel // 2,) * 4,
+        groups=20,
+    )
+    for width in range(1, 37):
+        spec = nhwc("x", (1, 3, width, 20), DType.INT8, Affine.per_tensor(0.02, -3))
+        result = nhwc("y", (1, -(-3 // stride), -(-width // stride), 20), DType.INT8)
+        made = Case(op, (codes(rng, spec.memory_shape, DType.INT8),), (spec,), (result,))
+        assert same(run_native(made, engine), reference_result(made)), width
+
+
 def test_a_value_far_beyond_the_range_is_clamped(engine: NativeEngine) -> None:
     op = Dense(
         np.full((2, 1), 127, np.int8),
