@@ -295,12 +295,15 @@ def tried(name: str, pixels: int | None = None) -> dict[str, Any]:
         row["int8"] = cosine(expected, result(coded, names, examples))
         report = anynpu.report(coded)
         row |= {"layers": len(report.layers), "on_cpu": len(report.on_cpu)}
-        if not row["float16"] > SILENT or not np.isfinite(row["int8"]):
+        lost = not row["float16"] > SILENT
+        if (lost and not row["said"]) or not np.isfinite(row["int8"]):
             row |= {"note": "wrong without a word", "fault": True}
         elif not any(spec.dtype.value == "int8" for spec in coded.programs[0].tensors.values()):
             row |= {"note": "int8 without int8 in it", "fault": True}
         elif row["int8"] < POOR and not row["warnings"]:
             row |= {"note": "int8 is poor without a word", "fault": True}
+        elif lost:
+            row["note"] = f"float16 is lost, and said to be: {row['said'][0][:120]}"
         elif row["int8"] < POOR:
             row["note"] = f"int8 is poor, and said to be: {row['warnings'][0][:120]}"
     except AnynpuError as error:

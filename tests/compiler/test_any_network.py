@@ -508,3 +508,31 @@ def test_a_branch_that_is_next_to_nothing_does_not_spoil_what_it_is_added_to(sma
     model = anynpu.compile(net.proto(), "rk3588", dataset=data)
     for (expected,), (given,) in zip(run_fp32(net.proto(), data), run_model(model, data), strict=True):
         assert cosine([expected], [given]) > 0.999
+
+
+def test_inputs_that_no_layer_reads_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    net = Net()
+    x, _ = net.input("x", (1, 4)), net.input("spare", (1, 3))
+    net.output(net.op("Relu", x))
+    with caplog.at_level(logging.WARNING, "anynpu"):
+        model = anynpu.compile(net.proto(), dtype="fp16")
+    assert [spec.name for spec in model.inputs] == ["x"]
+    assert "no layer reads the values of input 'spare'" in caplog.text
+
+
+def test_branch_by_data_is_not_said_to_be_a_constant() -> None:
+    value = helper.make_tensor_value_info
+    branches = {
+        key: helper.make_graph([helper.make_node(op, ["x"], [key])], key, [], [value(key, 1, [1, 8])])
+        for key, op in (("then_branch", "Relu"), ("else_branch", "Neg"))
+    }
+    nodes = [
+        helper.make_node("ReduceMax", ["x"], ["largest"], keepdims=0),
+        helper.make_node("Cast", ["largest"], ["chosen"], to=TensorProto.BOOL),
+        helper.make_node("If", ["chosen"], ["y"], **branches),
+    ]
+    graph = helper.make_graph(nodes, "branch", [value("x", 1, [1, 8])], [value("y", 1, [1, 8])])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(UnsupportedOperatorError, match="its course depends on the data") as caught:
+        anynpu.compile(proto, dtype="fp16")
+    assert "constant" not in caught.value.hint

@@ -207,3 +207,18 @@ def test_a_format_that_is_not_read_names_what_to_run(tmp_path: Path, name: str, 
     with pytest.raises(CompileError, match="not read here") as caught:
         anynpu.compile(path, "rk3588", dtype="fp16")
     assert command in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("net.hef", "compiled for a Hailo NPU"),
+        ("net.dlc", "compiled for Qualcomm's SNPE"),
+        ("net.ort", "onnxruntime's own format"),
+    ],
+)
+def test_compiled_files_are_named(tmp_path: Path, name: str, what: str) -> None:
+    (tmp_path / name).write_bytes(b"something")
+    with pytest.raises(CompileError, match=what) as caught:
+        anynpu.compile(tmp_path / name, dtype="fp16")
+    assert "take the ONNX model that it was made from" in caught.value.hint

@@ -452,9 +452,15 @@ class _Writer:
         read = {entry for node in nodes for entry in node.input} | {name}
         constants = {tensor.name for tensor in self._graph.initializer}
         found = [value for value in self._graph.input if value.name in read and value.name not in constants]
-        if not found or any(_zeros(value).size > _MAX_PARAMETER for value in found):
+        if not found or any(_zeros(value).size > _MAX_PARAMETER or _is_data(value) for value in found):
             return None
         return str(found[0].name)
+
+
+def _is_data(value: Any) -> bool:
+    """Whether an input is what the model looks at rather than a switch of it."""
+    zeros = _zeros(value)
+    return bool(zeros.dtype.kind == "f" and zeros.size > 1)
 
 
 def _label(node: Any) -> str:

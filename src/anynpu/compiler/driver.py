@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -40,7 +39,7 @@ from .graph import Graph
 from .groups import grouping_candidates
 from .importer import Shapes, import_onnx
 from .kept import KeptRanges, kept_quantization
-from .lint import Finding, lint_steps, summary
+from .lint import lint_steps, summary
 from .lower import lower
 from .lower_simulation import lower_simulation
 from .onnx_model import load_onnx
@@ -52,6 +51,7 @@ from .qdq_scales import kept_weights, only_known, spread
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
 from .rewrite import integer_graph
+from .said import float_ends, warn_of_later_sizes, warn_of_loss, warn_of_unread_inputs
 from .search import run_recipe
 from .simplify import simplify
 from .steps import Step
@@ -65,9 +65,6 @@ __all__ = ["ModelCheck", "check", "compile"]
 
 
 _log = logging.getLogger("anynpu.compiler")
-
-_POOR = 0.9
-"""A mean cosine below this is told at once."""
 
 
 @keyword_form(CompileOptions)
@@ -115,6 +112,7 @@ def compile(
     whole, own = None, replace(own, model=None)  # the weights are in memory once from here on
     prepared = [prepare(proto, entry, options, custom, values, own.rounded) for entry in shape_sets(options.shapes)]
     values = {}
+    warn_of_unread_inputs(proto, prepared[0].graph)
     tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
     rules = toolkit_rules(chip) if options.quantizer == VENDOR else OWN_RULES
@@ -138,9 +136,9 @@ def compile(
     job.calibrate()
     programs = job.lower()
     metadata, left_out = onnx_metadata(proto)
-    _warn_of_later_sizes(programs)
+    warn_of_later_sizes(programs)
     if not kind.floats:
-        job.remarks |= _float_ends(programs[0], kind)
+        job.remarks |= float_ends(programs[0], kind)
     if prepared[0].normalisation.trained:
         job.remarks["channel_order"] = json.dumps(dict(prepared[0].normalisation.trained))
     made = CompiledModel(
@@ -193,26 +191,6 @@ def _kept_scales(proto: Any, options: CompileOptions, kind: Format, refusal: Com
             hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
         )
     return kept
-
-
-def _warn_of_later_sizes(programs: Sequence[Program]) -> None:
-    """Programs size their buffers by the first set of shapes: say so where another one is larger."""
-    sizes = [[math.prod(spec.shape) for spec in program.input_specs] for program in programs]
-    if any(later > first for entry in sizes[1:] for later, first in zip(entry, sizes[0], strict=True)):
-        _log.warning("the first of %d shape sets is not the largest, and programs size their buffers by the first", len(programs))
-
-
-def _float_ends(program: Program, kind: Format) -> dict[str, str]:
-    """What to say loudly: ends of a quantised model that are not codes after all, which programs may read as such."""
-    ends = [("input", spec) for spec in program.input_specs] + [("output", spec) for spec in program.output_specs]
-    floats = [
-        f"{side} '{spec.name}' is {spec.dtype.value}" for side, spec in ends if spec.quantization is None and spec.dtype.is_float
-    ]
-    if not floats:
-        return {}
-    text = f"{', '.join(floats)}, not {kind.words}: programs that read every tensor by the type of the first will misread it"
-    _log.warning("%s", text)
-    return {"float_ends": text}
 
 
 @dataclass
@@ -301,28 +279,7 @@ class _Compilation:
         block = self.chip.channel_block.get("int8", 1)
         left = lint_steps(first.graph, self.plans[0], seen, first.normalisation.preprocess, self.trials[0].quantization, block)
         self.remarks |= {"accuracy": accuracy_text(self.trials), "warnings": summary(left)}
-        self._warn_of_loss(left)
-
-    def _warn_of_loss(self, left: Sequence[Finding]) -> None:
-        """Say loudly where int8 loses the answers, with the first tensor that is known to suffer: who calls from Python reads no report."""
-        score = self.trials[0].score
-        lost = [finding for finding in left if finding.rule == "coarse-table" and finding.severity == "error"]
-        if lost:  # the judge computes activations without the chip's tables
-            _log.warning(
-                "the results of %d activations are too small for the chip's tables, and are lost in int8; the first is %s: %s",
-                len(lost),
-                lost[0].tensor,
-                lost[0].text,
-            )
-        if score is None or score.cosine >= _POOR:
-            return
-        _log.warning(
-            "int8 keeps little of what this network says: cosine %.2f on samples that calibration kept apart, %.2f on the worst of them%s; "
-            "compile with accuracy='best', with more samples, or with dtype='fp16'",
-            score.cosine,
-            score.worst,
-            f" (first of {len(left)} findings: {left[0].tensor}: {left[0].text})" if left else "",
-        )
+        warn_of_loss(self.trials[0].score, left)
 
     def lower(self) -> tuple[Program, ...]:
         """The program of each shape set."""

@@ -10,7 +10,7 @@ __all__ = ["suggested_extent"]
 
 _BY_NAME = (
     (r"batch|^n$|^bs$", 1),
-    (r"chan|^c$", 3),
+    (r"chan", 3),
     (r"past|cache", 128),
     (r"seq|token|len|text", 128),
     (r"mel|bins", 80),
@@ -27,6 +27,8 @@ def suggested_extent(name: str, axis: int, rank: int, element: int) -> int:
 
     >>> suggested_extent("sequence_length", 1, 2, 7), suggested_extent("", 2, 4, 1), suggested_extent("", 1, 4, 1)
     (128, 640, 3)
+    >>> [suggested_extent(name, axis, 4, 1) for axis, name in enumerate("abcd")]
+    [1, 3, 640, 640]
 
     :param name: what the model calls the axis; may be empty
     :param element: ONNX's number of the element type
@@ -34,6 +36,8 @@ def suggested_extent(name: str, axis: int, rank: int, element: int) -> int:
     found = next((extent for words, extent in _BY_NAME if name and re.search(words, name.lower())), None)
     if found is not None:
         return found
+    if name.lower() == "c" and axis in (1, rank - 1):  # elsewhere it is the third of a, b, c, d
+        return 3
     if axis == 0:
         return 1
     whole = (onnx().TensorProto.INT64, onnx().TensorProto.INT32, onnx().TensorProto.BOOL)

@@ -64,10 +64,25 @@ def column_ratio(graph: Graph, step: Step, quantization: Mapping[str, Quantizati
 
 def round_weights(weights: Array, ratio: Floats | None, sharing: WeightScales = WeightScales.CHANNEL) -> Floats:
     """Convolution weights [Cout, Cin / g, ...] as their int8 codes have them."""
-    columns = 1.0 if ratio is None else ratio.reshape(1, -1, *(1,) * (weights.ndim - 2))
+    if ratio is None:
+        return _as_rounded(weights, sharing)
+    columns = ratio.reshape(1, -1, *(1,) * (weights.ndim - 2))
     codes, scales, zeros = quantize_weights(weights.astype(np.float64) * columns, scales=sharing)
     shape = (-1, *(1,) * (weights.ndim - 1))
     result: Floats = (codes.astype(np.float64) - zeros.reshape(shape)) * scales.reshape(shape).astype(np.float64) / columns
+    return result
+
+
+def _as_rounded(weights: Array, sharing: WeightScales, *, turned: bool = False) -> Array:
+    """Weights as their int8 codes have them, in float32: a code times a float32 is rounded once, so that float64 gives nothing else.
+
+    :param turned: the output channels are the second axis of two
+    """
+    codes, scales, zeros = quantize_weights(weights.T if turned else weights, scales=sharing)
+    shape = (1, -1) if turned else (-1, *(1,) * (weights.ndim - 1))
+    result: Array = np.ascontiguousarray(codes.T if turned else codes).astype(np.float32)
+    result -= zeros.reshape(shape).astype(np.float32)
+    result *= scales.reshape(shape)
     return result
 
 
@@ -93,7 +108,7 @@ def simulated_weights(
             values = (made.codes.astype(np.float64) - made.zeros.reshape(shape)) * made.scales.reshape(shape) / columns
             result[name] = values.astype(np.float32), made.bias.astype(np.float32)
         elif step.form is Form.DENSE:
-            result[name] = np.ascontiguousarray(round_weights(stored.T, None, sharing).T, np.float32), None
+            result[name] = _as_rounded(stored, sharing, turned=True), None
         elif step.form is Form.CONV_TRANSPOSE:
             groups = int(step.node.attribute("group", 1))
             parts = stored.reshape(groups, stored.shape[0] // groups, *stored.shape[1:])
@@ -102,7 +117,7 @@ def simulated_weights(
             back = rounded.transpose(0, 2, 1, *range(3, parts.ndim)).reshape(stored.shape)
             result[name] = np.ascontiguousarray(back, np.float32), None
         else:
-            result[name] = round_weights(stored, ratio, sharing).astype(np.float32), None
+            result[name] = round_weights(stored, ratio, sharing).astype(np.float32, copy=False), None
     return result
 
 

@@ -61,6 +61,16 @@ _FOREIGN: dict[str, tuple[str, str]] = {
 }
 """Files that are not read here: what they are, and what to do."""
 
+_COMPILED = {
+    ".ort": "a model in onnxruntime's own format",
+    ".dlc": "a model that is compiled for Qualcomm's SNPE",
+    ".hef": "a model that is compiled for a Hailo NPU",
+    ".om": "a model that is compiled for an Ascend NPU",
+    ".blob": "a model that is compiled for a Myriad NPU",
+    ".mlmodelc": "a model that is compiled for Core ML",
+}
+"""Files that were made of a model, which they do not hold any more."""
+
 
 def as_onnx(model: Any, shapes: Shapes | None = None, example_inputs: Any = None) -> Any:
     """An ONNX model made from one of another framework; None where *model* is ONNX, or nothing that is known here.
@@ -108,6 +118,11 @@ def _from_path(path: Path, shapes: Shapes | None, example_inputs: Any) -> Any:
         return torch_file_to_onnx(path, shapes, example_inputs)
     if suffix in _KERAS_FILES:
         return keras_to_onnx(path)
+    if suffix in _COMPILED:
+        raise CompileError(
+            f"{path} is {_COMPILED[suffix]}, and nothing can be compiled from it",
+            hint="take the ONNX model that it was made from",
+        )
     if suffix in _FOREIGN:
         what, command = _FOREIGN[suffix]
         raise CompileError(
