@@ -108,6 +108,27 @@ def test_weights_that_are_quantised_when_the_model_runs() -> None:
     assert_equal_codes(net.model(net.rounded(net.op("Conv", net.rounded("x", 0.0213, 110), weights), 0.0371, 120)))
 
 
+def other_weights(kind: Any) -> onnx.ModelProto:
+    """Weights of another type, between -7 and 7."""
+    net = Pairs(21)
+    x = net.rounded("x", 0.0213, 110)
+    tensor = onnx.helper.make_tensor("codes", kind, (4, 3, 1, 1), np.arange(12) % 15 - 7)
+    weights = net.op("DequantizeLinear", "codes", net.constant(np.float32(0.11)))
+    model = net.model(net.rounded(net.op("Conv", x, weights), 0.0371, 120))
+    model.graph.initializer.append(tensor)
+    return model
+
+
+def test_weights_of_four_bits_keep_their_codes(caplog: pytest.LogCaptureFixture) -> None:
+    assert_equal_codes(other_weights(onnx.TensorProto.INT4))
+    assert "weights are int8 here" not in caplog.text
+
+
+def test_weights_of_sixteen_bits_are_rounded_anew_with_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    anynpu.compile(other_weights(onnx.TensorProto.INT16), "rk3588")
+    assert "is int16, which is rounded to int8 anew" in caplog.text
+
+
 def test_two_pairs_in_a_row_round_twice() -> None:
     net = Pairs()
     again = net.rounded(net.rounded("x", 0.0213, 110), 0.0517, 100)

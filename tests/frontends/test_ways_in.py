@@ -123,6 +123,12 @@ def archive(path: Path, *names: str) -> Path:
     return path
 
 
+def test_example_inputs_beside_an_onnx_model_are_refused() -> None:
+    with pytest.raises(CompileError, match="example_inputs are for models of PyTorch") as caught:
+        anynpu.compile(network(), "rk3588", dtype="fp16", example_inputs=np.zeros((1, 4), np.float32))
+    assert "shapes=" in caught.value.hint
+
+
 def test_an_exported_program_brings_its_shapes(torch: Any, tmp_path: Path) -> None:
     anynpu.compile(archive(tmp_path / "net.pt2", "net/models/model.json"), "rk3588", dtype="fp16")
     assert isinstance(torch.calls[0][0], ExportedProgram)

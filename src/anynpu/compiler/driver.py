@@ -51,7 +51,7 @@ from .qdq_scales import kept_weights, only_known, spread
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
 from .rewrite import integer_graph
-from .said import float_ends, warn_of_later_sizes, warn_of_loss, warn_of_unread_inputs
+from .said import float_ends, warn_of_later_sizes, warn_of_loss, warn_of_unread_inputs, warn_of_wide_weights
 from .search import run_recipe
 from .simplify import simplify
 from .steps import Step
@@ -100,6 +100,7 @@ def compile(
     give_constants(whole, options.constants or {})
     own = _own_scales(whole, options, kind)
     if own.ranges:
+        warn_of_wide_weights(own.weights)
         whole, options = own.model, replace(options, ranges=WholeRanges({**own.ranges, **(options.ranges or {})}))
     kept = KnownScales() if own.ranges else _kept_scales(whole, options, kind, own.refusal)
     proto, tail, note = split_tail(whole)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .._optional import onnx
 from ..errors import CompileError
-from ..frontends import as_onnx
+from ..frontends import as_onnx, takes_examples
 from ..vendors import registry
 from .bounds import check_bounds
 from .custom import CustomOperators, mark_custom
@@ -54,6 +54,11 @@ def load_onnx(
 def read_onnx(model: Any, *, external: bool = True, shapes: Mapping[str, Any] | None = None, example_inputs: Any = None) -> Any:
     """A ModelProto that was not checked yet; with *external*, weights that lie in other files are read."""
     package = onnx()
+    if example_inputs is not None and not takes_examples(model):
+        raise CompileError(
+            "example_inputs are for models of PyTorch, and this is none",
+            hint="leave them out; shapes={'x': [1, 3, 224, 224]} chooses the shapes of a model's inputs",
+        )
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
         proto.CopyFrom(model)

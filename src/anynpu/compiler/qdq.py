@@ -21,6 +21,8 @@ __all__ = ["Qdq", "QdqWeights", "split_qdq", "taken_apart"]
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 _MOVES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Pad", "MaxPool"}
 _SHIFTS = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
+_NARROW = {"int4", "uint4", "int2", "uint2"}
+"""Types of weights that fit into int8 as they are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +224,7 @@ class _Splitter:
         if len(node.input) < 3 or not node.input[2]:
             zeros = np.zeros(scales.shape, codes.dtype)
         shift = _SHIFTS.get(codes.dtype, 0)
-        kind = np.int8 if codes.dtype in _SHIFTS else codes.dtype
+        kind = np.int8 if codes.dtype in _SHIFTS or codes.dtype.name in _NARROW else codes.dtype
         return QdqWeights(
             (codes.astype(np.int64) - shift).astype(kind), scales.ravel(), zeros.astype(np.int64).ravel() - shift, axis, shift
         )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..program import Program
 from .formats import Format
 from .graph import Graph
 from .lint import Finding
+from .qdq import QdqWeights
 from .workbench import Score
 
-__all__ = ["float_ends", "warn_of_later_sizes", "warn_of_loss", "warn_of_unread_inputs"]
+__all__ = ["float_ends", "warn_of_later_sizes", "warn_of_loss", "warn_of_unread_inputs", "warn_of_wide_weights"]
 
 _log = logging.getLogger("anynpu.compiler")
 
@@ -30,6 +31,18 @@ def warn_of_unread_inputs(proto: Any, graph: Graph) -> None:
         _log.warning(
             "no layer reads the values of input %s: the compiled model does not have it, and programs must not feed it", names
         )
+
+
+def warn_of_wide_weights(weights: Mapping[str, QdqWeights]) -> None:
+    """Name the weights of a quantised model that are wider than int8: they are rounded anew, so that its codes are not kept."""
+    wide = [
+        f"'{name}' is {entry.codes.dtype.name}"
+        for name, entry in weights.items()
+        if entry.codes.ndim > 1 and entry.codes.itemsize > 1
+    ]
+    if wide:
+        more = f" (and {len(wide) - 1} more)" if len(wide) > 1 else ""
+        _log.warning("weights are int8 here: %s%s, which is rounded to int8 anew and loses accuracy", wide[0], more)
 
 
 def warn_of_later_sizes(programs: Sequence[Program]) -> None:

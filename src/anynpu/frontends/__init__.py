@@ -2,6 +2,6 @@
 
 from .programs import check_script
 from .ranges import KnownScales, annotate, known_scales
-from .ways import as_onnx, is_foreign, takes_folder
+from .ways import as_onnx, is_foreign, takes_examples, takes_folder
 
-__all__ = ["KnownScales", "annotate", "as_onnx", "check_script", "is_foreign", "known_scales", "takes_folder"]
+__all__ = ["KnownScales", "annotate", "as_onnx", "check_script", "is_foreign", "known_scales", "takes_examples", "takes_folder"]

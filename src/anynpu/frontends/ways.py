@@ -11,7 +11,7 @@ from .pytorch import is_torch_model, torch_file_to_onnx, torch_to_onnx
 from .tensorflow import is_keras_model, keras_to_onnx, saved_model_to_onnx
 from .tflite import is_tflite, tflite_to_onnx
 
-__all__ = ["as_onnx", "is_foreign", "takes_folder"]
+__all__ = ["as_onnx", "is_foreign", "takes_examples", "takes_folder"]
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -87,6 +87,13 @@ def as_onnx(model: Any, shapes: Shapes | None = None, example_inputs: Any = None
     if is_keras_model(model):
         return keras_to_onnx(model)
     return None
+
+
+def takes_examples(model: Any) -> bool:
+    """Whether a model is one of PyTorch, which is exported with examples of its inputs."""
+    if isinstance(model, (str, Path)):
+        return Path(model).suffix.lower() in _TORCH_FILES
+    return is_torch_model(model)
 
 
 def is_foreign(path: Path) -> bool:
