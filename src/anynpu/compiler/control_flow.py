@@ -16,7 +16,7 @@ from .._optional import onnx, onnxruntime
 from ..errors import CompileError, UnsupportedOperatorError
 from ..types import Array
 from .onnx_model import first_line
-from .sequences import SEQUENCE_OPERATORS, Sequences
+from .sequences import SEQUENCE_OPERATORS, Sequences, replace_node
 
 __all__ = ["MAX_ROUNDS", "write_out_control_flow"]
 
@@ -35,10 +35,8 @@ def write_out_control_flow(proto: Any) -> None:
     """Replace all If, Loop and Scan nodes, in place; raise a typed error for one whose course depends on the data."""
     writer = _Writer(proto)
     while writer.resolve_sequences() and (nodes := [node for node in proto.graph.node if _is_control(node)]):
-        for node in nodes:
-            if writer.write_out(node):
-                break
-        else:
+        written = [writer.write_out(node) for node in nodes]
+        if not any(written):
             raise writer.refusal(nodes[0])
     writer.sequences.open_outputs()
     if writer.count:
@@ -105,12 +103,10 @@ class _Writer:
 
     def _value(self, name: str) -> Array | None:
         """The value of a tensor that depends on no input, or None."""
-        if not self._static(name):
-            return None
         for tensor in self._graph.initializer:
             if tensor.name == name:
                 return np.asarray(onnx().numpy_helper.to_array(tensor))
-        return self._run(name)
+        return self._run(name) if self._static(name) else None
 
     def _shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of any tensor that no control flow comes before."""
@@ -173,13 +169,10 @@ class _Writer:
             ) from error
         if made is None:
             return False
-        place = next(index for index, entry in enumerate(self._graph.node) if entry is node or entry == node)
-        nodes = [*self._graph.node[:place], *made, *self._graph.node[place + 1 :]]
-        if len(nodes) > MAX_NODES:
+        place = next(index for index, entry in enumerate(self._graph.node) if entry is node)
+        if len(self._graph.node) + len(made) > MAX_NODES:
             raise self._too_long(node)
-        copies = [_copy(entry) for entry in nodes]
-        del self._graph.node[:]
-        self._graph.node.extend(copies)
+        replace_node(self._graph.node, place, made)
         self.count += 1
         return True
 

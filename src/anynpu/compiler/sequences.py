@@ -17,7 +17,7 @@ from .._optional import onnx
 from ..errors import CompileError, UnsupportedOperatorError
 from ..types import Array
 
-__all__ = ["SEQUENCE_OPERATORS", "Sequences", "element_type_of", "give_sequence", "open_sequences"]
+__all__ = ["SEQUENCE_OPERATORS", "Sequences", "element_type_of", "give_sequence", "open_sequences", "replace_node"]
 
 SEQUENCE_OPERATORS = frozenset(
     (
@@ -39,6 +39,13 @@ SEQUENCE_OPERATORS = frozenset(
 
 MAX_ELEMENTS = 1024
 """Tensors that one sequence may become."""
+
+
+def replace_node(nodes: Any, place: int, made: Sequence[Any]) -> None:
+    """Put *made* in the place of a node. The others stay where they are in memory: a protobuf message never gives back what it copied."""
+    del nodes[place]
+    for offset, node in enumerate(made):
+        nodes.insert(place + offset, node)
 
 
 def element_type_of(kind: Any) -> tuple[Any, bool]:
@@ -155,36 +162,35 @@ class Sequences:
 
     def set(self, name: str, elements: Sequence[str]) -> None:
         """Enter a sequence."""
+        if len(elements) > MAX_ELEMENTS:
+            raise UnsupportedOperatorError(
+                f"a sequence has more than {MAX_ELEMENTS} tensors, which is as many as are written out",
+                tensor=name,
+                hint="export the model with one tensor in place of the sequence",
+            )
         self._elements[name] = tuple(elements)
 
     def resolve(self) -> bool:
         """Replace the operators of sequences whose inputs are known, in place; whether there were any."""
-        changed = False
-        while self._step():
-            changed = True
-        return changed
-
-    def _step(self) -> bool:
-        """Replace the first operator that can be."""
         self._waiting = None
-        if not self._elements and not self._optional and not any(map(_is_one, self._graph.node)):
+        nodes = self._graph.node
+        if not self._elements and not self._optional and not any(map(_is_one, nodes)):
             return False
+        changed, place = False, 0
         unknown: set[str] = set()
-        for place, node in enumerate(self._graph.node):
+        while place < len(nodes):
+            node = nodes[place]
             if self._blocked(node) or not unknown.isdisjoint(node.input):
                 unknown.update(node.output)
+            elif (made := self._written(node)) is not None:
+                replace_node(nodes, place, made)  # what was made is looked at next
+                changed = True
                 continue
-            made = self._written(node)
-            if made is not None:
-                rest = [*made, *self._graph.node[place + 1 :]]
-                copies = [_copy(entry) for entry in rest]
-                del self._graph.node[place:]
-                self._graph.node.extend(copies)
-                return True
-            if _is_one(node):
+            elif _is_one(node):
                 self._waiting = self._waiting or node
                 unknown.update(node.output)
-        return False
+            place += 1
+        return changed
 
     def _written(self, node: Any) -> list[Any] | None:
         """What stands in the place of a node; None where it stays."""
