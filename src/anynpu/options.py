@@ -21,7 +21,18 @@ from typing import Any, ClassVar, TypeVar
 
 from .errors import AnynpuError, OptionError, OptionTypeError
 
-__all__ = ["TABLE", "Option", "OptionTable", "documented", "keyword_form", "option", "read_table", "same_as"]
+__all__ = [
+    "TABLE",
+    "Option",
+    "OptionTable",
+    "documented",
+    "is_number",
+    "is_whole",
+    "keyword_form",
+    "option",
+    "read_table",
+    "same_as",
+]
 
 TableT = TypeVar("TableT", bound="OptionTable")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
@@ -86,8 +97,14 @@ def option(default: Any, doc: str, *, repr: bool = True, **facts: Any) -> Any:
     return dataclasses.field(default=default, repr=repr, metadata={_METADATA: Option(doc, **facts)})
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
+    """Whether a value is a number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number; True and False are none."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _are_strings(value: Any) -> bool:
@@ -97,8 +114,8 @@ def _are_strings(value: Any) -> bool:
 
 _PLAIN: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "str": ("a string", lambda value: isinstance(value, str)),
-    "int": ("a whole number", lambda value: isinstance(value, Integral) and not isinstance(value, bool)),
-    "float": ("a number", _is_number),
+    "int": ("a whole number", is_whole),
+    "float": ("a number", is_number),
     "bool": ("True, False", lambda value: isinstance(value, bool)),
     "None": ("None", lambda value: value is None),
     "Path": ("a path", lambda value: isinstance(value, str | Path)),

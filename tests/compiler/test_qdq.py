@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 import anynpu
 from anynpu.compiler.qdq import split_qdq
@@ -17,18 +16,14 @@ from anynpu.errors import CompileError
 from anynpu.program import Conv, Dense
 from anynpu.tensor import DType
 
+from . import qdq_models
 from .onnx_builders import Net
+from .qdq_models import SCHEMES
 from .running import run_fp32, run_model
 
 Array = npt.NDArray[Any]
 
 SHAPE = (1, 3, 12, 12)
-SCHEMES = {
-    "asymmetric per tensor": (QuantType.QUInt8, QuantType.QUInt8, False, {}),
-    "asymmetric per channel": (QuantType.QUInt8, QuantType.QInt8, True, {}),
-    "symmetric per tensor": (QuantType.QInt8, QuantType.QInt8, False, {"ActivationSymmetric": True, "WeightSymmetric": True}),
-    "symmetric per channel": (QuantType.QInt8, QuantType.QInt8, True, {"ActivationSymmetric": True, "WeightSymmetric": True}),
-}
 
 
 def samples(count: int, seed: int = 5) -> list[Array]:
@@ -38,15 +33,6 @@ def samples(count: int, seed: int = 5) -> list[Array]:
 
 def feeds(count: int, seed: int) -> list[dict[str, Array]]:
     return [{"x": sample} for sample in samples(count, seed)]
-
-
-class Reader(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self._samples = iter(samples(6))
-
-    def get_next(self) -> dict[str, Array] | None:
-        sample = next(self._samples, None)
-        return None if sample is None else {"x": sample}
 
 
 def network() -> onnx.ModelProto:
@@ -63,20 +49,8 @@ def network() -> onnx.ModelProto:
     return net.proto()
 
 
-def quantised(tmp_path: Path, scheme: str) -> onnx.ModelProto:
-    activations, weights, per_channel, extra = SCHEMES[scheme]
-    onnx.save(network(), tmp_path / "net.onnx")
-    quantize_static(
-        tmp_path / "net.onnx",
-        tmp_path / "qdq.onnx",
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        activation_type=activations,
-        weight_type=weights,
-        per_channel=per_channel,
-        extra_options=extra,
-    )
-    return onnx.load(tmp_path / "qdq.onnx")
+def quantised(tmp_path: Path, scheme: str, operators: list[str] | None = None) -> onnx.ModelProto:
+    return qdq_models.quantised(network(), tmp_path, scheme, [{"x": sample} for sample in samples(6)], operators)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -119,10 +93,7 @@ def test_scales_and_weights_are_kept(tmp_path: Path, scheme: str) -> None:
 
 def test_what_has_no_scale_is_float(tmp_path: Path) -> None:
     """Only convolutions are quantised: what lies between them stays float, and a dataset is not needed."""
-    onnx.save(network(), tmp_path / "net.onnx")
-    options = {"op_types_to_quantize": ["Conv"]}
-    quantize_static(tmp_path / "net.onnx", tmp_path / "qdq.onnx", Reader(), quant_format=QuantFormat.QDQ, **options)
-    model = onnx.load(tmp_path / "qdq.onnx")
+    model = quantised(tmp_path, "symmetric per tensor", ["Conv"])
     compiled = anynpu.compile(model, "rk3588")
     kinds = {program.dtype for program in compiled.programs[0].tensors.values()}
     assert DType.INT8 in kinds

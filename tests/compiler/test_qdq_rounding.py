@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
 
 import anynpu
 from anynpu import _optional
@@ -21,9 +20,10 @@ from anynpu.compiler.steps import Activation
 from anynpu.program import Float
 from anynpu.tensor import Affine
 
+from . import qdq_models
 from .onnx_builders import Net
+from .qdq_models import SCHEMES
 from .running import run_fp32, run_model
-from .test_qdq import SCHEMES
 
 Array = npt.NDArray[Any]
 SHAPE = (1, 3, 16, 16)
@@ -32,14 +32,6 @@ SHAPE = (1, 3, 16, 16)
 def feeds(count: int, seed: int) -> list[dict[str, Array]]:
     random = np.random.default_rng(seed)
     return [{"x": random.normal(size=SHAPE).astype(np.float32)} for _ in range(count)]
-
-
-class Reader(CalibrationDataReader):  # type: ignore[misc]
-    def __init__(self) -> None:
-        self._feeds = iter(feeds(4, 1))
-
-    def get_next(self) -> dict[str, Array] | None:
-        return next(self._feeds, None)
 
 
 def scale_and_shift() -> Net:
@@ -99,19 +91,7 @@ def two_operands() -> Net:
 
 
 def quantised(network: onnx.ModelProto, folder: Path, scheme: str) -> onnx.ModelProto:
-    activations, weights, per_channel, extra = SCHEMES[scheme]
-    onnx.save(network, folder / "net.onnx")
-    quantize_static(
-        folder / "net.onnx",
-        folder / "qdq.onnx",
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        activation_type=activations,
-        weight_type=weights,
-        per_channel=per_channel,
-        extra_options=extra,
-    )
-    return onnx.load(folder / "qdq.onnx")
+    return qdq_models.quantised(network, folder, scheme, feeds(4, 1))
 
 
 def run_integers(model: onnx.ModelProto, samples: list[dict[str, Array]]) -> list[list[Array]]:

@@ -89,6 +89,11 @@ class Graph:
         """The value of a constant tensor, or None."""
         return self.constants.get(name)
 
+    def number(self, name: str) -> float | None:
+        """The value of a constant tensor of one element, or None."""
+        value = self.constants.get(name)
+        return float(value.reshape(())) if value is not None and value.size == 1 else None
+
     def is_visible(self, name: str) -> bool:
         """Whether a tensor has to exist: as an output of the model, or since a quantised model rounds it."""
         return name in self.outputs or name in self.rounded

@@ -36,7 +36,7 @@ def write_hard_swish_as_gate(graph: Graph) -> int:
 def _source(graph: Graph, div: Node) -> str:
     """The argument of the HardSwish that a node ends; empty where it ends none."""
     makers = graph.producers()
-    product = makers.get(div.inputs[0]) if div.op == "Div" and not div.domain and _number(graph, div.inputs[1]) == 6 else None
+    product = makers.get(div.inputs[0]) if div.op == "Div" and not div.domain and graph.number(div.inputs[1]) == 6 else None
     if product is None or product.op != "Mul" or product.domain or len(graph.consumers()[product.outputs[0]]) > 1:
         return ""
     for source, other in (product.inputs, product.inputs[::-1]):
@@ -47,11 +47,6 @@ def _source(graph: Graph, div: Node) -> str:
         if add is None or add.op != "Add" or add.domain or source not in add.inputs:
             continue
         number = add.inputs[1 - add.inputs.index(source)]
-        if _number(graph, number) == 3 and graph.shapes[source] == graph.shapes[div.outputs[0]]:
+        if graph.number(number) == 3 and graph.shapes[source] == graph.shapes[div.outputs[0]]:
             return source
     return ""
-
-
-def _number(graph: Graph, name: str) -> float | None:
-    value = graph.constant(name)
-    return float(value.reshape(())) if value is not None and value.size == 1 else None

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 
+from ..options import is_number, is_whole
+
 __all__ = ["CUSTOM", "NAMED", "ORDER", "PAIRS", "PER_INPUT", "SHAPES", "WAY_TO_JUDGE"]
 
 Takes = tuple[str, Callable[[Any], bool]]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _all(value: Any, fits: Callable[[Any], bool]) -> bool:
@@ -31,7 +24,7 @@ def _by_name(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 
 def _are_numbers(value: Any) -> bool:
-    return _is_number(value) or _all(value, _is_number)
+    return is_number(value) or _all(value, is_number)
 
 
 def _is_text(value: Any) -> bool:
@@ -39,12 +32,12 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_set_of_shapes(value: Any) -> bool:
-    return _by_name(value, lambda shape: _all(shape, _is_whole))
+    return _by_name(value, lambda shape: _all(shape, is_whole))
 
 
 def _is_pair(value: Any) -> bool:
     listed = isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) == 2
-    return listed and _is_number(value[0]) and _is_whole(value[1])
+    return listed and is_number(value[0]) and is_whole(value[1])
 
 
 PER_INPUT: Takes = (

@@ -54,7 +54,7 @@ def _common(graph: Graph, concat: Node) -> list[Node] | None:
         before = makers.get(node.inputs[position])
         if before is None or before.op in _CONVOLUTIONS:
             return None
-        numbers = [None if index == position else _number(graph, other) for index, other in enumerate(node.inputs)]
+        numbers = [None if index == position else graph.number(other) for index, other in enumerate(node.inputs)]
         ends.append(node)
         kinds.append((node.op, numbers, node.attributes))
     return ends if all(kind == kinds[0] for kind in kinds) else None
@@ -65,15 +65,10 @@ def _data(graph: Graph, node: Node) -> int:
     if node.domain or node.op not in (*_ARITHMETIC, *_ACTIVATIONS) or len(node.outputs) != 1:
         return -1
     data = [index for index, name in enumerate(node.inputs) if name and name not in graph.constants]
-    single = all(_number(graph, name) is not None for index, name in enumerate(node.inputs) if name and index not in data)
+    single = all(graph.number(name) is not None for index, name in enumerate(node.inputs) if name and index not in data)
     if len(data) != 1 or not single or (node.op == "Div" and data[0] != 0):
         return -1
     return data[0] if graph.shapes[node.inputs[data[0]]] == graph.shapes[node.outputs[0]] else -1
-
-
-def _number(graph: Graph, name: str) -> float | None:
-    value = graph.constant(name)
-    return float(value.reshape(())) if value is not None and value.size == 1 else None
 
 
 def _behind(graph: Graph, concat: Node, ends: list[Node]) -> Node:
