@@ -71,7 +71,7 @@ static inline enum fixed_form conv_form(const struct anynpu_conv *conv)
         enum fixed_form of_channel = fixed_clamped_form(&conv->epilogue, oc, conv_largest_sum(conv, oc));
         form = of_channel > form ? of_channel : form;
     }
-    if (form == FIXED_DOUBLE && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
+    if (form != FIXED_REFUSED && conv->epilogue.fixed != NULL && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
         return FIXED_REFUSED;
     return form;
 }

@@ -90,9 +90,9 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BL
     for (int i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
-        if (line->form == FIXED_DOUBLE) {
-            fixed_codes(line->epilogue, &line->tables, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
-                        line->y + at);
+        if (line->form >= FIXED_CURVE) {
+            fixed_codes(line->form, line->epilogue, &line->tables, line->channel, line->valid, (const int32_t *)accumulators[i],
+                        residual, line->y + at);
             continue;
         }
         int8_t codes[4 * MAX_BLOCKS];
@@ -105,7 +105,7 @@ ROW_FUNCTION finish_rare(int blocks, int pixels, int32x4_t accumulators[][MAX_BL
 INLINE void finish_tile(int blocks, int pixels, int32x4_t accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
-    if (line->residual || line->has_slope || line->form == FIXED_DOUBLE || line->valid != (size_t)(4 * blocks)) {
+    if (line->residual || line->has_slope || line->form >= FIXED_CURVE || line->valid != (size_t)(4 * blocks)) {
         int32x4_t copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks; j++)

@@ -111,6 +111,35 @@ INLINE void store_codes(int blocks, int half, __m512i codes, int8_t *y)
         _mm_storel_epi64((__m128i *)y, _mm512_castsi512_si128(codes));
 }
 
+/* FIXED_CURVE without a residual: see fixed_single_curve_codes in fixed_forms.h. */
+INLINE __m512i curve_places(__m512i accumulator, const float *numbers, size_t stride, const int32_t *start)
+{
+    const __m512 magic = _mm512_set1_ps(FIXED_MAGIC);
+    __m512 t = _mm512_fmadd_ps(_mm512_cvtepi32_ps(accumulator), _mm512_loadu_ps(numbers + CURVE_CHANNEL * stride), magic);
+    t = _mm512_sub_ps(t, _mm512_loadu_ps(numbers + CURVE_BACK * stride));
+    t = _mm512_fmadd_ps(t, _mm512_loadu_ps(numbers + CURVE_FACTOR * stride), magic);
+    t = _mm512_max_ps(t, _mm512_loadu_ps(numbers + CURVE_LOW * stride));
+    t = _mm512_min_ps(t, _mm512_loadu_ps(numbers + CURVE_HIGH * stride));
+    return _mm512_add_epi32(_mm512_castps_si512(t), _mm512_loadu_si512(start));
+}
+
+ROW_FUNCTION finish_curves(size_t blocks, size_t pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line, ptrdiff_t first)
+{
+    const struct curve_tables *curves = &line->tables.curves;
+    const size_t stride = line->tables.stride, valid = line->valid;
+    const float *numbers = curves->numbers + line->channel;
+    const int32_t *start = curves->start + line->channel;
+    for (size_t j = 0; j < blocks; j++, numbers += 16, start += 16)
+        for (size_t i = 0; i < pixels; i++)
+            accumulators[i][j] = curve_places(accumulators[i][j], numbers, stride, start);
+    for (size_t i = 0; i < pixels; i++) {
+        const uint32_t *places = (const uint32_t *)accumulators[i];
+        int8_t *y = line->y + (first + (ptrdiff_t)i) * line->out_stride;
+        for (size_t k = 0; k < valid; k++)
+            y[k] = curves->entries[places[k]];
+    }
+}
+
 /* What is rare: a residual, a slope, channels that do not exist. From memory, and for all shapes of tiles. */
 ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                          ptrdiff_t first)
@@ -119,9 +148,9 @@ ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MA
     for (size_t i = 0; i < pixels; i++) {
         ptrdiff_t at = (first + (ptrdiff_t)i) * line->out_stride;
         const int8_t *residual = line->residual ? line->residual + at : NULL;
-        if (line->form == FIXED_DOUBLE) {
-            fixed_codes(line->epilogue, &line->tables, line->channel, line->valid, (const int32_t *)accumulators[i], residual,
-                        line->y + at);
+        if (line->form >= FIXED_CURVE) {
+            fixed_codes(line->form, line->epilogue, &line->tables, line->channel, line->valid, (const int32_t *)accumulators[i],
+                        residual, line->y + at);
             continue;
         }
         __m512i rounded[MAX_BLOCKS] = {0};
@@ -137,12 +166,15 @@ ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MA
 INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
-    if (line->residual || line->has_slope || line->form == FIXED_DOUBLE || line->valid != (size_t)(16 * blocks + 8 * half)) {
+    if (line->residual || line->has_slope || line->form >= FIXED_CURVE || line->valid != (size_t)(16 * blocks + 8 * half)) {
         __m512i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks + half; j++)
                 copies[i][j] = accumulators[i][j];
-        finish_rare((size_t)(blocks + half), (size_t)pixels, copies, line, first);
+        if (line->form == FIXED_CURVE && !line->residual)
+            finish_curves((size_t)(blocks + half), (size_t)pixels, copies, line, first);
+        else
+            finish_rare((size_t)(blocks + half), (size_t)pixels, copies, line, first);
         return;
     }
     if (line->form == FIXED_SINGLE) {

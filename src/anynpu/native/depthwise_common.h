@@ -119,7 +119,7 @@ static enum fixed_form form_of(const struct anynpu_conv *conv)
                                                                           : fixed_channel_form(&conv->epilogue, c, (double)sum);
         form = of_channel > form ? of_channel : form;
     }
-    if (form == FIXED_DOUBLE && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
+    if (form != FIXED_REFUSED && conv->epilogue.fixed != NULL && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
         return FIXED_REFUSED;
     return form;
 }
@@ -336,7 +336,18 @@ INLINE void sink_store_double(const struct sink *sink, ints sum, size_t pixel)
     int32_t sums[LANES];
     ints_store(sums, sum);
     const int8_t *residual = sink->residual == NULL ? NULL : sink->residual + at;
-    fixed_codes(sink->epilogue, sink->tables, sink->channel, count, sums, residual, sink->y + at);
+    fixed_codes(sink->form, sink->epilogue, sink->tables, sink->channel, count, sums, residual, sink->y + at);
+}
+
+INLINE void sink_store_curve(const struct sink *sink, ints sum, size_t pixel)
+{
+    const size_t count = sink->count < LANES ? sink->count : LANES;
+    const int8_t *entries = sink->tables->curves.entries;
+    int8_t *y = sink->y + pixel * sink->channels;
+    int32_t places[LANES];
+    ints_store(places, curve_places(sink->tables, sink->channel, sum));
+    for (size_t i = 0; i < count; i++)
+        y[i] = entries[places[i]];
 }
 
 /* Neighbouring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
@@ -372,6 +383,10 @@ INLINE void tile(const struct strip *strip, const struct sink *sink, const int k
         UNROLLED
         for (int i = 0; i < pixels; i++)
             sink_store(sink, sums[i], first + (size_t)i);
+    } else if (sink->form == FIXED_CURVE && sink->residual == NULL) {
+        UNROLLED
+        for (int i = 0; i < pixels; i++)
+            sink_store_curve(sink, sums[i], first + (size_t)i);
     } else {
         UNROLLED
         for (int i = 0; i < pixels; i++)

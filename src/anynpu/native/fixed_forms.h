@@ -11,7 +11,9 @@
  * sum of 32 bits will do (FIXED_DOUBLE). Layers with staircases, which are of the float rule, end where FIXED_DOUBLE does.
  *
  * Bounds of t: the second stage never falls when t rises, so clamping t is the same as clamping the code to the codes of the bounds.
- * A curve: its index is one more such step, in double; the code then is an entry of fixed_curves.h.
+ * A curve: its index is one more such step; the code then is an entry of fixed_curves.h. In float32 (FIXED_CURVE) sums need no clamp: no step
+ * falls when a sum rises, rounded as it may be, so that it is enough where the index of the largest sum for which all steps are exact
+ * (fixed_curve_form) is beyond the table's end.
  * A slope in double: sum * channel * multiplier is one product of an exact sum with an exact constant (channel * multiplier < 2^53). */
 #ifndef ANYNPU_FIXED_FORMS_H
 #define ANYNPU_FIXED_FORMS_H
@@ -22,7 +24,7 @@
 
 #include "fixed_curves.h"
 
-enum fixed_form { FIXED_NONE, FIXED_SINGLE, FIXED_DOUBLE, FIXED_REFUSED };
+enum fixed_form { FIXED_NONE, FIXED_SINGLE, FIXED_CURVE, FIXED_DOUBLE, FIXED_REFUSED };
 
 #define FIXED_MAGIC 12582912.0f              /* 1.5 * 2^23 */
 #define FIXED_MAGIC_BITS 0x4b400000          /* the same as bits */
@@ -74,6 +76,30 @@ static inline double fixed_output_factor(const struct anynpu_fixed_point *fixed,
     return fixed_factor(fixed->multiplier[channel], fixed->shift[channel]);
 }
 
+/* How far from 0 the residual's part of a scaled sum can be. */
+static inline double fixed_largest_residual(const struct anynpu_epilogue *e, size_t channel)
+{
+    const struct anynpu_fixed_point *fixed = e->fixed;
+    if (fixed->residual_multiplier == 0)
+        return 0.0;
+    return (abs(e->residual_zero[channel]) + 128.0) * fabs(fixed_factor(fixed->residual_multiplier, fixed->residual_shift)) + 1.0;
+}
+
+/* The same for a channel with a curve; curves_fit has the last word. */
+static inline enum fixed_form fixed_curve_form(const struct anynpu_epilogue *e, size_t channel, double sum)
+{
+    const struct anynpu_curve *curve = curve_of_channel(e->fixed, channel);
+    const double first = fixed_channel_factor(e->fixed, channel), second = fixed_factor(curve->multiplier, curve->shift);
+    const double other = fixed_largest_residual(e, channel) + fabs((double)curve->offset) + 2.0;
+    const double indices = second > 0.0 ? (FIXED_MAX_RESULT - 2) / second - other : FIXED_MAX_RESULT;
+    const double scaled = indices < FIXED_MAX_RESULT - 2 ? indices : FIXED_MAX_RESULT - 2;
+    const double sums = first > 0.0 ? floor(scaled / first) : FIXED_MAX_SUM;
+    const double limit = sums < FIXED_MAX_SUM ? sums : FIXED_MAX_SUM;
+    if (other > FIXED_MAX_RESULT || limit < 1.0)
+        return FIXED_DOUBLE;
+    return sum <= limit || (limit * first - other) * second > curve_last(e, channel) + 1 ? FIXED_CURVE : FIXED_DOUBLE;
+}
+
 /* The form for a channel whose sums are at most so far from 0. */
 static inline enum fixed_form fixed_channel_form(const struct anynpu_epilogue *e, size_t channel, double sum)
 {
@@ -81,12 +107,8 @@ static inline enum fixed_form fixed_channel_form(const struct anynpu_epilogue *e
     if (!fixed_channel_fits(e, channel))
         return FIXED_REFUSED;
     if (fixed->curves != NULL)
-        return FIXED_DOUBLE; /* curves_fit has the last word */
-    double scaled = sum * fixed_channel_factor(fixed, channel) + 1.0, other = 0.0;
-    if (fixed->residual_multiplier != 0) {
-        const double factor = fixed_factor(fixed->residual_multiplier, fixed->residual_shift);
-        other = (abs(e->residual_zero[channel]) + 128.0) * fabs(factor) + 1.0;
-    }
+        return fixed_curve_form(e, channel, sum);
+    const double scaled = sum * fixed_channel_factor(fixed, channel) + 1.0, other = fixed_largest_residual(e, channel);
     const double result = (scaled + other) * fixed_output_factor(fixed, channel) + abs(e->zero_point[channel]) + 1.0;
     return fixed->slope == NULL && sum <= FIXED_MAX_SUM && scaled <= FIXED_MAX_RESULT && other <= FIXED_MAX_RESULT &&
                    result <= FIXED_MAX_RESULT
@@ -133,9 +155,7 @@ static inline enum fixed_form fixed_clamped_form(const struct anynpu_epilogue *e
     if (form != FIXED_DOUBLE || fixed->slope != NULL || fixed->curves != NULL)
         return form;
     const double limit = fixed_exact_sum(fixed, channel), zero = e->zero_point[channel];
-    double scaled = limit * fixed_channel_factor(fixed, channel) - 1.0;
-    if (fixed->residual_multiplier != 0)
-        scaled -= (abs(e->residual_zero[channel]) + 128.0) * fabs(fixed_factor(fixed->residual_multiplier, fixed->residual_shift)) + 1.0;
+    const double scaled = limit * fixed_channel_factor(fixed, channel) - 1.0 - fixed_largest_residual(e, channel);
     const double reach = scaled * fixed_output_factor(fixed, channel);
     if (sum <= limit || reach + zero < fixed_high_code(e, channel) + 1 || zero - reach > fixed_low_code(e, channel) - 1)
         return form;
@@ -163,8 +183,6 @@ enum fixed_number {
     NUMBER_OFFSET,   /* FIXED_DOUBLE_MAGIC and the zero point; what is added before a curve */
     NUMBER_LOW,      /* limits of the code; of a curve's index */
     NUMBER_HIGH,
-    NUMBER_LEAST, /* bounds of a scaled sum before a curve */
-    NUMBER_MOST,
     FIXED_NUMBERS
 };
 
@@ -200,10 +218,8 @@ static inline void fixed_numbers_pack(const struct anynpu_epilogue *e, size_t ch
         const struct anynpu_curve *curve = curve_of_channel(fixed, channel);
         numbers[NUMBER_SECOND * stride] = fixed_factor(curve->multiplier, curve->shift);
         numbers[NUMBER_OFFSET * stride] = curve->offset;
-        numbers[NUMBER_LOW * stride] = -ANYNPU_CURVE_HALF;
-        numbers[NUMBER_HIGH * stride] = curve_last(e, channel);
-        numbers[NUMBER_LEAST * stride] = fixed->low == NULL ? INT32_MIN : fixed->low[channel];
-        numbers[NUMBER_MOST * stride] = fixed->high == NULL ? INT32_MAX : fixed->high[channel];
+        numbers[NUMBER_LOW * stride] = curve_lowest(e, channel);
+        numbers[NUMBER_HIGH * stride] = curve_highest(e, channel);
         return;
     }
     numbers[NUMBER_SECOND * stride] = factor;
@@ -215,13 +231,33 @@ static inline void fixed_numbers_pack(const struct anynpu_epilogue *e, size_t ch
     numbers[NUMBER_HIGH * stride] = fixed_high_code(e, channel);
 }
 
+/* The numbers of FIXED_CURVE. */
+static inline void fixed_curve_pack(const struct anynpu_epilogue *e, size_t channel, float *numbers, size_t stride)
+{
+    const struct anynpu_curve *curve = curve_of_channel(e->fixed, channel);
+    numbers[CURVE_CHANNEL * stride] = (float)fixed_channel_factor(e->fixed, channel);
+    numbers[CURVE_BACK * stride] = FIXED_MAGIC - (float)curve->offset;
+    numbers[CURVE_FACTOR * stride] = (float)fixed_factor(curve->multiplier, curve->shift);
+    numbers[CURVE_LOW * stride] = FIXED_MAGIC + (float)curve_lowest(e, channel);
+    numbers[CURVE_HIGH * stride] = FIXED_MAGIC + (float)curve_highest(e, channel);
+}
+
 static inline void fixed_tables_pack(const struct anynpu_epilogue *e, size_t channels, void *packed)
 {
+    const size_t stride = curve_channels(channels);
+    int32_t *zero = (int32_t *)(void *)((uint8_t *)packed + fixed_numbers_size(channels)), *start = zero + stride;
+    float *numbers = (float *)(start + stride);
     if (e->fixed == NULL)
         return;
     for (size_t channel = 0; channel < channels; channel++)
-        fixed_numbers_pack(e, channel, (double *)packed + channel, curve_channels(channels));
-    curves_pack(e, channels, (uint8_t *)packed + fixed_numbers_size(channels));
+        fixed_numbers_pack(e, channel, (double *)packed + channel, stride);
+    if (e->fixed->curves == NULL)
+        return;
+    curves_pack(e, channels, zero, (int8_t *)(numbers + CURVE_NUMBERS * stride));
+    for (size_t channel = 0; channel < channels; channel++) {
+        start[channel] = (int32_t)((uint32_t)zero[channel] - FIXED_MAGIC_BITS);
+        fixed_curve_pack(e, channel, numbers + channel, stride);
+    }
 }
 
 static inline double fixed_clamp(double value, double low, double high)
@@ -238,9 +274,35 @@ static inline void fixed_curve_codes(const struct fixed_tables *tables, size_t f
     const int32_t *zero = tables->curves.zero + first;
     int32_t places[FIXED_RUN];
     for (size_t i = 0; i < count; i++) {
-        const double value = fixed_clamp(values[i], numbers[NUMBER_LEAST * stride + i], numbers[NUMBER_MOST * stride + i]);
-        const double index = fixed_round(value + numbers[NUMBER_OFFSET * stride + i], numbers[NUMBER_SECOND * stride + i]);
+        const double index = fixed_round(values[i] + numbers[NUMBER_OFFSET * stride + i], numbers[NUMBER_SECOND * stride + i]);
         places[i] = (int32_t)fixed_clamp(index, numbers[NUMBER_LOW * stride + i], numbers[NUMBER_HIGH * stride + i]) + zero[i];
+    }
+    for (size_t i = 0; i < count; i++)
+        y[i] = tables->curves.entries[places[i]];
+}
+
+/* FIXED_CURVE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
+static inline void fixed_single_curve_codes(const struct anynpu_epilogue *e, const struct fixed_tables *tables, size_t first, size_t count,
+                                            const int32_t *sums, const int8_t *residual, int8_t *y)
+{
+    const size_t stride = tables->stride;
+    const float *numbers = tables->curves.numbers + first;
+    const int32_t *start = tables->curves.start + first;
+    float values[FIXED_RUN];
+    uint32_t places[FIXED_RUN];
+    for (size_t i = 0; i < count; i++)
+        values[i] = __builtin_fmaf((float)sums[i], numbers[CURVE_CHANNEL * stride + i], FIXED_MAGIC) - numbers[CURVE_BACK * stride + i];
+    if (residual != NULL) {
+        const float factor = (float)fixed_factor(e->fixed->residual_multiplier, e->fixed->residual_shift);
+        for (size_t i = 0; i < count; i++)
+            values[i] += __builtin_fmaf((float)(residual[i] - e->residual_zero[first + i]), factor, FIXED_MAGIC) - FIXED_MAGIC;
+    }
+    for (size_t i = 0; i < count; i++) {
+        float index = __builtin_fmaf(values[i], numbers[CURVE_FACTOR * stride + i], FIXED_MAGIC);
+        index = index > numbers[CURVE_LOW * stride + i] ? index : numbers[CURVE_LOW * stride + i];
+        index = index < numbers[CURVE_HIGH * stride + i] ? index : numbers[CURVE_HIGH * stride + i];
+        memcpy(&places[i], &index, sizeof index);
+        places[i] += (uint32_t)start[i];
     }
     for (size_t i = 0; i < count; i++)
         y[i] = tables->curves.entries[places[i]];
@@ -273,10 +335,15 @@ static inline void stairs_codes(const struct anynpu_epilogue *e, size_t first, s
     }
 }
 
-/* FIXED_DOUBLE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
-static __attribute__((noinline, unused)) void fixed_codes(const struct anynpu_epilogue *e, const struct fixed_tables *tables, size_t first,
-                                                          size_t count, const int32_t *sums, const int8_t *residual, int8_t *y)
+/* FIXED_CURVE and FIXED_DOUBLE: the codes of channels [first, first + count), at most FIXED_RUN, before the table. */
+static __attribute__((noinline, unused)) void fixed_codes(enum fixed_form form, const struct anynpu_epilogue *e,
+                                                          const struct fixed_tables *tables, size_t first, size_t count,
+                                                          const int32_t *sums, const int8_t *residual, int8_t *y)
 {
+    if (form == FIXED_CURVE) {
+        fixed_single_curve_codes(e, tables, first, count, sums, residual, y);
+        return;
+    }
     if (e->staircases != NULL) {
         stairs_codes(e, first, count, sums, y);
         return;

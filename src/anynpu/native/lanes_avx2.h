@@ -46,6 +46,7 @@ INLINE floats floats_max(floats a, floats b) { return _mm256_max_ps(a, b); }
 
 INLINE floats floats_fma(floats a, floats b, floats c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE ints ints_from_magic(floats a) { return _mm256_sub_epi32(_mm256_castps_si256(a), _mm256_set1_epi32(0x4b400000)); }
+INLINE ints ints_from_bits(floats a) { return _mm256_castps_si256(a); }
 INLINE void ints_store(int32_t *target, ints a) { _mm256_storeu_si256((__m256i *)target, a); }
 
 INLINE floats floats_scale_negative(floats a, floats slope)

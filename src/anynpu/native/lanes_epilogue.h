@@ -94,6 +94,18 @@ INLINE ints fixed_finish(const struct fixed_lanes *lanes, floats t)
     return ints_from_magic(floats_min(floats_max(code, lanes->low), lanes->high));
 }
 
+/* The same in the form FIXED_CURVE, without a residual: the places of codes in the curves' entries. */
+INLINE ints curve_places(const struct fixed_tables *tables, size_t channel, ints sum)
+{
+    const float *numbers = tables->curves.numbers + channel;
+    const size_t stride = tables->stride;
+    const floats magic = floats_set(FIXED_MAGIC);
+    floats t = floats_fma(floats_from_ints(sum), floats_load(numbers + CURVE_CHANNEL * stride), magic);
+    t = floats_fma(floats_sub(t, floats_load(numbers + CURVE_BACK * stride)), floats_load(numbers + CURVE_FACTOR * stride), magic);
+    t = floats_min(floats_max(t, floats_load(numbers + CURVE_LOW * stride)), floats_load(numbers + CURVE_HIGH * stride));
+    return ints_add(ints_from_bits(t), ints_load(tables->curves.start + channel));
+}
+
 static inline void translate_codes(int8_t *y, size_t rows, size_t stride, size_t count, const int8_t *table)
 {
     translate_rows(table, y, stride, y, stride, count, rows);

@@ -59,6 +59,7 @@ INLINE floats floats_fma(floats a, floats b, floats c)
     return (floats){vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)};
 }
 INLINE ints ints_from_magic(floats a) { return (ints){vreinterpretq_s32_f32(a.low), vreinterpretq_s32_f32(a.high)}; }
+INLINE ints ints_from_bits(floats a) { return ints_from_magic(a); }
 INLINE void ints_store(int32_t *target, ints a)
 {
     vst1q_s32(target, a.low);

@@ -49,6 +49,7 @@ INLINE floats floats_max(floats a, floats b) { return _mm512_max_ps(a, b); }
 INLINE floats floats_fma(floats a, floats b, floats c) { return _mm512_fmadd_ps(a, b, c); }
 /* n of 1.5 * 2^23 + n; only the low byte counts */
 INLINE ints ints_from_magic(floats a) { return _mm512_castps_si512(a); }
+INLINE ints ints_from_bits(floats a) { return _mm512_castps_si512(a); }
 INLINE void ints_store(int32_t *target, ints a) { _mm512_storeu_si512(target, a); }
 
 /* a < 0 ? a * slope : a */

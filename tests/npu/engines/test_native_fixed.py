@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anynpu.arithmetic.curves import CURVES, curve_of
+from anynpu.arithmetic.curves import CURVES, curve_of, evaluate
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.npu.engines.native_levels import available
 from anynpu.program import Binary, Conv, FixedPoint
@@ -110,6 +110,44 @@ def test_forms(depthwise: bool, residual: bool, form: str, engine: NativeEngine,
             _conv(_stage(multiplier, shift, -20, **extra), depthwise=depthwise, residual=residual), engine, monkeypatch
         )
         assert len(np.unique(seen)) > 20
+
+
+@pytest.mark.parametrize("depthwise", [False, True], ids=["dense", "depthwise"])
+def test_curves_of_scattered_channels(depthwise: bool, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every channel has a curve of its own, but all have one of two functions and one of two ranges of codes."""
+    channels = 40 if depthwise else 37
+    shapes = [CURVES[("Swish", "Sigmoid")[channel // 3 % 2]] for channel in range(channels)]
+    curves = tuple(curve_of(shape, shape.half / (200 + 7 * channel)) for channel, shape in enumerate(shapes))
+    stage = replace(
+        _stage(32000, 23, -20, curves=curves, curve_groups=(1,) * channels),
+        multiplier=np.resize(_numbers(32000, 20000), channels),
+        shift=np.full(channels, 23, np.int32),
+        zero_point=np.resize(_numbers(-20, -90), channels),
+    )
+    assert len(np.unique(_checked(_conv(stage, depthwise=depthwise), engine, monkeypatch))) > 50
+
+
+@pytest.mark.parametrize("index", [8192, -501, 16500, 0])
+@pytest.mark.parametrize("bits", [15, 19, 22, 24, 26, 28])
+def test_curves_of_sums_of_any_size(bits: int, index: int, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums around a tie between two indices, where codes differ by several from one to the next; float32 does not hold the larger sums."""
+    curve = replace(curve_of(CURVES["Swish"], 1.0), multiplier=16384, shift=bits)
+    tie = (2 * index + 1) << bits - 15
+    value = int(evaluate(curve, np.array([tie]))[0])
+    stage = _stage(32767, 14, -2 * value, curves=(curve,))
+    seen = _checked(_conv(stage, bias=tie), engine, monkeypatch)
+    assert np.any((seen > -128) & (seen < 127)), "not the limits alone"
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+def test_bounds_before_curves(residual: bool, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    extra: dict[str, object] = {"residual_multiplier": 24576, "residual_shift": 15} if residual else {}
+    shape = CURVES["Mish"]
+    for low, high in ((0, 2**31 - 1), (-37, 101), (3, 3), (-(2**31), -5), (5000, 6000), (-6000, -5000)):
+        stage = _stage(
+            32000, 23, -20, bounds=np.array([[low], [high]], np.int32), curves=(curve_of(shape, shape.half / 300),), **extra
+        )
+        _checked(_conv(stage, residual=residual), engine, monkeypatch)
 
 
 def test_sums_that_float32_does_not_hold(engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
