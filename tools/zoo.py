@@ -4,7 +4,7 @@
 own, run on the software NPU, and compared with torch. A network may be refused with an error of anynpu; any other error, and a result that
 is wrong without a word, makes the command fail.
 
-    python tools/zoo.py [NAME ...] [--pixels N] [--json FILE]
+    python tools/zoo.py [NAME ...] [--pixels N] [--at-once N] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import resource
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,7 @@ def main() -> int:
     parser.add_argument(
         "--pixels", type=int, help="height and width, where a network allows another than its own: less takes less time"
     )
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="networks that are tried at the same time")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.one:
@@ -229,8 +231,8 @@ def main() -> int:
         return 0
     rows = []
     print(f"{'network':32} {'float16':>9} {'int8':>9} {'on CPU':>9} {'s':>7} {'CPU s':>7} {'MB':>7}  note")
-    for name in given.names:
-        row = in_a_process(name, given.pixels)
+    workers = ThreadPoolExecutor(max(1, given.at_once))
+    for name, row in zip(given.names, workers.map(lambda name: in_a_process(name, given.pixels), given.names), strict=True):
         rows.append(row)
         numbers = [f"{row[key]:.5f}" if row.get(key) is not None else "-" for key in ("float16", "int8")]
         on_cpu = f"{row['on_cpu']}/{row['layers']}" if "layers" in row else "-"

@@ -92,6 +92,79 @@ def test_operators_on_codes(dtype: str) -> None:
     assert np.abs(wanted - given)[inside].max() <= 0.05
 
 
+def block_on_codes() -> onnx.ModelProto:
+    """A part of a detector as the format QOperator has it: codes that are taken apart, joined, enlarged and padded."""
+    net = Quantized()
+    net.opsets["com.microsoft"] = 1
+    microsoft: dict[str, Any] = {"domain": "com.microsoft"}
+    start, middle, shares = ((net.scale(scale), net.zero(zero)) for scale, zero in ((2 / 255, 128), (4 / 255, 120), (1 / 255, 0)))
+    x = net.op("QuantizeLinear", net.input("x", (1, 3, 6, 6)), *start)
+    scales = net.constant(net.random.uniform(0.002, 0.006, 4).astype(np.float32))
+    weights = net.codes(4, 3, 3, 3), scales, net.constant(np.zeros(4, np.int8))
+    conv = net.op("QLinearConv", x, *start, *weights, *middle, net.constant(np.array([100, -200, 300, 0], np.int32)))
+    left, right = net.ops("Split", conv, count=2, axis=1)
+    gate = net.op("QLinearSigmoid", left, *middle, *shares, **microsoft)
+    gated = net.op("QLinearMul", gate, *shares, right, *middle, *middle, **microsoft)
+    joined = net.op("QLinearConcat", *middle, gated, *middle, right, *middle, axis=1, **microsoft)
+    large = net.op("Resize", joined, net.constant(np.zeros(0, np.float32)), net.constant([1.0, 1.0, 2.0, 2.0]), mode="nearest")
+    padded = net.op("Pad", large, net.constant([0, 0, 1, 1, 0, 0, 1, 1]), net.zero(120))
+    net.output(net.op("DequantizeLinear", padded, *middle))
+    return net.proto()
+
+
+@BOTH
+def test_codes_that_are_taken_apart_and_joined(dtype: str) -> None:
+    """Behind the Split of a YOLO in the format QOperator nothing was understood, and it was refused."""
+    proto = block_on_codes()
+    samples = feeds(proto, 4)
+    model = anynpu.compile(proto, "rk3588", dtype=dtype, dataset=samples, algorithm="minmax")
+    if dtype == "w8a8":
+        assert not any(isinstance(layer.op, Float) for layer in model.programs[0].layers)
+    for (wanted,), (given,) in zip(run_fp32(proto, samples), run_model(model, samples), strict=True):
+        assert np.abs(wanted - given).max() <= 1.5 * 4 / 255
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_operators_on_codes_keep_their_scales(opset: int) -> None:
+    """Without data, as models with pairs of QuantizeLinear and DequantizeLinear do; codes are onnxruntime's within one step.
+
+    Operator set 11 has no scales by channel for DequantizeLinear, but has them for QLinearConv.
+    """
+    proto = block_on_codes()
+    if opset < 13:
+        proto.opset_import[0].version = opset
+        proto.ir_version = 6
+    samples = feeds(proto, 3)
+    model = anynpu.compile(proto, "rk3588", arithmetic="simulator")
+    assert not any(isinstance(layer.op, Float) for layer in model.programs[0].layers)
+    half = anynpu.compile(proto, "rk3588", dtype="fp16")
+    step = 4 / 255
+    for (wanted,), (given,), (close,) in zip(
+        run_fp32(proto, samples), run_model(model, samples), run_model(half, samples), strict=True
+    ):
+        steps = np.rint(np.abs(wanted - given) / step)
+        assert steps.max() <= 1
+        assert (steps == 0).mean() > 0.98
+        assert np.abs(wanted - close).max() <= 2 * step
+
+
+@BOTH
+def test_a_table_of_codes(dtype: str) -> None:
+    """Dynamic quantisation has embeddings as codes, of which Gather takes some: a layer on the CPU stayed."""
+    net = Quantized()
+    words = net.op("Gather", net.codes(50, 8), net.input("words", (1, 6), np.int64))
+    real = net.op("DequantizeLinear", words, net.scale(0.01), net.zero(0, np.int8))
+    net.output(net.op("MatMul", real, net.weights(8, 4)))
+    proto = net.proto()
+    samples = [{"words": np.random.default_rng(seed).integers(0, 50, (1, 6))} for seed in range(3)]
+    model = anynpu.compile(proto, "rk3588", dtype=dtype, dataset=samples, algorithm="minmax")
+    assert "DequantizeLinear" not in [layer.kind for layer in model.programs[0].layers]
+    for (wanted,), (given,) in zip(run_fp32(proto, samples), run_model(model, samples), strict=True):
+        assert np.abs(wanted - given).max() <= 0.03 * np.abs(wanted).max()
+    with pytest.raises(CompileError, match="needs calibration data"):
+        anynpu.compile(proto, "rk3588")
+
+
 @pytest.mark.skipif(
     tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24),
     reason="onnxruntime before 1.24, which is compared with, has no ConvInteger for signed weights",

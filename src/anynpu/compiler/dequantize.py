@@ -1,8 +1,9 @@
 """Models that are quantised already, as the float models that they stand for: the compiler quantises them anew.
 
-Beside every quantised tensor stands the real one. Nodes on codes (QLinearConv, MatMulInteger, a MaxPool of codes) get a float node that
-makes the real tensor from real ones, and what nobody reads any more is dropped. A node that is not understood keeps reading codes, so that
-a model is at worst computed as it is. Where codes cannot be negative a clip stays: quantisers leave Relu out there.
+Beside every quantised tensor stands the real one. Nodes on codes (MatMulInteger, a MaxPool of codes) get a float node that makes the real
+tensor from real ones, and what nobody reads any more is dropped. Those of the format QOperator were written between pairs of QuantizeLinear
+and DequantizeLinear before (:mod:`anynpu.compiler.code_operators`). A node that is not understood keeps reading codes, so that a model is
+at worst computed as it is. Where codes cannot be negative a clip stays: quantisers leave Relu out there.
 """
 
 from __future__ import annotations
@@ -32,14 +33,6 @@ _SAME_VALUES = (
 )
 _SIGNED = ("Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "MatMul", "Mul", "Sub", "Sum")
 _MICROSOFT = "com.microsoft"
-_UNARY = {
-    "QLinearSigmoid": "Sigmoid",
-    "QLinearLeakyRelu": "LeakyRelu",
-    "QLinearGlobalAveragePool": "GlobalAveragePool",
-    "QLinearAveragePool": "AveragePool",
-    "QLinearSoftmax": "Softmax",
-}
-_BINARY = {"QLinearAdd": "Add", "QLinearMul": "Mul"}
 
 
 def dequantize(graph: Graph) -> bool:
@@ -169,20 +162,16 @@ class _Dequantizing:
         visit = {
             "QuantizeLinear": self._quantize,
             "DynamicQuantizeLinear": self._dynamic_quantize,
-            "QLinearConv": self._convolution,
-            "QLinearMatMul": self._product,
             "ConvInteger": self._integers,
             "MatMulInteger": self._integers,
-            "QGemm": self._gemm,
-            "QLinearConcat": self._concat,
         }.get(node.op)
         if visit is not None and node.domain in ("", _MICROSOFT):
             visit(node)
             return None
         if node.op == "DequantizeLinear":
-            return self._real.get(node.inputs[0])
+            return self._known(node)
         if node.domain == _MICROSOFT:
-            return self._microsoft(node)
+            return self._to_float(node) if node.op in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat") else None
         if node.domain:
             return None
         if node.op == "Cast" and node.inputs[0] in self._sums:
@@ -198,34 +187,20 @@ class _Dequantizing:
         if scales is not None and scales.size == 1 and self._constant(node.inputs[0]) is None:
             self._settle(node.outputs[0], node.inputs[0], node.inputs[1], (*node.inputs, "")[2])
 
+    def _known(self, node: Node) -> str | None:
+        """What the codes of a node stand for; a constant's are taken here, since old operator sets have no scale for each channel."""
+        codes, scale, zero = (*node.inputs, "", "")[:3]
+        value, scales = self._constant(codes), self._constant(scale)
+        if value is None or scales is None or node.attribute("block_size", 0) or scales.ndim > 1:
+            return self._real.get(codes)
+        if value.dtype not in (np.int8, np.uint8, np.int32) or scales.dtype != np.float32:
+            return None
+        return self._weights(codes, scale, zero, int(node.attribute("axis", 1)))
+
     def _dynamic_quantize(self, node: Node) -> None:
         self._real[node.outputs[0]] = node.inputs[0]
         self._dynamic[node.outputs[0]] = (node.outputs[1], node.outputs[2])
         self._factors[node.outputs[1]] = (node.outputs[1], "")
-
-    def _convolution(self, node: Node) -> None:
-        x, scale, zero, weights, weight_scale, weight_zero, result_scale, result_zero = node.inputs[:8]
-        data, real = self._operand(x, scale, zero), self._weights(weights, weight_scale, weight_zero, 0)
-        if data is None or real is None:
-            return
-        inputs = [data, real]
-        if len(node.inputs) > 8 and node.inputs[8]:
-            bias, one, two = (self._constant(name) for name in (node.inputs[8], scale, weight_scale))
-            if bias is None or one is None or two is None:
-                return
-            values = bias.astype(np.float64) * one.astype(np.float64).reshape(-1) * two.astype(np.float64).reshape(-1)
-            inputs.append(self._graph.add_constant(self._name(node.inputs[8]), values.astype(np.float32)))
-        made = self._node("Conv", inputs, node.outputs[0], **node.attributes)
-        self._settle(node.outputs[0], made, result_scale, result_zero)
-
-    def _product(self, node: Node) -> None:
-        left, right = self._operand(*node.inputs[:3]), self._factor(*node.inputs[3:6])
-        if left is not None and right is not None:
-            self._settle(node.outputs[0], self._node("MatMul", [left, right], node.outputs[0]), *node.inputs[6:8])
-
-    def _factor(self, codes: str, scale: str, zero: str) -> str | None:
-        """The right operand of a product, whose constant may have a scale for each column."""
-        return self._weights(codes, scale, zero, -1) if self._constant(codes) is not None else self._operand(codes, scale, zero)
 
     def _integers(self, node: Node) -> None:
         """A product of codes that DynamicQuantizeLinear made with constants: what it means, in units of the scale."""
@@ -249,22 +224,6 @@ class _Dequantizing:
                 return self._node("Mul", [real, constant], node.outputs[0]) if constant else real
         return None
 
-    def _microsoft(self, node: Node) -> str | None:
-        if node.op in _UNARY:
-            data = self._operand(*node.inputs[:3])
-            if data is not None and not node.attribute("channels_last", 0):
-                kept = {key: value for key, value in node.attributes.items() if key not in ("channels_last", "opset")}
-                made = self._node(_UNARY[node.op], [data], node.outputs[0], **kept)
-                self._settle(node.outputs[0], made, *(*node.inputs[3:5], "")[:2])
-        elif node.op in _BINARY:
-            left, right = self._operand(*node.inputs[:3]), self._operand(*node.inputs[3:6])
-            if left is not None and right is not None:
-                made = self._node(_BINARY[node.op], [left, right], node.outputs[0])
-                self._settle(node.outputs[0], made, *(*node.inputs[6:8], "")[:2])
-        elif node.op in ("DynamicQuantizeMatMul", "MatMulIntegerToFloat"):
-            return self._to_float(node)
-        return None
-
     def _to_float(self, node: Node) -> str | None:
         inputs = [*node.inputs, *[""] * 7]
         if node.op == "DynamicQuantizeMatMul":
@@ -278,28 +237,6 @@ class _Dequantizing:
             return None
         made = self._node("MatMul", [data, weights], node.outputs[0])
         return self._node("Add", [made, bias], node.outputs[0]) if bias else made
-
-    def _gemm(self, node: Node) -> None:
-        x, scale, zero, weights, weight_scale, weight_zero, bias, *rest = [*node.inputs, *[""] * 9][:9]
-        columns = -2 if node.attribute("transB", 0) else -1
-        data, real = self._operand(x, scale, zero), self._weights(weights, weight_scale, weight_zero, columns)
-        if data is None or real is None or not rest[0] or float(node.attribute("alpha", 1.0)) != 1.0:
-            return
-        inputs = [data, real]
-        if bias:
-            value, one, two = (self._constant(name) for name in (bias, scale, weight_scale))
-            if value is None or one is None or two is None:
-                return
-            values = value.astype(np.float64) * one.astype(np.float64).reshape(-1) * two.astype(np.float64).reshape(-1)
-            inputs.append(self._graph.add_constant(self._name(bias), values.astype(np.float32)))
-        self._settle(node.outputs[0], self._node("Gemm", inputs, node.outputs[0], **node.attributes), *rest)
-
-    def _concat(self, node: Node) -> None:
-        groups = [node.inputs[place : place + 3] for place in range(2, len(node.inputs), 3)]
-        parts = [self._operand(*(*group, "")[:3]) for group in groups]
-        if all(part is not None for part in parts):
-            made = self._node("Concat", [part for part in parts if part], node.outputs[0], axis=node.attribute("axis", 0))
-            self._settle(node.outputs[0], made, *node.inputs[:2])
 
     def _move(self, node: Node) -> None:
         made = self._node(node.op, [self._real[node.inputs[0]], *node.inputs[1:]], node.outputs[0], **node.attributes)

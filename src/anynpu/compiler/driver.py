@@ -189,7 +189,7 @@ def _kept_scales(proto: Any, options: CompileOptions, kind: Format, refusal: Com
             raise refusal
         raise CompileError(
             f"a {kind.name} model needs calibration data",
-            hint="pass a folder of typical images (dataset=..., --dataset FOLDER), or compile with dtype fp16, which needs none",
+            hint="pass typical inputs, such as a folder of images (dataset=..., --dataset FOLDER), or use dtype fp16, which needs none",
         )
     return kept
 

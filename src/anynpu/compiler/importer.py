@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnx, onnxruntime
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from .code_operators import between_pairs
 from .control_flow import write_out_control_flow
 from .custom import DOMAIN as CUSTOM_DOMAIN
 from .custom import CustomTable, Declarations, custom_node, infer_custom
@@ -65,6 +66,7 @@ def import_onnx(
     fixed = _fix_inputs(proto, known, dict(shapes or {}), batch)
     declared.fix(fixed)
     write_out_control_flow(proto)
+    between_pairs(proto)
     values = detached or {}
     constants = {
         tensor.name: values[tensor.name] if tensor.name in values else constant_array(tensor)

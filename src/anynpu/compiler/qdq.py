@@ -15,6 +15,7 @@ import numpy as np
 from .._optional import onnx
 from ..errors import CompileError
 from ..types import Array
+from .code_operators import between_pairs
 
 __all__ = ["Qdq", "QdqWeights", "split_qdq", "taken_apart"]
 
@@ -93,6 +94,7 @@ class _Splitter:
         package = onnx()
         self._proto = type(proto)()
         self._proto.CopyFrom(proto)
+        between_pairs(self._proto)
         graph = self._proto.graph
         to_array = package.numpy_helper.to_array
         self._constants: dict[str, Array] = {entry.name: to_array(entry) for entry in graph.initializer}

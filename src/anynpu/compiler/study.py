@@ -51,7 +51,9 @@ def open_study(
     """
     options = CompileOptions.merged(None, changes)
     if options.dataset is None:
-        raise CompileError("calibration data is needed", hint="pass a folder of typical images (dataset=..., --dataset FOLDER)")
+        raise CompileError(
+            "calibration data is needed", hint="pass typical inputs, such as a folder of images (dataset=..., --dataset FOLDER)"
+        )
     chip = chips.get(target)
     kind = with_arithmetic(format_of("w8a8", chip), chip, options.arithmetic)
     custom = custom_table(options.custom_ops)
