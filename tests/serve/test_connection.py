@@ -7,7 +7,9 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import pytest
@@ -52,6 +54,13 @@ def head_of(body: bytes, json_length: int, *more: str) -> bytes:
 
 def connect(server: Server) -> socket.socket:
     return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+
+
+@contextmanager
+def connect_all(server: Server, count: int) -> Iterator[list[socket.socket]]:
+    """So many clients, which are gone afterwards whatever happens."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(connect(server)) for _ in range(count)]
 
 
 def read_answer(connection: socket.socket, rest: bytes = b"") -> tuple[int, bytes, bytes]:
@@ -231,28 +240,24 @@ def test_what_is_no_http_is_told_so(serve: Serve) -> None:
 def test_idle_clients_do_not_keep_others_out(serve: Serve) -> None:
     server = serve(FakeDevice(), max_connections=20)
     beginnings = (b"", b"POST /v2/mod", head_of(*large_body()))
-    slow = [connect(server) for _ in range(20)]
-    for number, one in enumerate(slow):
-        one.sendall(beginnings[number % 3])
-    time.sleep(2 * GRACE)
-    with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: exchange(server, "POST", INFER, infer_body())[0], range(40)))
+    with connect_all(server, 20) as slow:
+        for number, one in enumerate(slow):
+            one.sendall(beginnings[number % 3])
+        time.sleep(2 * GRACE)
+        with ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: exchange(server, "POST", INFER, infer_body())[0], range(40)))
     assert answers == [200] * 40
-    for one in slow:
-        one.close()
 
 
 def test_beginnings_of_requests_make_room_for_requests(serve: Serve) -> None:
     """However short they are there: a request that has come is worth more."""
     server = serve(FakeDevice(), max_connections=20)
-    slow = [connect(server) for _ in range(30)]
-    for number, one in enumerate(slow):
-        one.sendall((b"POST /v2/mod", b"GET / HTTP/1.1\r\nHost: a\r\n", b"P")[number % 3])
-    with ThreadPoolExecutor(4) as pool:
-        answers = list(pool.map(lambda _: exchange(server, "POST", INFER, infer_body())[0], range(10)))
+    with connect_all(server, 30) as slow:
+        for number, one in enumerate(slow):
+            one.sendall((b"POST /v2/mod", b"GET / HTTP/1.1\r\nHost: a\r\n", b"P")[number % 3])
+        with ThreadPoolExecutor(4) as pool:
+            answers = list(pool.map(lambda _: exchange(server, "POST", INFER, infer_body())[0], range(10)))
     assert answers == [200] * 10
-    for one in slow:
-        one.close()
 
 
 @pytest.mark.parametrize("size", [1, 7, 40])

@@ -27,7 +27,7 @@ from .. import _optional
 from ..errors import RequestError
 from .body import MAX_HEAD, Body, ChunkedBody
 from .failures import ClientGone
-from .limits import GRACE, Limits
+from .limits import GRACE, PROGRESS, Limits
 from .options import ServeOptions
 
 __all__ = ["Connection", "Connections", "Request"]
@@ -61,7 +61,7 @@ class Connections:
 
     :param handle: answers a request, whatever happens
     :ivar max_thrown: bytes of one request that are thrown away at most before its client is cut off
-    :ivar owing: connections whose clients owe something, in the order in which that began
+    :ivar owing: connections whose clients owe something, those first that have sent nothing for longest
     """
 
     def __init__(self, options: ServeOptions, limits: Limits, handle: Callable[[Request], Awaitable[None]]) -> None:
@@ -75,12 +75,16 @@ class Connections:
         self.owing: dict[Connection, None] = {}
         self.ending = False
 
-    def make_room(self, now: float) -> bool:
-        """Cut off the client that has owed something for longest, if it had time enough: it must not keep others out."""
+    def make_room(self, now: float, before: float) -> bool:
+        """Cut off the client that has owed something for longest, if it had time enough: it must not keep others out.
+
+        :param before: when that must have begun
+        """
         oldest = next(iter(self.owing), None)
-        if oldest is None or now - oldest.since < GRACE:
+        if oldest is None or now - oldest.since < GRACE or oldest.since > before:
             return False
         oldest.abort()
+        oldest.leave()
         return True
 
     def cut_off_late(self, now: float) -> None:
@@ -149,7 +153,7 @@ class Connection(asyncio.BufferedProtocol):
     :param crowded: whether it is above the limit, so that its request is to be refused
     :param first: what the client has sent already
     :ivar deadline: when the client is cut off
-    :ivar since: when it began to owe something
+    :ivar since: when it began to owe something, or last sent a good part of it
     :ivar made: whether it has begun; before that, there is TLS's handshake
     """
 
@@ -174,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._behind = b""  # what came behind that request
         self._body: Body | None = None  # as long as some of it has not come
         self._thrown = 0
+        self._step = 0
         self._lingering = False
         self._new_head()
 
@@ -201,7 +206,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()  # TLS of Python 3.10 takes it for open otherwise, and warns
         self._shared.open.pop(self, None)
         self._owes(None)
-        self._closed()
+        self.leave()
         if self._body is not None:
             self._body.fail(ClientGone())
         self.resume_writing()
@@ -226,6 +231,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if body.unwanted:
             self._throw_away(nbytes)
+        else:
+            self._sends(nbytes)
         body.came(nbytes)
         if not body.left:
             self._received()
@@ -259,6 +266,11 @@ class Connection(asyncio.BufferedProtocol):
         """Cut the client off."""
         self._owes(None)
         self._transport.abort()
+
+    def leave(self) -> None:
+        """Not counted any more: who makes room does so at once, not when its transport has noticed. May be called twice."""
+        closed, self._closed = self._closed, _nothing
+        closed()
 
     def end(self) -> None:
         """The server ends: a connection without a request is closed."""
@@ -300,6 +312,8 @@ class Connection(asyncio.BufferedProtocol):
             if self._body is not None:
                 if self._body.unwanted:
                     self._throw_away(len(data))
+                else:
+                    self._sends(len(data))
                 try:
                     data = self._body.feed(data)
                 except RequestError as error:
@@ -426,6 +440,14 @@ class Connection(asyncio.BufferedProtocol):
         self._resume()
         self._feed(behind)
 
+    def _sends(self, nbytes: int) -> None:
+        """So much of a body has come: who goes on sending is not the first to make room, however long it takes."""
+        self._step += nbytes
+        if self._step >= PROGRESS and self in self._shared.owing:
+            self._step = 0
+            self.since = self._loop.time()
+            self._shared.owing[self] = self._shared.owing.pop(self)  # to the end
+
     def _throw_away(self, nbytes: int) -> None:
         self._thrown += nbytes
         if self._thrown > self._shared.max_thrown:
@@ -499,3 +521,7 @@ def _status_line(status: int) -> bytes:
 @lru_cache(maxsize=2)
 def _date(second: int) -> bytes:
     return f"date: {formatdate(second, usegmt=True)}\r\n".encode()
+
+
+def _nothing() -> None:
+    pass

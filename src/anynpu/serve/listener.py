@@ -3,8 +3,8 @@
 How many connections there may be is bounded by the options and by the descriptors that the process may have, of which some are kept for
 model files and sessions. A few are accepted at a time. A client is *waiting* until the head of its first request has come. It costs next to
 nothing then: it has no transport, no parser and no task. So a burst of connections, or a crowd that sends a byte now and then, does not
-hold up the requests of those who are connected. When there are too many, whoever has been waiting for longest makes room: at once for a
-client that has sent its request, after a moment for one that has only come.
+hold up the requests of those who are connected. When there are too many, whoever has owed something for longest makes room: at once for a
+client that has sent its request, after a moment for one that has only come. A request that has come but was not read yet is not owed.
 
 Everything belongs to the event loop of the server: no lock.
 """
@@ -19,6 +19,7 @@ import resource
 import socket
 import ssl
 from dataclasses import dataclass
+from itertools import islice
 
 from ..errors import ServeError
 from .connection import Connection, Connections
@@ -210,14 +211,26 @@ class Listener:
         task.add_done_callback(self._tasks.discard)
 
     def _make_room(self, haste: float) -> bool:
-        """Cut off who has owed something for longest: first a client that has been waiting for *haste* seconds."""
+        """Cut off who has owed something for longest: a connection, or a client that has been waiting for *haste* seconds."""
         now = self._loop.time()
-        oldest = next(iter(self._hall), None)
-        if oldest is not None and now - self._hall[oldest].since >= haste:
-            self._too_many.add()
-            self._dismiss(oldest)
+        waiting = next((one for one in islice(self._hall, ACCEPTS) if not self._has_request(one)), None)
+        if waiting is not None and now - self._hall[waiting].since < haste:
+            waiting = None
+        if self._shared.make_room(now, before=now if waiting is None else self._hall[waiting].since):
             return True
-        return self._shared.make_room(now)
+        if waiting is None:
+            return False
+        self._too_many.add()
+        self._dismiss(waiting)
+        return True
+
+    def _has_request(self, accepted: socket.socket) -> bool:
+        """Whether a waiting client has sent what :meth:`_hear` would begin with: it may be that nobody has read it yet."""
+        try:
+            data = accepted.recv(MAX_WAITING, socket.MSG_PEEK)
+        except OSError:
+            return False
+        return bool(data) and (self._tls is not None or _END_OF_HEAD.search(self._hall[accepted].data + data) is not None)
 
     def _dismiss(self, waiting: socket.socket) -> None:
         self._loop.remove_reader(waiting)

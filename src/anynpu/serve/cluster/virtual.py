@@ -1,11 +1,14 @@
 """Boards that are not there: a Ray cluster on this machine, with a node and a software NPU of its own for each board.
 
-Every node has a loopback address of its own, so that nothing can be reached from other machines. The processes are children of the thread
-that makes them, and the operating system ends them with it, however it ends: make virtual boards in the main thread, or in one that stays.
+Every node has a loopback address of its own, so that nothing can be reached from other machines, and no two clusters on this machine share
+one: Ray takes ports that are free when it looks, which another cluster may take before they are used. The processes are children of the
+thread that makes them, and the operating system ends them with it, however it ends: make virtual boards in the main thread, or in one that
+stays.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import tempfile
@@ -24,7 +27,8 @@ from .ray_platform import quieten
 
 __all__ = ["VirtualBoards"]
 
-HEAD = "127.0.0.2"
+log = logging.getLogger("anynpu.serve")
+
 _MAX_BOARDS = 32
 _STORE = 100 * 2**20
 """Bytes of shared memory of each node."""
@@ -41,6 +45,9 @@ _SETTINGS = {
 
 _START_TIMEOUT = 120.0
 """Seconds for a node to come up. Ray itself gives it 30, which are not enough beside other work."""
+
+_START_ATTEMPTS = 3
+"""Nodes that are started for a board, if one ends while it comes up."""
 
 _END_TIMEOUT = 60.0
 """Seconds for the helpers of nodes to end; they notice within two or three that their node has."""
@@ -87,7 +94,7 @@ class VirtualBoards:
     @property
     def host(self) -> str:
         """The address of the head alone: a driver (``ray.init``) has to name it as its own, or Ray takes that of the network."""
-        return HEAD
+        return _loopback_address(0)
 
     def start(self) -> None:
         """Start the head and all boards."""
@@ -109,7 +116,7 @@ class VirtualBoards:
                         "num_cpus": 4,
                         "include_dashboard": False,
                         "object_store_memory": _STORE,
-                        "node_ip_address": HEAD,
+                        "node_ip_address": self.host,
                     },
                 )
             for number in range(self._present):
@@ -121,14 +128,21 @@ class VirtualBoards:
     def join(self, number: int) -> None:
         """A board comes, or comes back."""
         kind = self._kinds[number]
-        with _patience():
-            self._nodes[number] = self._cluster.add_node(
-                num_cpus=1,
-                resources={BOARD_RESOURCE: 1, **({kind: 1} if kind else {})},
-                object_store_memory=_STORE,
-                node_ip_address=f"127.0.0.{10 + number}",
-                env_vars={**self._environment, "ANYNPU_BOARD": self.board_name(number)},
-            )
+        for attempt in range(_START_ATTEMPTS):
+            try:
+                with _patience():
+                    self._nodes[number] = self._cluster.add_node(
+                        num_cpus=1,
+                        resources={BOARD_RESOURCE: 1, **({kind: 1} if kind else {})},
+                        object_store_memory=_STORE,
+                        node_ip_address=_loopback_address(1 + number + attempt * _MAX_BOARDS),
+                        env_vars={**self._environment, "ANYNPU_BOARD": self.board_name(number)},
+                    )
+                return
+            except Exception as error:  # Ray has no class of its own for a node that does not come up
+                if attempt + 1 == _START_ATTEMPTS:
+                    raise
+                log.warning("the node of board %d did not come up and is started again: %s", number + 1, error)
 
     def kill(self, number: int) -> None:
         """A board loses its power: all of its processes are killed."""
@@ -164,6 +178,12 @@ class VirtualBoards:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
+
+
+def _loopback_address(number: int) -> str:
+    """The address of a node of this process; 0 is the head."""
+    high, low = divmod(os.getpid() % 254**2, 254)
+    return f"127.{high + 1}.{low + 1}.{number + 2}"
 
 
 @contextmanager
