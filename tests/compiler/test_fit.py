@@ -147,3 +147,16 @@ def test_products_run_on_one_thread_inside_a_block_and_as_before_after_it() -> N
         assert get() == wide
     finally:
         put(before)
+
+
+@pytest.mark.parametrize("valley", range(4))
+def test_how_strongly_weights_are_held_is_found_in_three_steps(valley: int) -> None:
+    """Each try is a system of equations to solve, the larger part of a fit; the least loss is found wherever it lies."""
+    tried: list[float] = []
+
+    def loss(ridge: float) -> float:
+        tried.append(ridge)
+        return abs(fit_module._RIDGES.index(ridge) - valley)
+
+    assert fit_module._least(loss) == fit_module._RIDGES[valley]
+    assert len(tried) <= 3

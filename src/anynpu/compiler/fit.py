@@ -6,7 +6,7 @@ through memory in order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -121,15 +121,33 @@ def _held(parts: Sequence[tuple[Array, Array]], count: int, variance: Array) -> 
         result[:, inputs, inputs] += (ridge * np.trace(energy, axis1=1, axis2=2) / len(inputs) + _TINY)[:, None]
         return result
 
-    def loss(ridge: float) -> float:
-        step = np.linalg.solve(held(tried, ridge), aim)
-        lost = ((other @ step - 2.0 * its) * step).sum(axis=1)
-        return float((lost / (variance + _TINY)).sum())
+    # float32 is enough to tell them apart: what holds the weights keeps the condition below 20 for each input
+    narrow = [array.astype(np.float32) for array in (tried, aim, other, 2.0 * its, 1.0 / (variance + _TINY))]
 
-    energy, best = tried + other, min(_RIDGES, key=loss)
+    def loss(ridge: float) -> float:
+        step = np.linalg.solve(held(narrow[0], ridge), narrow[1])
+        lost = ((narrow[2] @ step - narrow[3]) * step).sum(axis=1)
+        return float((lost * narrow[4]).sum(dtype=np.float64))
+
+    energy, best = tried + other, _least(loss)
     stiff = held(energy, best)
     step: Floats = np.linalg.solve(stiff, aim + its).astype(np.float64)
     return stiff, step
+
+
+def _least(loss: Callable[[float], float]) -> float:
+    """The ridge with the least loss, found by going downhill from the middle: each loss is one solution, and has one valley."""
+    middle = (len(_RIDGES) - 1) // 2
+    best, least = _RIDGES[middle], loss(_RIDGES[middle])
+    for side in (_RIDGES[middle + 1 :], _RIDGES[:middle][::-1]):
+        for ridge in side:
+            lost = loss(ridge)
+            if lost >= least:
+                break
+            best, least = ridge, lost
+        if best != _RIDGES[middle]:
+            break
+    return best
 
 
 def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, zero: Floats) -> Floats:
@@ -155,9 +173,10 @@ def _round_columns(better: Floats, start: Floats, energy: Floats, size: Floats, 
                 ideal /= size
                 np.rint(ideal, out=ideal)
                 ideal *= size
-                np.clip(ideal, lowest, highest, out=ideal)
+                np.maximum(ideal, lowest, out=ideal)  # np.clip takes three times as long for a few values
+                np.minimum(ideal, highest, out=ideal)
                 difference = chosen[column] - ideal
-                if np.any(difference):
+                if difference.any():
                     local[index + 1 :] += energy[column, first + index + 1 : block.stop, None] * difference
                     differences[index] = difference
                     chosen[column] = ideal
