@@ -42,6 +42,9 @@ FEWEST_SAMPLES = 8
 
 _MAX_COLUMNS = 1200
 _FEWEST_ROWS = 4000
+_FEWEST_BY_CHANNEL = 1500
+"""Positions for the few weights that a depthwise convolution has for a channel."""
+
 _ROWS_PER_COLUMN = 6
 _MAX_BIAS = 2.0**30
 _MAX_KEPT = 1 << 28
@@ -104,12 +107,14 @@ def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]
         if step.node.rewritten:
             continue  # its weights are exact
         weights = graph.constants[step.node.inputs[1]]
-        fits = is_depthwise(graph, step) or int(step.node.attribute("group", 1)) == 1
+        depthwise = is_depthwise(graph, step)
+        fits = depthwise or int(step.node.attribute("group", 1)) == 1
         if not fits or weights[0].size > _MAX_COLUMNS:
             continue
         count, _, height, width = graph.shapes[step.node.outputs[0]]
         pixels = count * height * width
-        rows = -(-max(_FEWEST_ROWS, _ROWS_PER_COLUMN * weights[0].size) // max(samples, 1))
+        fewest = _FEWEST_BY_CHANNEL if depthwise else _FEWEST_ROWS
+        rows = -(-max(fewest, _ROWS_PER_COLUMN * weights[0].size) // max(samples, 1))
         taken = [rng.choice(pixels, rows, replace=False) if pixels > rows else np.arange(pixels) for _ in range(samples)]
         if sum(map(len, taken)) > 2 * weights[0].size:
             found.append(_Target(step, taken))
