@@ -386,17 +386,30 @@ def test_judging_ends_where_a_trial_cannot_win_any_more(study: Study, monkeypatc
 def test_judging_begins_with_what_the_rival_is_worst_at(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the number of threads: notes are part of the file."""
     bench = study.bench
+    monkeypatch.setattr(bench, "_worst_yet", {})
     best = bench.score(bench.quantized(Recipe(), study.steps))
     bad = bench.quantized(Recipe(algorithm="minmax", groups=1, clip=False), study.steps)
     found = []
     for threads in (1, 2, 4):
         monkeypatch.setattr(workbench, "thread_count", lambda *_, count=threads: count)
-        found.append(bench.score(bad, best))
+        found.append(bench.with_graph(bench.graph).score(bad, best))
     for score in found[1:]:
         assert score.left_out == found[0].left_out
         assert score.cosines == pytest.approx(found[0].cosines, abs=1e-5)
     worst = min(range(len(best.cosines)), key=best.cosines.__getitem__)
     assert min(abs(bench.score(bad).cosines[worst] - seen) for seen in found[0].cosines) < 1e-5
+
+
+def test_judging_goes_on_with_what_any_trial_was_worst_at(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trial that is bad at one sample alone is found out by that sample if another one was bad at it, too."""
+    bench, best = study.bench, study.bench.score(study.bench.quantized(Recipe(), study.steps))
+    bad = bench.quantized(Recipe(algorithm="minmax", groups=1, clip=False), study.steps)
+    last = max(range(len(best.cosines)), key=best.cosines.__getitem__)
+    monkeypatch.setattr(workbench, "thread_count", lambda *_: 1)
+    monkeypatch.setattr(bench, "_worst_yet", {last: 0.1})
+    score = bench.score(bad, best)
+    assert score.left_out == len(best.cosines) - 1
+    assert score.cosines == pytest.approx([bench.score(bad).cosines[last]], abs=1e-5)
 
 
 def test_a_budget_leaves_room_for_a_few_short_layers() -> None:

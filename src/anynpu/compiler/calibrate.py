@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -57,15 +57,28 @@ class UnknownRanges:
         return -1.0, 1.0
 
 
+class Watcher(Protocol):
+    """Looks at each sample as it passes."""
+
+    @property
+    def names(self) -> Sequence[str]:
+        """The tensors that it looks at."""
+
+    def see(self, sample: Mapping[str, npt.NDArray[Any]], values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """The next sample, and the values of at least those tensors."""
+
+
 @dataclass(frozen=True, eq=False)
 class Calibration:
     """What the fp32 model was seen to do.
 
     :ivar channels: smallest and largest value by channel, for the tensors that were asked for
+    :ivar watched: who has looked at each sample as it passed, for what comes after
     """
 
     observer: RangeObserver
     channels: Mapping[str, tuple[Floats, Floats]]
+    watched: Watcher | None = None
 
 
 def calibrate(
@@ -76,15 +89,17 @@ def calibrate(
     total: int | None,
     progress: Progress | None,
     custom: CustomTable | None = None,
+    watcher: Watcher | None = None,
 ) -> Calibration:
-    """Statistics of the tensors *names* of a simplified graph over *samples*."""
+    """Statistics of the tensors *names* of a simplified graph over *samples*, which a *watcher* may look at."""
     inputs = set(graph.inputs)
     channels = {name: _empty_range(graph, name) for name in by_channel}
     wanted = [name for name in dict.fromkeys((*names, *channels)) if name not in inputs and graph.is_float(name)]
     # a caller's own code for custom operators need not be safe in several threads
     alone = any(node.custom for node in graph.nodes) or total == 1
     threads = 1 if alone else thread_count(sum(4 * math.prod(graph.shapes[name]) for name in wanted))
-    model = FloatModel(graph, wanted, custom or {}, threads=threads)
+    also = [name for name in (watcher.names if watcher else ()) if name not in inputs]
+    model = FloatModel(graph, list(dict.fromkeys((*wanted, *also))), custom or {}, threads=threads)
     observer = RangeObserver()
     seen = 0
     for sample, results in in_order(lambda given: (given, _run(model, given)), samples, threads):
@@ -101,12 +116,14 @@ def calibrate(
         for name in inputs:
             if graph.is_float(name):
                 observer.observe(name, np.asarray(sample[name], np.float32))
+        if watcher:
+            watcher.see(sample, results)
         seen += 1
         tell(progress, "calibrating", seen, total)
     if not seen:
         raise CalibrationError("the calibration data set is empty", hint="give at least one sample; 10 to 20 are usual")
     _warn_of_constants(observer, [name for name in graph.inputs if graph.is_float(name)], wanted)
-    return Calibration(observer, channels)
+    return Calibration(observer, channels, watcher)
 
 
 def _run(model: FloatModel, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]] | CalibrationError:

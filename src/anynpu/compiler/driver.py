@@ -50,6 +50,7 @@ from .qdq import Qdq, QdqWeights, taken_apart
 from .qdq_scales import kept_weights, only_known, spread
 from .quantize import Ranges, assign_quantization, quantized_tensors
 from .recipe import Recipe, recipe_of
+from .remembered import remember
 from .rewrite import integer_graph
 from .said import float_ends, warn_of_later_sizes, warn_of_loss, warn_of_unread_inputs, warn_of_wide_weights
 from .search import run_recipe
@@ -241,11 +242,13 @@ class _Compilation:
         # layers may be fused differently for other shapes, and then need ranges of other tensors
         graphs = [(entry.graph, steps) for entry, steps in zip(self.prepared, self.plans, strict=True)]
         eight = self.kind.codes is DType.INT8
-        seen, data = calibrated(first, graphs, options, self.custom, self.progress, groups=eight)
+        searched = eight and not self.toolkit and not options.ranges
+        again = searched and (self.recipe.refit or options.accuracy == "best")
+        seen, data = calibrated(first, graphs, options, self.custom, self.progress, groups=eight, again=again)
         self.ranges = CalibratedRanges(seen.observer, self.recipe.algorithm, options.percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         self.remarks["calibration"] = f"{count}{self.recipe.algorithm}" + (", as the vendor's toolkit" if self.toolkit else "")
-        if eight and not self.toolkit and not options.ranges:
+        if searched:
             self._search(seen, data)
 
     def _look_for_overflow(self) -> None:
@@ -353,16 +356,19 @@ def calibrated(
     progress: Progress | None,
     *,
     groups: bool = True,
+    again: bool = False,
 ) -> tuple[Calibration, Dataset]:
     """Run the calibration data through the first graph, for the tensors that any of *graphs* has as integers.
 
     :param groups: whether tensors may have several scales
+    :param again: whether the samples and the float network's answers will be needed again
     """
     graph, data = first.graph, _dataset(first, options)
     known = {*graph.inputs, *graph.producers()}
     names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
     candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and groups]
-    return calibrate(graph, names, candidates, data, data.length, progress, custom), data
+    watcher = remember(graph, graphs[0][1], data.length) if again else None
+    return calibrate(graph, names, candidates, data, data.length, progress, custom, watcher), data
 
 
 def check(

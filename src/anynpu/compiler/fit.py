@@ -116,13 +116,13 @@ def _held(parts: Sequence[tuple[Array, Array]], count: int, variance: Array) -> 
     (tried, aim), (other, its) = (tuple(product.astype(np.float64) / count for product in part) for part in parts)
     inputs = np.arange(tried.shape[1])
 
-    def held(energy: Floats, ridge: float) -> Floats:
-        result: Floats = energy.copy()
+    def held(energy: Array, ridge: float) -> Array:
+        result: Array = energy.copy()
         result[:, inputs, inputs] += (ridge * np.trace(energy, axis1=1, axis2=2) / len(inputs) + _TINY)[:, None]
         return result
 
     # float32 is enough to tell them apart: what holds the weights keeps the condition below 20 for each input
-    narrow = [array.astype(np.float32) for array in (tried, aim, other, 2.0 * its, 1.0 / (variance + _TINY))]
+    narrow: list[Array] = [array.astype(np.float32) for array in (tried, aim, other, 2.0 * its, 1.0 / (variance + _TINY))]
 
     def loss(ridge: float) -> float:
         step = np.linalg.solve(held(narrow[0], ridge), narrow[1])

@@ -463,17 +463,19 @@ def _trace_stage(graph: Graph, stage: Stage, static: set[int]) -> None:
     inputs = stage.entering(graph)
     constants = HandedConstants()
     model = _whole(graph, stage.nodes, inputs, constants)
-    probes = []
-    for index, name in enumerate(produced):
-        model.graph.node.append(helper.make_node("Shape", [name], [f"anynpu.shape.{index}"]))
-        model.graph.output.append(helper.make_tensor_value_info(f"anynpu.shape.{index}", package.TensorProto.INT64, None))
-        model.graph.output.append(helper.make_empty_tensor_value_info(name))
-        probes.append(f"anynpu.shape.{index}")
+    model.graph.output.extend(map(helper.make_empty_tensor_value_info, produced))
+    session = _session(model, runtime, graph, constants)
+    graph.dtypes.update({entry.name: _numpy_type(entry.type) for entry in session.get_outputs()})
+    # shapes come from a run, as those that it infers are not always right; tensors that were outputs would stay in memory until its end,
+    # and getting that memory takes longer than the run
+    del session, model.graph.output[:]
+    model.graph.output.extend(map(helper.make_empty_tensor_value_info, frontier))
+    probes = [f"anynpu.shape.{index}" for index in range(len(produced))]
+    for name, probe in zip(produced, probes, strict=True):
+        model.graph.node.append(helper.make_node("Shape", [name], [probe]))
+        model.graph.output.append(helper.make_tensor_value_info(probe, package.TensorProto.INT64, None))
     session = _session(model, runtime, graph, constants)
     values = _run_on(session, [*probes, *frontier], {name: (graph.shapes[name], graph.dtypes[name]) for name in inputs}, graph)
-    for entry in session.get_outputs():
-        if not entry.name.startswith("anynpu.shape."):
-            graph.dtypes[entry.name] = _numpy_type(entry.type)
     for name, shape in zip(produced, values[: len(produced)], strict=True):
         graph.shapes[name] = tuple(int(extent) for extent in shape)
     for name, value in zip(frontier, values[len(produced) :], strict=True):
@@ -509,6 +511,7 @@ def _session(model: Any, runtime: Any, graph: Graph, constants: HandedConstants 
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
+    options.execution_order = runtime.ExecutionOrder.PRIORITY_BASED  # asks for shapes as soon as it can
     options.add_session_config_entry("session.disable_prepacking", "1")  # it runs once, and packed weights are a copy
     if constants is not None:
         constants.give(options, runtime)

@@ -33,7 +33,7 @@ from .steps import Step
 from .threads import in_order, thread_count
 from .windows import window_of
 
-__all__ = ["FEWEST_SAMPLES", "FloatAnswers", "refit"]
+__all__ = ["FEWEST_SAMPLES", "MAX_KEPT", "FloatAnswers", "Target", "refit", "targets_of"]
 
 Sample = Mapping[str, Array]
 
@@ -47,12 +47,12 @@ _FEWEST_BY_CHANNEL = 1500
 
 _ROWS_PER_COLUMN = 6
 _MAX_BIAS = 2.0**30
-_MAX_KEPT = 1 << 28
+MAX_KEPT = 1 << 28
 """Bytes of the float network's answers that are kept for another re-fit."""
 
 
 @dataclass(frozen=True, eq=False)
-class _Target:
+class Target:
     """A convolution to fit, and the positions of its output that are looked at, sample by sample."""
 
     step: Step
@@ -76,7 +76,7 @@ def refit(
 
     :param answers: what is known from an earlier re-fit of the same network to the same samples
     """
-    targets = _targets(graph, steps, len(samples))
+    targets = targets_of(graph, steps, len(samples))
     if not targets:
         return {}
     wanted = (answers or FloatAnswers()).of(graph, targets, samples)
@@ -97,11 +97,11 @@ def refit(
     return fitted
 
 
-def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]:
+def targets_of(graph: Graph, steps: Sequence[Step], samples: int) -> list[Target]:
+    """The convolutions to fit to a number of samples. The positions of each are its own, whatever others are fitted."""
     heads = head_tensors(graph, list(steps))
-    rng = np.random.default_rng(0)
     found = []
-    for step in steps:
+    for number, step in enumerate(steps):
         if step.form is not Form.CONV or step.is_float or step.outputs[0] in heads or graph.rank(step.node.inputs[0]) != 4:
             continue
         if step.node.rewritten:
@@ -115,36 +115,37 @@ def _targets(graph: Graph, steps: Sequence[Step], samples: int) -> list[_Target]
         pixels = count * height * width
         fewest = _FEWEST_BY_CHANNEL if depthwise else _FEWEST_ROWS
         rows = -(-max(fewest, _ROWS_PER_COLUMN * weights[0].size) // max(samples, 1))
-        taken = [rng.choice(pixels, rows, replace=False) if pixels > rows else np.arange(pixels) for _ in range(samples)]
+        rng = np.random.default_rng(number)
+        taken = [np.sort(rng.choice(pixels, rows, replace=False)) if pixels > rows else np.arange(pixels) for _ in range(samples)]
         if sum(map(len, taken)) > 2 * weights[0].size:
-            found.append(_Target(step, taken))
+            found.append(Target(step, taken))
     return found
 
 
 class FloatAnswers:
     """What the float network gives at the positions of targets, computed once for all re-fits that look at the same positions."""
 
-    def __init__(self) -> None:
-        self._known: dict[str, tuple[_Target, Array]] = {}
+    def __init__(self, known: Mapping[str, tuple[Target, Array]] | None = None) -> None:
+        self._known = dict(known or {})
 
-    def of(self, graph: Graph, targets: Sequence[_Target], samples: Sequence[Sample]) -> dict[str, Array]:
+    def of(self, graph: Graph, targets: Sequence[Target], samples: Sequence[Sample]) -> dict[str, Array]:
         """The answers by the result of each target's node: [channels, positions]. The caller may take them out of the dict."""
         if not all(self._has(target) for target in targets):
             found = _float_results(graph, targets, samples)
             self._known = {target.node.outputs[0]: (target, found[target.node.outputs[0]]) for target in targets}
         result = {target.node.outputs[0]: self._known[target.node.outputs[0]][1] for target in targets}
-        if sum(array.nbytes for array in result.values()) > _MAX_KEPT:
+        if sum(array.nbytes for array in result.values()) > MAX_KEPT:
             self._known = {}
         return result
 
-    def _has(self, target: _Target) -> bool:
+    def _has(self, target: Target) -> bool:
         known = self._known.get(target.node.outputs[0])
         if known is None or len(known[0].positions) != len(target.positions):
             return False
         return all(np.array_equal(one, other) for one, other in zip(known[0].positions, target.positions, strict=True))
 
 
-def _float_results(graph: Graph, targets: Sequence[_Target], samples: Sequence[Sample]) -> dict[str, Array]:
+def _float_results(graph: Graph, targets: Sequence[Target], samples: Sequence[Sample]) -> dict[str, Array]:
     """What the float network gives at the positions of each target: [channels, positions]."""
     names = [target.node.outputs[0] for target in targets]
     threads = thread_count(sum(4 * math.prod(graph.shapes[name]) for name in names))
@@ -241,7 +242,7 @@ class _Walk:
 
 def _fit(
     graph: Graph,
-    target: _Target,
+    target: Target,
     quantization: Mapping[str, Quantization],
     inputs: list[Array],
     wanted: Array,

@@ -88,10 +88,10 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
         first = scored[-1] if scored[-1][1].beats(first[1]) else first
     order = [first, *(entry for entry in scored[:2] if entry is not first)][:2]
     notes = [f"tried: {_named(trial)}, not fitted, {bench.metric_name} {score}" for trial, score in scored]
-    best = first
+    best, gained = first, 0.0
     for number, (trial, score) in enumerate(order):
-        if number and best[1].worst >= _GOOD_ENOUGH:
-            break  # fitting takes long, and there is little left to gain
+        if number and (best[1].worst >= _GOOD_ENOUGH or score.worst + 2.0 * gained < best[1].hopeless_below):
+            break  # fitting takes long, and there is little left to gain, or too much to make up for
         if best[1].is_perfect:
             notes.append("refit: left out, the outputs are right without it, each channel of them")
             break
@@ -101,6 +101,7 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
             break
         after = bench.score(fitted, best[1])
         kept = after.beats(best[1])
+        gained = max(after.worst - score.worst, 0.0)
         text = f"{bench.metric_name} {score} -> {after} on {bench.judges}"
         done = f"{len(fitted.refined)} convolutions, {text}" if kept else f"not kept, {text}"
         notes.append(f"refit: {done}" + (f" ({_named(trial)})" if len(trials) > 1 else ""))

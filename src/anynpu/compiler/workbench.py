@@ -32,6 +32,7 @@ from .perturb import KINDS, perturbed
 from .quantize import Clips, assign_quantization
 from .recipe import Recipe
 from .refit import FEWEST_SAMPLES, FloatAnswers, refit
+from .remembered import LIVE, MAX_SAMPLES, Remembered, fitting_count, kept_apart, others
 from .simulate import QuantizedWeights, Simulation
 from .steps import Step
 from .threads import in_order, thread_count
@@ -44,10 +45,6 @@ GROUP_BUDGET = 0.25
 """By how much of the predicted time groups of channels may slow a network down."""
 
 _SLACK_US = 200.0
-_MAX_SAMPLES = 24
-_KEPT_APART = 3
-_FIT_BYTES = 1 << 31
-_LIVE = 6  # tensors of the largest size that are alive at a time, in a usual network
 _FEWEST_FITTED = 5
 _MAX_JUDGING = 12
 _TIE = 0.002
@@ -164,11 +161,19 @@ class Workbench:
         self._ranges: dict[tuple[str, float], CalibratedRanges] = {}
         self._clips = Clips()
         self._operators: KnownOperators = {}
+        self._worst_yet: dict[int, float] = {}
         self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
 
     @cached_property
     def _samples(self) -> list[Sample]:
-        return list(islice(self._source, _MAX_SAMPLES))
+        known = self._remembered
+        return list(islice(self._source, MAX_SAMPLES)) if known is None else known.samples
+
+    @property
+    def _remembered(self) -> Remembered | None:
+        """What calibration has kept of this network's samples."""
+        watched = self.calibration.watched
+        return watched if isinstance(watched, Remembered) and watched.graph is self.graph else None
 
     @property
     def can_judge(self) -> bool:
@@ -178,12 +183,12 @@ class Workbench:
     @property
     def fitting(self) -> list[Sample]:
         """The samples that weights are fitted to."""
-        return [sample for index, sample in enumerate(self._samples) if index % _KEPT_APART != _KEPT_APART - 1]
+        return others(self._samples)
 
     @property
     def kept_apart(self) -> list[Sample]:
         """The samples that were kept apart; all where there are too few to keep some apart."""
-        return self._samples[_KEPT_APART - 1 :: _KEPT_APART] or self._samples
+        return kept_apart(self._samples)
 
     @cached_property
     def judging(self) -> list[Sample]:
@@ -192,7 +197,7 @@ class Workbench:
         copies = min(2 * len(apart), max(_MAX_JUDGING - len(apart), 0))
         kinds = list(KINDS)
         made = (
-            perturbed(apart[index % len(apart)], kinds[(index + index // len(apart)) % len(kinds)], self.preprocess, index)
+            perturbed(apart[index % len(apart)], kinds[sum(divmod(index, len(apart))) % len(kinds)], self.preprocess, index)
             for index in range(copies)
         )
         return [*apart, *(sample for sample in made if sample is not None)]
@@ -201,18 +206,19 @@ class Workbench:
     def _expected(self) -> list[list[Array]]:
         threads = self._threads
         model = FloatModel(self.graph, list(self.graph.outputs), {}, threads=threads)
-        found = in_order(model.run, self.judging, threads)
-        return [[np.asarray(values[name]) for name in self.graph.outputs] for values in found]
+        known = self._remembered.outputs if self._remembered else []
+        found = in_order(model.run, self.judging[len(known) :], threads)
+        return [*known, *([np.asarray(values[name]) for name in self.graph.outputs] for values in found)]
 
     @property
     def _threads(self) -> int:
         """How many samples are judged at a time."""
         largest = max(4 * math.prod(self.graph.shapes[name]) for name in (*self.graph.inputs, *self.graph.producers()))
-        return min(thread_count(_LIVE * largest), len(self.judging))
+        return min(thread_count(LIVE * largest), len(self.judging))
 
     @cached_property
     def _float_answers(self) -> FloatAnswers:
-        return FloatAnswers()
+        return self._remembered.answers() if self._remembered else FloatAnswers()
 
     def with_graph(self, graph: Graph) -> Workbench:
         """A workbench for the same network with other weights, judged by the answers of this one's float network."""
@@ -221,6 +227,7 @@ class Workbench:
         other.__dict__["judging"] = self.judging
         other.__dict__.pop("_float_answers", None)
         other._operators = {}
+        other._worst_yet = dict(self._worst_yet)
         other.graph = graph
         return other
 
@@ -314,8 +321,7 @@ class Workbench:
             return _noted(trial, "refit: left out, a custom operator stands in the network")
         if len(self._samples) < FEWEST_SAMPLES:
             return _noted(trial, f"refit: left out, {len(self._samples)} samples are fewer than {FEWEST_SAMPLES}")
-        largest = max(4 * math.prod(self.graph.shapes[name]) for name in trial.quantization)
-        fitting = self.fitting[: _FIT_BYTES // (_LIVE * largest)]
+        fitting = self.fitting[: fitting_count(self.graph, trial.quantization)]
         if len(fitting) < _FEWEST_FITTED:
             return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
         refined = refit(
@@ -326,7 +332,7 @@ class Workbench:
     def score(self, trial: Trial, rival: Score | None = None) -> Score:
         """How a trial does on the samples that judge.
 
-        With a *rival* it ends as soon as the trial cannot beat it any more. Samples that the rival is worst at come first.
+        With a *rival* it ends as soon as the trial cannot beat it any more. Samples that any trial was worst at come first.
         """
         threads = self._threads
         simulation = Simulation(
@@ -334,7 +340,7 @@ class Workbench:
         )
         order = list(range(len(self.judging)))
         if rival is not None:
-            order.sort(key=rival.cosines.__getitem__)
+            order.sort(key=lambda index: self._worst_yet.get(index, 1.0))
         given: dict[int, list[Array]] = {}
         cosines: dict[int, float] = {}
         while len(given) < len(order):
@@ -347,6 +353,8 @@ class Workbench:
                     order = order[: len(given)]
                     break
         judged = sorted(given)
+        for index in judged:
+            self._worst_yet[index] = min(self._worst_yet.get(index, 1.0), cosines[index])
         found = tuple(cosines[index] for index in judged)
         by_cosine = self._metric is cosine
         values = found if by_cosine else [float(self._metric(self._expected[index], given[index])) for index in judged]
