@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,6 +11,8 @@ import pytest
 
 import anynpu
 from anynpu.arithmetic import affine_from_range
+from anynpu.compiler.metrics import cosine
+from anynpu.tensor import DType
 from anynpu.types import Array
 
 from .onnx_builders import Net
@@ -37,8 +40,7 @@ def test_int8_of_tiny_numbers(factor: float) -> None:
     model = anynpu.compile(proto, dataset=data[:5])
     (wanted,), (given,) = run_fp32(proto, data[5:])[0], run_model(model, data[5:])[0]
     assert 0 < np.abs(wanted).max() < 10 * factor**2
-    cosine = float((wanted * given).sum() / (np.linalg.norm(wanted.astype(float)) * np.linalg.norm(given.astype(float))))
-    assert cosine > 0.999
+    assert cosine([wanted], [given]) > 0.999
 
 
 def test_scale_of_a_tiny_range() -> None:
@@ -73,3 +75,41 @@ def test_int8_that_loses_the_answers_says_so(caplog: pytest.LogCaptureFixture) -
         anynpu.compile(net.proto(), dataset=samples(6))
     lines = [record.getMessage() for record in caplog.records]
     assert any(line.startswith("int8 keeps little of what this network says: cosine ") for line in lines)
+
+
+def faint_swish(size: float) -> onnx.ModelProto:
+    """A Swish whose argument has about this size, between two convolutions."""
+    net = Net(13)
+    x = net.op("Conv", net.input("x", (1, 3, 12, 12)), net.weights(16, 3, 3, 3, scale=size / 5))
+    y = net.op("Mul", x, net.op("Sigmoid", x))
+    net.output(net.op("Conv", y, net.weights(8, 16, 3, 3, scale=1 / size)))
+    return net.proto()
+
+
+def cosine_on(proto: onnx.ModelProto, data: list[dict[str, Array]], **options: Any) -> tuple[float, anynpu.CompiledModel]:
+    """Of int8 on the last two samples, which calibration does not see."""
+    model = anynpu.compile(proto, "rk3588", dataset=data[:-2], **options)
+    wanted, given = ([entry[0] for entry in side] for side in (run_fp32(proto, data[-2:]), run_model(model, data[-2:])))
+    return cosine(wanted, given), model
+
+
+def test_activations_that_the_chips_table_loses_are_in_float16(caplog: pytest.LogCaptureFixture) -> None:
+    """MobileViT with random weights had a cosine of 0.1, and the compiler believed in 0.98: what it judges by knew no tables."""
+    proto, data = faint_swish(2e-4), samples(10)
+    with caplog.at_level(logging.WARNING, "anynpu"):
+        found, model = cosine_on(proto, data)
+    assert not caplog.records
+    assert found > 0.99
+    assert model.outputs[0].dtype is DType.INT8
+    assert "float16 Mul_2, not fitted, cosine 0.99" in model.provenance["accuracy"]
+    with caplog.at_level(logging.WARNING, "anynpu"):
+        lost, other = cosine_on(proto, data, without=["float16"])
+    assert lost < 0.95
+    assert "not fitted, cosine 0.8" in other.provenance["accuracy"]
+    assert "too small for the chip's table" in caplog.text
+
+
+def test_nothing_is_in_float16_where_the_table_is_fine() -> None:
+    found, model = cosine_on(faint_swish(1.0), samples(10))
+    assert found > 0.99
+    assert "float16" not in model.provenance["accuracy"]

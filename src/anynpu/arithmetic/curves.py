@@ -60,6 +60,11 @@ class Shape:
         """Units of a table's entry per unit of the function's value."""
         return _MAX_ENTRY / (self.amplitude or float(np.abs(self.function(self._places())).max()))
 
+    @property
+    def index_scale(self) -> float:
+        """Units in which the chip knows the place in a table, per unit of the function's argument."""
+        return _HALF / (self.index_half or self.half)
+
     def tables(self) -> tuple[Array, Array]:
         """The entries below and above the centre, int16[513] each."""
         entries = np.rint(self.function(self._places()) * self.table_scale).astype(np.int16)
@@ -105,7 +110,7 @@ def hard_sigmoid(alpha: float, beta: float) -> Shape:
 def curve_of(shape: Shape, scale: float) -> Curve:
     """The curve for a layer whose ``t`` has the unit *scale* (largest weight scale times input scale)."""
     negative, positive = shape.tables()
-    multiplier, shift = multiplier_and_shift(scale * _HALF / (shape.index_half or shape.half))
+    multiplier, shift = multiplier_and_shift(scale * shape.index_scale)
     slope, slope_shift = 0, 0
     if shape.end_slope:
         # the line is drawn in units of 32768, the tables in units of 32767

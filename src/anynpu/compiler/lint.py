@@ -22,10 +22,10 @@ from .graph import Graph
 from .groups import WORTHWHILE, group_scores, is_depthwise
 from .overflow import SMALLEST_FEW
 from .quantize import head_tensors, keeps_scale
-from .ranges import clip_to_table
+from .ranges import RangeObserver, clip_to_table
 from .steps import Step
 
-__all__ = ["RULES", "Finding", "lint_steps", "summary"]
+__all__ = ["LOST", "RULES", "Finding", "few_values", "lint_steps", "summary"]
 
 RULES = {
     "group-noise": "channels of a tensor differ so much in range that one scale drowns the small ones",
@@ -50,7 +50,12 @@ _FEW_CODES = 4.0
 _FEW_CODES_OF_SCORES = 16.0
 _COARSE = 0.05
 _FLAT = 0.3
-_FEW_VALUES = 64.0
+LOST = 64.0
+"""Values of the chip's table below which little is left of a tensor."""
+
+_ENOUGH = 1024.0
+"""Values of the chip's table from which a tensor's codes are not worse for it."""
+
 _HARDLY_ANY_VALUES = 16.0
 _OUTLIER = 3.0
 _FEWEST_SAMPLES = 4
@@ -219,13 +224,10 @@ class _Rules:
 
     def coarse_tables(self) -> Iterator[Finding]:
         """Results that are small beside the units of the chip's tables, which do not follow the scale of a tensor."""
-        for step in self._steps:
-            name = step.outputs[0] if step.outputs else ""
-            if step.curve is None or step.activation is None or name not in self._seen.observer.names:
-                continue
-            low, high = self._seen.observer.range(name, "minmax")
-            values = (high - low) * step.curve.table_scale
-            if 0 < values < _FEW_VALUES:
+        for step, values in few_values(self._steps, self._seen.observer):
+            if values < LOST and step.activation is not None:
+                name = step.outputs[0]
+                low, high = self._seen.observer.range(name, "minmax")
                 tiny = max(-low, high) < SMALLEST_FEW
                 instead = "float16 has hardly any, too" if tiny else f"--hybrid {name} keeps it in float16"
                 yield Finding(
@@ -370,6 +372,18 @@ def _outputs(graph: Graph) -> Iterator[Finding]:
                 "judge by the class or by its margin (metric top1 or margin)",
                 {"classes": 2.0},
             )
+
+
+def few_values(steps: Sequence[Step], seen: RangeObserver) -> Iterator[tuple[Step, float]]:
+    """Steps whose results are small beside the units of the chip's table that makes them, and how many values it has for them."""
+    for step in steps:
+        name = step.outputs[0] if step.outputs else ""
+        if step.curve is None or step.is_float or name not in seen.names:
+            continue
+        low, high = seen.range(name, "minmax")
+        values = (high - low) * step.curve.table_scale
+        if 0 < values < _ENOUGH:
+            yield step, values
 
 
 def summary(findings: Sequence[Finding]) -> str:

@@ -5,7 +5,8 @@ The steps, in order, each of which can be left out by name:
 * ``heads``: what lies between the last convolution and an output keeps its whole range, whatever the algorithm;
 * ``clip``: the range before a table is drawn in where the table is flat;
 * ``groups``: channels of like range share a scale, where one scale for all would drown the small ones;
-* ``float16``: a tensor is in float16 instead of groups, where that is better and takes less time;
+* ``float16``: a tensor is in float16 instead of groups, where that is better and takes less time, or where the chip's table has too few
+  values for it;
 * ``asymmetric``: weights have a zero point for each output channel, where the format has such;
 * ``refit``: weights and biases answer what the layers before them have lost, if samples that were kept apart agree.
 """
@@ -31,7 +32,7 @@ class Recipe:
     :ivar groups: most groups of channels of one tensor; 1 for none
     :ivar heads: keep the whole range between the last convolution and an output
     :ivar clip: draw in ranges before tables where the table is flat
-    :ivar float16: tensors may be in float16 instead of groups
+    :ivar float16: tensors may be in float16 instead of groups, or of a table that loses them
     :ivar asymmetric: weights with zero points
     :ivar refit: refit weights to rounded inputs
     """

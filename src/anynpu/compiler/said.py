@@ -18,6 +18,9 @@ __all__ = ["float_ends", "warn_of_later_sizes", "warn_of_loss", "warn_of_unread_
 
 _log = logging.getLogger("anynpu.compiler")
 
+_GOOD = 0.99
+"""The cosine from which no single activation is worth a warning."""
+
 _POOR = 0.9
 """A mean cosine below this is told at once."""
 
@@ -68,10 +71,10 @@ def float_ends(program: Program, kind: Format) -> dict[str, str]:
 def warn_of_loss(score: Score | None, left: Sequence[Finding]) -> None:
     """Say loudly where int8 loses the answers, with the first tensor that is known to suffer: who calls from Python reads no report."""
     lost = [finding for finding in left if finding.rule == "coarse-table" and finding.severity == "error"]
-    if lost:  # the judge computes activations without the chip's tables
+    if lost and (score is None or score.cosine < _GOOD):  # elsewhere nothing depends on them
         _log.warning(
-            "the results of %d activations are too small for the chip's tables, and are lost in int8; the first is %s: %s",
-            len(lost),
+            "the results of %s too small for the chip's tables, and are lost in int8; the first is %s: %s",
+            "one activation are" if len(lost) == 1 else f"{len(lost)} activations are",
             lost[0].tensor,
             lost[0].text,
         )

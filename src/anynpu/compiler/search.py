@@ -16,9 +16,10 @@ from typing import Any
 
 from ..progress import Progress, tell
 from .blas import one_blas_thread
+from .lint import LOST, few_values
 from .recipe import Recipe
 from .steps import Step
-from .workbench import Score, Trial, Workbench, with_floats, within_budget
+from .workbench import GROUP_BUDGET, Score, Trial, Workbench, with_floats, within_budget
 
 __all__ = ["run_recipe"]
 
@@ -81,7 +82,7 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
         trials.append(bench.quantized(replace(recipe, groups=1), steps))
     first = (trials[0], bench.score(trials[0]))
     if first[1].value < _GOOD:
-        trials += _instead_of_groups(bench, trials[0])
+        trials += [*_instead_of_groups(bench, trials[0]), *_instead_of_tables(bench, trials[0])]
     scored = [first]
     for trial in trials[1:]:
         scored.append((trial, bench.score(trial, first[1])))
@@ -119,6 +120,22 @@ def _instead_of_groups(bench: Workbench, grouped: Trial) -> list[Trial]:
     behind = {name for step in grouped.steps if not grouped.cheaper.isdisjoint(step.reads) for name in step.outputs}
     wider = bench.in_float16(half, behind - set(bench.graph.outputs))
     return [trial for trial in (wider, half) if bench.time_us(trial) <= limit]
+
+
+def _instead_of_tables(bench: Workbench, trial: Trial) -> list[Trial]:
+    """Trials with float16 where results are so small that the chip's tables have few values for them, whatever the scale of a tensor.
+
+    One keeps those in float16 that are lost; the other all that suffer, if it takes little more time.
+    """
+    if not bench.chip.float16 or not trial.recipe.float16:
+        return []
+    coarse = {step.outputs[0]: values for step, values in few_values(trial.steps, bench.calibration.observer)}
+    lost = {name for name, values in coarse.items() if values < LOST} - set(bench.graph.outputs)
+    if not lost:
+        return []
+    wider = bench.in_float16(trial, coarse.keys() - set(bench.graph.outputs))
+    trials = [wider] if within_budget(bench.time_us(wider), bench.time_us(trial), GROUP_BUDGET) else []
+    return [*trials, bench.in_float16(trial, lost)]
 
 
 def _named(trial: Trial) -> str:

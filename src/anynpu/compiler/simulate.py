@@ -33,6 +33,9 @@ _CODES = 255
 _MOST_UNITS = 1 << 12
 """Units of the products in one step of the residual; a multiplier of 15 bits holds eight times as many."""
 
+_FEW_UNITS = 4.0
+"""A step of codes that has as many units of the chip's table is not worse for them."""
+
 _WEIGHTED = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE}
 
 
@@ -174,12 +177,42 @@ class Rewriter:
             return [result]
         if node is step.node:
             return [result, *self._entry(step)]
-        extra = self._beyond(step) if step.outputs[0] in node.outputs else []
-        if not extra:
+        if step.outputs[0] not in node.outputs:
             return [result]
-        result.inputs = inputs[: -len(extra)]
-        base = f"{step.outputs[0]}@base"
-        return [replace(result, outputs=[base]), Node("Add", [base, *extra], [step.outputs[0]])]
+        extra, units = self._beyond(step), self._few_units(step)
+        result.inputs = inputs[: len(inputs) - len(extra)]
+        nodes, last = [result], step.outputs[0]
+        if extra:
+            nodes.append(Node("Add", [f"{last}@base", *extra], [last]))
+            nodes[0] = replace(result, outputs=[f"{last}@base"])
+        if units:
+            nodes[-1] = replace(nodes[-1], outputs=[f"{last}@fine"])
+            nodes += self._in_units(f"{last}@fine", last, units)
+        return nodes
+
+    def _few_units(self, step: Step) -> float:
+        """Units of the chip's table per unit of its result, where a step of the result's codes has so few of them that it matters."""
+        quantization = self.quantization.get(step.outputs[0])
+        if quantization is None or step.curve is None:
+            return 0.0
+        scales, _ = quantization.expand(1 if quantization.is_per_tensor else self.graph.shapes[step.outputs[0]][1])
+        units = step.curve.table_scale
+        return units if float(np.min(scales)) * units < _FEW_UNITS else 0.0
+
+    def _in_units(self, source: str, result: str, units: float, offset: float = 0.0) -> list[Node]:
+        """The nodes that round a tensor to units of a table, counted from *offset*."""
+        names = [f"{result}@{part}" for part in ("whole", "half", "floor", "back")]
+        many, half, back, start = (
+            self._constant(f"{result}@{part}", np.array(value, np.float32))
+            for part, value in (("many", units), ("middle", 0.5 - offset * units), ("one", 1.0 / units), ("start", offset))
+        )
+        return [
+            Node("Mul", [source, many], names[:1]),
+            Node("Add", [names[0], half], names[1:2]),
+            Node("Floor", [names[1]], names[2:3]),
+            Node("Mul", [names[2], back], names[3:]),
+            Node("Add", [names[3], start], [result]),
+        ]
 
     @staticmethod
     def _beyond(step: Step) -> list[str]:
@@ -192,7 +225,10 @@ class Rewriter:
         low, high = (np.array(shape.centre + end, np.float32) for end in (-shape.half, shape.half))
         clipped = f"{result}@curve"
         nodes = [Node("Max", [name, self._constant(f"{clipped}.low", low)], [f"{clipped}.above"])]
-        nodes.append(Node("Min", [f"{clipped}.above", self._constant(f"{clipped}.high", high)], [clipped]))
+        within = f"{clipped}.within" if self._few_units(step) else clipped
+        nodes.append(Node("Min", [f"{clipped}.above", self._constant(f"{clipped}.high", high)], [within]))
+        if within != clipped:
+            nodes += self._in_units(within, clipped, shape.index_scale, shape.centre)
         for beyond in self._beyond(step):
             nodes.append(Node("Sub", [name, f"{clipped}.high"], [f"{beyond}.difference"]))
             nodes.append(Node("Relu", [f"{beyond}.difference"], [f"{beyond}.above"]))
