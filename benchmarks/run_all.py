@@ -81,5 +81,13 @@ def _processor_time() -> float:
     return used.ru_utime + used.ru_stime
 
 
+def _end_with(number: int, _: object) -> None:
+    """A signal ends this process as an exception does: what it has started ends first."""
+    raise SystemExit(128 + number)
+
+
 if __name__ == "__main__":
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(each, _end_with)
     raise SystemExit(main(sys.argv[1:]))

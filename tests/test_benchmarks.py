@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import runpy
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import onnx.parser
 import psutil
 import pytest
 from onnx import helper
-from waiting import wait_until
+from waiting import PATIENCE, wait_until
 
 ROOT = Path(__file__).parents[1]
 
@@ -82,6 +84,25 @@ def test_what_a_benchmark_leaves_behind_ends_with_it(folder: Path) -> None:
     assert run_all(folder, "b") == 0
     child = int((folder / "bench_b.child").read_text())
     wait_until(lambda: _is_over(child), "the child of the benchmark ends")
+
+
+def test_a_signal_ends_what_was_started(folder: Path) -> None:
+    shutil.copy(ROOT / "benchmarks" / "run_all.py", folder)
+    note = folder / "bench_b.child"
+    text = f"""
+    import os, time
+    from pathlib import Path
+    Path({str(note)!r} + ".new").write_text(str(os.getpid()))
+    os.rename({str(note)!r} + ".new", {str(note)!r})
+    time.sleep(3600)
+    """
+    (folder / "bench_b.py").write_text("def main() -> None:" + text, encoding="utf-8")
+    with subprocess.Popen([sys.executable, "-m", f"{folder.name}.run_all", "b"], cwd=folder.parent) as process:
+        wait_until(note.exists, "the benchmark begins")
+        process.terminate()
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+    child = int(note.read_text())
+    wait_until(lambda: _is_over(child), "the benchmark ends")
 
 
 def test_those_that_are_named(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
