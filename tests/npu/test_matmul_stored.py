@@ -66,6 +66,33 @@ def test_integers_are_exact(isa: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("isa", available())
+def test_extents_of_any_kind(isa: str) -> None:
+    """A few rows whose sums wait for more steps of b, and columns that do not fill a register."""
+    rng = np.random.default_rng(4)
+    for m, k, n in ((5, 65, 1), (8, 130, 63), (9, 257, 65), (16, 200, 200), (13, 66, 129)):
+        a, b = rng.integers(-128, 128, (m, k), np.int8), rng.integers(-128, 128, (k, n), np.int8)
+        guarded = np.full((m + 1, n), 77, np.int32)
+        for threads in (1, 3):
+            matrix = StoredMatrix(k, n, DType.INT8, DType.INT8, threads=threads, isa=isa)
+            matrix.multiply(a, b, out=guarded[:m])
+            assert np.array_equal(guarded[:m], a.astype(np.int64) @ b), (m, k, n)
+            assert (guarded[m] == 77).all()
+            matrix.close()
+
+
+def test_a_prepared_product_sees_what_the_memory_holds() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.integers(-128, 128, (3, 96), np.int8), rng.integers(-128, 128, (96, 64), np.int8)
+    matrix = StoredMatrix(96, 64, DType.INT8, DType.INT8)
+    out = matrix.multiply(a, b)
+    again = matrix.prepared(a, b, out)
+    matrix.multiply(rng.integers(-128, 128, (40, 96), np.int8), b, steps=(32, 32))  # other numbers, and more working memory
+    a[:], b[5] = a[::-1].copy(), 9
+    again()
+    assert np.array_equal(out, a.astype(np.int64) @ b)
+
+
+@pytest.mark.parametrize("isa", available())
 def test_the_largest_values_do_not_saturate(isa: str) -> None:
     for m in (1, 4, 8):
         a, b = np.full((m, 10240), -128, np.int8), np.full((10240, 16), -128, np.int8)

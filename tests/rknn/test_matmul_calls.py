@@ -545,6 +545,22 @@ def test_a_context_may_be_destroyed_while_it_runs(library: SoftwareLibrary) -> N
             assert library.rknn_destroy_mem(calls.context, memory) == 0
 
 
+def test_memory_may_be_destroyed_while_a_product_reads_it(library: SoftwareLibrary) -> None:
+    for _ in range(10):
+        with Calls(library) as calls:
+            assert calls.create(8, 1024, 512, 2) == 0
+            calls.allocate()
+            assert calls.run() == 0
+            codes: list[int] = []
+            thread = threading.Thread(target=lambda run=calls.run, codes=codes: codes.extend(run() for _ in range(20)))
+            thread.start()
+            assert library.rknn_destroy_mem(calls.context, calls.memory.pop("B")) == 0
+            thread.join(300)
+            assert not thread.is_alive()
+            assert set(codes) <= {0, Code.RKNN_ERR_INPUT_INVALID}
+            assert calls.run() == Code.RKNN_ERR_INPUT_INVALID
+
+
 def test_nothing_stays_behind(library: SoftwareLibrary) -> None:
     def once() -> None:
         with Calls(library) as calls:

@@ -197,6 +197,7 @@ struct product {
     size_t first, last; /* columns */
     size_t depth;       /* steps of a block */
     size_t together;    /* columns that are packed on their way before they are multiplied */
+    int gathers;        /* whether sums wait in scratch for the last block of steps */
 };
 
 /* Parts of the scratch memory, each aligned. */
@@ -209,10 +210,11 @@ struct scratch {
     uint8_t *panel; /* packed on its way, or several of them */
     struct anynpu_matrix_piece *piece;
     int16_t *words; /* all rows of a, for kernels for a few */
+    uint8_t *sums;  /* of a few rows, panel after panel: rows of c are often so far apart that they displace each other in a cache */
     size_t size;
 };
 
-enum { PARTS = 8 };
+enum { PARTS = 9 };
 
 static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, size_t panel,
                                  uint8_t *memory)
@@ -226,7 +228,8 @@ static struct scratch scratch_of(const struct anynpu_matrix *b, const struct any
                                  rows * sizeof(int32_t),
                                  panel,
                                  panel > 0 ? sizeof(struct anynpu_matrix_piece) : 0,
-                                 panel > 0 && m <= MAX_FEW ? m * b->k * sizeof(int16_t) : 0};
+                                 panel > 0 && m <= MAX_FEW ? m * b->k * sizeof(int16_t) : 0,
+                                 panel > 0 && m <= FEW_ROWS ? m * whole(b->n, kernel->width) * RESULT_SIZE : 0};
     size_t offsets[PARTS + 1] = {0};
     for (size_t i = 0; i < PARTS; i++)
         offsets[i + 1] = offsets[i] + whole(sizes[i], ALIGNMENT);
@@ -240,6 +243,7 @@ static struct scratch scratch_of(const struct anynpu_matrix *b, const struct any
                             memory + offsets[5],
                             (struct anynpu_matrix_piece *)(void *)(memory + offsets[6]),
                             (int16_t *)(void *)(memory + offsets[7]),
+                            memory + offsets[8],
                             offsets[PARTS]};
 }
 
@@ -354,8 +358,16 @@ static void multiply(const struct product *product, const struct scratch *scratc
                     elements->types[ANYNPU_F16].load(block, scratch->b, steps * width, 0, 1.0f);
                     panel = (const uint8_t *)scratch->b;
                 }
-                multiply_panel(kernel, scratch, &tiles, steps, panel, panel == block ? size : sizeof(float),
-                               product->c + RESULT_SIZE * (row * b->n + column), b->n, least(width, product->last - column), first == 0);
+                uint8_t *c = product->c + RESULT_SIZE * (row * b->n + column);
+                const size_t columns = least(width, product->last - column), b_size = panel == block ? size : sizeof(float);
+                if (!product->gathers) {
+                    multiply_panel(kernel, scratch, &tiles, steps, panel, b_size, c, b->n, columns, first == 0);
+                    continue;
+                }
+                uint8_t *sums = scratch->sums + RESULT_SIZE * product->m * (column - product->first);
+                multiply_panel(kernel, scratch, &tiles, steps, panel, b_size, sums, width, width, first == 0);
+                if (first + count == b->k)
+                    copy_rows(c, b->n, sums, width, product->m, columns);
             }
             if (packed != NULL)
                 packed = block;
@@ -530,7 +542,8 @@ void anynpu_matrix_multiply_source(const struct anynpu_matrix *b, const struct a
     const struct shared_product shared = {
         .product = {.b = b, .set = set, .kernel = kernel, .source = source, .values = values, .a = a, .a_stride = a_stride, .m = m, .c = c,
                     .depth = m <= FEW_ROWS ? least(FEW_STEPS, kernel->depth) : kernel->depth,
-                    .together = m <= FEW_ROWS ? FEW_COLUMNS : 1},
+                    .together = m <= FEW_ROWS ? FEW_COLUMNS : 1,
+                    .gathers = m <= FEW_ROWS && b->k > FEW_STEPS},
         .memory = memory,
         .step = scratch_of(b, kernel, m, panels_size(b, kernel, m), NULL).size};
     const size_t panels = (b->n + kernel->width - 1) / kernel->width;

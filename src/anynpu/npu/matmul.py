@@ -23,6 +23,7 @@ owner may change it in between. It is packed on the way or, for a few rows of in
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -275,6 +276,23 @@ class StoredMatrix:
             self._matrix, self._source, _pointer(b), left, k, m, _pointer(result), self._workers(), self._working_memory(m)
         )
         return result
+
+    def prepared(self, a: Array, b: Array, out: Array) -> Callable[[], None]:
+        """What multiplies these three again, on the calling thread and with nothing left to check, after :meth:`multiply` has once.
+
+        It keeps their addresses, not the arrays: these must live, and a must not overlap out. It uses the same working memory.
+        """
+        k, m = self.shape[0], len(a)
+        matrix = ffi.new("struct anynpu_matrix *", self._matrix[0])
+        source = ffi.new("struct anynpu_matrix_source *", self._source[0])
+        matrix.k, source.first, source.zero = k, 0, ffi.NULL
+        left, right, target, memory = _pointer(a), _pointer(b), _pointer(out), self._working_memory(m)
+        multiply, none, scratch = lib.anynpu_matrix_multiply_source, ffi.NULL, self._scratch
+
+        def again(_kept: Array = scratch) -> None:
+            multiply(matrix, source, right, left, k, m, target, none, memory)
+
+        return again
 
     def close(self) -> None:
         """End the threads, if there are any; a later product starts new ones."""

@@ -19,8 +19,8 @@ from __future__ import annotations
 import abc
 import threading
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,7 @@ import numpy.typing as npt
 from ..._rknn import ffi
 from ...chips import Chip
 from ...errors import DeviceClosed
-from ...npu import Device
+from ...npu import Buffer, Device
 from ...npu.cores import host_threads
 from ...npu.matmul import StoredMatrix
 from ...tensor import DType
@@ -47,6 +47,18 @@ _FIRST_PAGE = 4096
 """No struct lies below: a caller of SDK 2.0 passes a small number where there is a pointer now."""
 
 _GROUPED = (rknn_matmul_quant_type.RKNN_QUANT_TYPE_PER_GROUP_SYM, rknn_matmul_quant_type.RKNN_QUANT_TYPE_PER_GROUP_ASYM)
+
+
+class _Ready(NamedTuple):
+    """A product that has run, and what it ran with."""
+
+    layout: MatmulLayout
+    quantization: Quantization
+    bound: dict[str, TensorMemory]
+    cores: int
+    closings: object
+    spent_us: float
+    again: Callable[[], None]
 
 
 class MatmulState:
@@ -68,6 +80,7 @@ class MatmulState:
         self._closed = False
         self._matrix: tuple[tuple[int, int, int], StoredMatrix] | None = None  # of the run that has the context to itself
         self._sums: npt.NDArray[Any] | None = None  # the same
+        self._ready: _Ready | None = None  # the same
         self._given: Any = None
         self._times: dict[tuple[int, int, int, int], float] = {}
         self._spent_us: float | None = None  # of the last run
@@ -114,6 +127,7 @@ class MatmulState:
             raise _invalid(f"memory of {memory.size} bytes is too small for matrix {name}", f"make it with {size} bytes")
         with self._lock:
             self._bound = {**self._bound, name: memory}
+            self._ready = None
 
     def set_mask(self, mask: int) -> None:
         """Choose the cores."""
@@ -171,30 +185,56 @@ class MatmulState:
                 layout, quantization, bound = self._layout, self._quantization, self._bound
             if layout is None:
                 raise _invalid("no shape is chosen", "call rknn_matmul_set_dynamic_shape before")
+            faults, real = self.device.faults, self.device.clock
+            if faults is None and real is None and self._ran_again(layout, quantization, bound, len(lease.cores)):
+                return
+            closings = Buffer.closings
             a, b, c = (_memory_of(matrix, bound) for matrix in layout.matrices)
-            faults = self.device.faults
             faulty = None if faults is None else faults.begin(lease.cores, self.device.scheduler.busy, lease.control)
             spent = self.predicted_us(layout, max(len(lease.cores), 1))
-            real = self.device.clock
             started = time.monotonic()
             ends = real.begin(lease.cores, spent) if real is not None else 0.0
-            matrix = self._matrix_of(layout, host_threads(len(lease.cores)))
+            threads = host_threads(len(lease.cores))
+            matrix = self._matrix_of(layout, threads)
             target = layout.direct_c(c)
+            direct = target is not None and threads == 1
             if target is None:
                 target = self._working_c(layout)
-            values = quantization.product(layout.read_a(a), b[: layout.b.size], matrix, target)
+            left, right = layout.read_a(a), b[: layout.b.size]
+            values = quantization.product(left, right, matrix, target)
             layout.write_c(values, c)
+            if direct and values is target and np.may_share_memory(left, a) and not np.may_share_memory(left, target):
+                again = quantization.prepared(left, right, matrix, target)
+                self._ready = again and _Ready(layout, quantization, bound, len(lease.cores), closings, spent, again)
             if real is not None:
                 real.finish(lease.cores, spent, started, ends, lease.control)
             if faulty is not None:
                 faulty.end(time.monotonic() - started, lambda: (c,), lease.control)
             self._spent_us = spent
 
+    def _ran_again(self, layout: MatmulLayout, quantization: Quantization, bound: dict[str, TensorMemory], cores: int) -> bool:
+        """Multiply as in the last run, if all is as it was then: what a run looks up and checks costs as much as a small product, and
+        far more where the matrices have displaced the interpreter from the caches."""
+        ready = self._ready
+        if ready is None or ready.bound is not bound or ready.layout is not layout or ready.quantization is not quantization:
+            return False
+        try:
+            held = [memory.buffer.view() for memory in bound.values()]  # from here on nobody takes the memory away
+        except DeviceClosed:
+            return False
+        if ready.closings is not Buffer.closings or ready.cores != cores:
+            return False
+        ready.again()
+        self._spent_us = ready.spent_us
+        del held
+        return True
+
     def close(self) -> None:
         """End the context when its run has ended; runs that wait are refused."""
         with self._lock:
             self._closed = True
             self._bound = {}
+            self._ready = None
         try:
             lease = self.device.scheduler.acquire(exclusive=(self,), no_cores=True)
         except DeviceClosed:

@@ -165,6 +165,10 @@ class Quantization:
             )
         return float(self.of("B").scale.max())
 
+    def prepared(self, a: Array, memory: npt.NDArray[np.uint8], b: StoredMatrix, out: Array) -> Callable[[], None] | None:
+        """What computes the same :meth:`product` again, see :meth:`StoredMatrix.prepared`; None where more than that is to be done."""
+        return b.prepared(a, memory, out) if self._sums_are_c else None
+
     def product(self, a: Array, memory: npt.NDArray[np.uint8], b: StoredMatrix, out: Array | None) -> Array:
         """C ``[M, N]`` in its own type (bfloat16 as 16 bits).
 
