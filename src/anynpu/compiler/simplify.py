@@ -20,6 +20,9 @@ __all__ = ["channel_affine", "pad_amounts", "pad_value", "shuffle_groups", "simp
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
 _GEMM_WITHOUT_BIAS = 11
 """From this operator set on, Gemm need not have a bias."""
+_MOST_PADS = 15
+"""Pads of a convolution that chips have: beyond that a Pad layer stays on the NPU, where the convolution would go to the CPU."""
+
 _LOWEST = -1e30
 """What is not above this is meant as minus infinity."""
 
@@ -240,6 +243,8 @@ def _fold_pad(graph: Graph, node: Node, links: _Links) -> bool:
     total = [have + more for have, more in zip(own, [*before[2:], *after[2:]], strict=True)]
     if lowest and any(pad >= extent for pad, extent in zip(total, 2 * list(reader.attribute("kernel_shape")), strict=True)):
         return False  # a window of padding alone
+    if max(total, default=0) > _MOST_PADS:
+        return False
     reader.attributes["pads"] = total
     reader.inputs[0] = node.inputs[0]
     graph.nodes.remove(node)
