@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from ..arithmetic import WeightScales, quantize_weights
 from ..types import Array, Floats
-from .threads import in_order
 from .windows import Window
 
 __all__ = ["at_positions", "columns_of", "fit_dense", "fit_depthwise"]
@@ -27,6 +26,9 @@ _RIDGES = (0.05, 0.25, 1.0, 4.0)
 
 _FITTED, _JUDGING = 2, 3
 """Two thirds of the positions try how strongly, and the others, which are those of other samples, judge."""
+
+_TELLING = 48
+"""Outputs that tell how strongly weights are held."""
 
 _BLOCK = 64
 _ROUNDS = 2
@@ -49,28 +51,34 @@ def columns_of(window: Window, extent: tuple[int, int], values: Sequence[Array],
     """What a convolution sees at some positions of its output of height and width *extent*, over all samples: [Cin, kernel, positions]."""
     ends = np.cumsum([len(taken) for taken in positions])
     result = np.empty((values[0].shape[1], window.kernel[0] * window.kernel[1], int(ends[-1])), np.float32)
-
-    def fill(index: int) -> None:
-        part = result[:, :, ends[index] - len(positions[index]) : ends[index]]
-        _fill_columns(part, window, extent, values[index], positions[index])
-
-    for _ in in_order(fill, range(len(values))):
-        pass
+    for end, sample, taken in zip(ends, values, positions, strict=True):  # several threads would mostly wait for each other
+        _fill_columns(result[:, :, end - len(taken) : end], window, extent, sample, taken)
     return result
 
 
 def _fill_columns(part: Array, window: Window, extent: tuple[int, int], values: Array, positions: Positions) -> None:
-    top, left, bottom, right = window.pads
-    if any(window.pads):
-        values = np.pad(values, ((0, 0), (0, 0), (top, bottom), (left, right)))
     high, wide = values.shape[2:]
     image, rest = np.divmod(positions, extent[0] * extent[1])
     row, column = np.divmod(rest, extent[1])
+    rows = [
+        _inside(row * window.strides[0] + tap * window.dilations[0] - window.pads[0], high) for tap in range(window.kernel[0])
+    ]
+    columns = [
+        _inside(column * window.strides[1] + tap * window.dilations[1] - window.pads[1], wide) for tap in range(window.kernel[1])
+    ]
+    starts = [(image * high + place) * wide for place, _ in rows]
     for index in range(part.shape[1]):
         down, across = divmod(index, window.kernel[1])
-        rows = row * window.strides[0] + down * window.dilations[0]
-        columns = column * window.strides[1] + across * window.dilations[1]
-        part[:, index] = at_positions(values, (image * high + rows) * wide + columns)
+        part[:, index] = at_positions(values, starts[down] + columns[across][0])
+        for _, beyond in (rows[down], columns[across]):  # a padded copy of the tensor would take longer than the few positions
+            if len(beyond):
+                part[:, index, beyond] = 0.0
+
+
+def _inside(places: Positions, extent: int) -> tuple[Positions, Positions]:
+    """Places within an axis, and the numbers of those that are in its padding."""
+    beyond = np.flatnonzero((places < 0) | (places >= extent))
+    return (np.clip(places, 0, extent - 1) if len(beyond) else places), beyond
 
 
 def fit_dense(columns: Array, wanted: Array, weights: Floats, smallest: Floats, sharing: WeightScales) -> Fitted:
@@ -121,8 +129,10 @@ def _held(parts: Sequence[tuple[Array, Array]], count: int, variance: Array) -> 
         result[:, inputs, inputs] += (ridge * np.trace(energy, axis1=1, axis2=2) / len(inputs) + _TINY)[:, None]
         return result
 
-    # float32 is enough to tell them apart: what holds the weights keeps the condition below 20 for each input
-    narrow: list[Array] = [array.astype(np.float32) for array in (tried, aim, other, 2.0 * its, 1.0 / (variance + _TINY))]
+    # float32 is enough to tell them apart: what holds the weights keeps the condition below 20 for each input; and so are some outputs
+    some = np.arange(0, aim.shape[2], -(-aim.shape[2] // _TELLING))
+    share = 1.0 / (variance[:, some] + _TINY)
+    narrow: list[Array] = [array.astype(np.float32) for array in (tried, aim[:, :, some], other, 2.0 * its[:, :, some], share)]
 
     def loss(ridge: float) -> float:
         step = np.linalg.solve(held(narrow[0], ridge), narrow[1])
