@@ -7,6 +7,7 @@ fixed and before anything else looks at it.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -58,6 +59,7 @@ class _Writer:
         self._graph = proto.graph
         self.count = 0
         self._reason = ""
+        self._place = 0
         self.sequences = Sequences(proto, self._value, self._shape, _is_control)
 
     def resolve_sequences(self) -> bool:
@@ -169,7 +171,9 @@ class _Writer:
             ) from error
         if made is None:
             return False
-        place = next(index for index, entry in enumerate(self._graph.node) if entry is node)
+        nodes = self._graph.node
+        around = itertools.chain(range(min(self._place, len(nodes)), len(nodes)), range(min(self._place, len(nodes))))
+        self._place = place = next(index for index in around if nodes[index] is node)  # the next one is mostly near the last one
         if len(self._graph.node) + len(made) > MAX_NODES:
             raise self._too_long(node)
         replace_node(self._graph.node, place, made)

@@ -45,7 +45,7 @@ _FEWEST_ROWS = 4000
 _FEWEST_BY_CHANNEL = 1500
 """Positions for the few weights that a depthwise convolution has for a channel."""
 
-_ROWS_PER_COLUMN = 6
+_ROWS_PER_COLUMN = 4
 _MAX_BIAS = 2.0**30
 MAX_KEPT = 1 << 28
 """Bytes of the float network's answers that are kept for another re-fit."""

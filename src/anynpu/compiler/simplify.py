@@ -37,38 +37,94 @@ def simplify(graph: Graph) -> None:
 
 def _apply(graph: Graph, rewrite: Callable[[Graph, Node, _Links], bool]) -> None:
     links = _Links(graph)
-    for node in list(graph.nodes):
-        if rewrite(graph, node, links):
-            links = _Links(graph)
+    for node in graph.nodes:
+        if not links.is_gone(node):
+            rewrite(graph, node, links)
+    links.finish()
 
 
 class _Links:
-    """Producers and consumers at one moment."""
+    """Producers and consumers, which follow the changes that are made here: going through all nodes after each would take for ever.
+
+    Nodes of the graph are not taken out and put in before the end. Constants that a node reads may be changed in the node itself.
+    """
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self.producers = graph.producers()
         self.consumers = graph.consumers()
+        self._instead: dict[int, list[Node]] = {}
 
     def only_reader(self, name: str) -> Node | None:
         """The one node that reads a tensor, if it is one and the tensor need not exist."""
         readers = self.consumers.get(name, [])
         return readers[0] if len(readers) == 1 and not self._graph.is_visible(name) else None
 
+    def read(self, node: Node, inputs: list[str]) -> None:
+        """Let a node read other tensors."""
+        for name in node.inputs:
+            readers = self.consumers.get(name, [])
+            if node in readers:
+                readers.remove(node)
+                if not readers:
+                    del self.consumers[name]
+        node.inputs = inputs
+        for name in filter(None, inputs):
+            self.consumers.setdefault(name, []).append(node)
+
+    def make(self, node: Node, outputs: list[str]) -> None:
+        """Let a node make tensors of other names."""
+        for name in node.outputs:
+            if self.producers.get(name) is node:
+                del self.producers[name]
+        node.outputs = outputs
+        self.producers.update(dict.fromkeys(filter(None, outputs), node))
+
+    def rename(self, old: str, new: str) -> None:
+        """Let every reader of *old* read *new*."""
+        readers = self.consumers.pop(old, [])
+        for node in readers:
+            node.inputs = [new if name == old else name for name in node.inputs]
+        if readers:
+            self.consumers.setdefault(new, []).extend(readers)
+
+    def replace(self, node: Node, *made: Node) -> None:
+        """Put other nodes, or none, in the place of a node; it may be one of them."""
+        if node not in made:
+            self.read(node, [])
+            for name in node.outputs:
+                if self.producers.get(name) is node:
+                    del self.producers[name]
+        for entry in made:
+            if entry is not node:
+                self.producers.update(dict.fromkeys(filter(None, entry.outputs), entry))
+                for name in filter(None, entry.inputs):
+                    self.consumers.setdefault(name, []).append(entry)
+        self._instead[id(node)] = list(made)
+
+    def is_gone(self, node: Node) -> bool:
+        """Whether a node was taken out."""
+        return id(node) in self._instead and node not in self._instead[id(node)]
+
+    def finish(self) -> None:
+        """Let the graph have the nodes that it should have."""
+        if self._instead:
+            self._graph.nodes = [made for node in self._graph.nodes for made in self._instead.get(id(node), (node,))]
+
 
 def _drop(graph: Graph, node: Node, links: _Links) -> bool:
     """Let the readers of a node that does nothing read its input."""
     source, result = node.inputs[0], node.outputs[0]
     if result not in graph.outputs:
-        graph.nodes.remove(node)
-        graph.rename_input(result, source)
+        links.replace(node)
+        links.rename(result, source)
         return True
     maker = links.producers.get(source)
     if maker is None or source in graph.outputs:
         return False  # the output is an input or another output: the copy is real
-    graph.nodes.remove(node)
-    maker.outputs = [result if name == source else name for name in maker.outputs]
-    graph.rename_input(source, result)
+    links.replace(node)
+    links.make(maker, [result if name == source else name for name in maker.outputs])
+    links.rename(source, result)
     return True
 
 
@@ -89,7 +145,6 @@ def _sum_to_adds(graph: Graph, node: Node, links: _Links) -> bool:
         node.op, node.attributes = "Identity", {}
         return _drop(graph, node, links)
     operator = "Add" if node.op == "Sum" else node.op
-    place = graph.nodes.index(node)
     left, made = node.inputs[0], []
     for index, right in enumerate(node.inputs[1:], 1):
         last = index == len(node.inputs) - 1
@@ -98,7 +153,7 @@ def _sum_to_adds(graph: Graph, node: Node, links: _Links) -> bool:
         graph.dtypes[name] = graph.dtypes[left]
         made.append(Node(operator, [left, right], [name], {}, f"{node.label}.{index}" if not last else node.name))
         left = name
-    graph.nodes[place : place + 1] = made
+    links.replace(node, *made)
     return True
 
 
@@ -125,19 +180,19 @@ def _slice_of_concat(graph: Graph, node: Node, links: _Links) -> bool:
         return False
     start[axis] -= offset
     if graph.shapes[source] == result:
-        node.op, node.inputs, node.attributes = "Identity", [source], {}
+        node.op, node.attributes = "Identity", {}
+        links.read(node, [source])
         _drop(graph, node, links)
         return True
     ends = [first + extent for first, extent in zip(start, result, strict=True)]
     axes = list(range(len(result)))
     if "starts" in node.attributes:
-        node.inputs, node.attributes = [source], {"starts": start, "ends": ends, "axes": axes}
+        node.attributes = {"starts": start, "ends": ends, "axes": axes}
+        links.read(node, [source])
     else:
         values = (("starts", start), ("ends", ends), ("axes", axes))
-        node.inputs = [
-            source,
-            *(graph.add_constant(f"{node.outputs[0]}.{name}", np.array(value, np.int64)) for name, value in values),
-        ]
+        constants = (graph.add_constant(f"{node.outputs[0]}.{name}", np.array(value, np.int64)) for name, value in values)
+        links.read(node, [source, *constants])
     return True
 
 
@@ -246,8 +301,8 @@ def _fold_pad(graph: Graph, node: Node, links: _Links) -> bool:
     if max(total, default=0) > _MOST_PADS:
         return False
     reader.attributes["pads"] = total
-    reader.inputs[0] = node.inputs[0]
-    graph.nodes.remove(node)
+    links.read(reader, [node.inputs[0], *reader.inputs[1:]])
+    links.replace(node)
     return True
 
 
@@ -349,8 +404,9 @@ def _fold_affine(graph: Graph, node: Node, links: _Links) -> bool:
         graph.add_constant(f"{maker.inputs[1]}.folded", folded.astype(np.float32)),
         graph.add_constant(f"{node.outputs[0]}.bias", new_bias),
     ]
-    maker.outputs[0] = node.outputs[0]
-    graph.nodes.remove(node)
+    result = node.outputs[0]
+    links.replace(node)
+    links.make(maker, [result, *maker.outputs[1:]])
     return True
 
 
@@ -451,9 +507,10 @@ def _channel_shuffle(graph: Graph, node: Node, links: _Links) -> bool:
         return False
     order = np.arange(outer[1], dtype=np.int64).reshape(inner[1], inner[2]).T.reshape(-1)
     last.op, last.attributes = "Gather", {"axis": 1}
-    last.inputs = [node.inputs[0], graph.add_constant(f"{last.outputs[0]}.order", np.ascontiguousarray(order))]
-    graph.nodes.remove(node)
-    graph.nodes.remove(turn)
+    source = node.inputs[0]
+    links.replace(node)
+    links.replace(turn)
+    links.read(last, [source, graph.add_constant(f"{last.outputs[0]}.order", np.ascontiguousarray(order))])
     return True
 
 
@@ -482,8 +539,8 @@ def _prelu_on_conv(graph: Graph, node: Node, links: _Links) -> bool:
     graph.shapes[through], graph.dtypes[through] = graph.shapes[node.inputs[0]], graph.dtypes[node.inputs[0]]
     ones = graph.add_constant(f"{through}.ones", np.ones((channels, 1, 1, 1), np.float32))
     conv = Node("Conv", [node.inputs[0], ones], [through], {"group": channels, "kernel_shape": [1, 1]}, f"{node.label}.through")
-    graph.nodes.insert(graph.nodes.index(node), conv)
-    node.inputs[0] = through
+    links.replace(node, conv, node)
+    links.read(node, [through, *node.inputs[1:]])
     return True
 
 
