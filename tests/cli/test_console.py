@@ -15,3 +15,14 @@ def test_time_left_is_by_stage_and_begins_anew_with_it() -> None:
     assert left.text("calibrating", 4, 4) == ""
     assert left.text("judging", 1, 9) == ""  # seen again with as much done: nothing to tell by
     assert left.text("judging", 5, None) == ""
+
+
+def test_a_stage_that_ended_early_and_runs_again_begins_anew() -> None:
+    """A judgement may end after one sample; what came between it and the next is no part of either."""
+    times = iter([0.0, 1.0, 100.0, 101.0, 102.0])
+    left = TimeLeft(lambda: next(times))
+    assert left.text("judging", 1, 10) == ""
+    assert left.text("fitting", 1, 9) == ""
+    assert left.text("judging", 1, 10) == ""
+    assert left.text("judging", 2, 10) == ", 8 s left"
+    assert left.text("judging", 3, 10) == ", 7 s left"

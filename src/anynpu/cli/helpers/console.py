@@ -29,6 +29,7 @@ __all__ = ["ProgressFunction", "TimeLeft", "fail", "numbers", "plain_table", "pr
 ProgressFunction = Callable[[str, int, int | None], None]
 
 _HINT = "\n  hint: "  # before the second line of an error
+_STAGE_WIDTH = len("trying recipes, 125 s left")
 _PIPE_WIDTH = 240  # a table in a file or a pipe is not folded to the width of a terminal
 
 
@@ -106,7 +107,9 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
         left = TimeLeft()
 
         def report(stage: str, done: int, total: int | None) -> None:
-            progress.update(task, stage=f"{stage}{left.text(stage, done, total)}", completed=done, total=total)
+            text = f"{stage}{left.text(stage, done, total)}"
+            # of one width, or the bar would become longer and shorter with it
+            progress.update(task, stage=text.ljust(_STAGE_WIDTH), completed=done, total=total)
 
         try:
             yield report
@@ -136,7 +139,7 @@ class TimeLeft:
         """
         now = self._clock()
         began, first, last = self._known.get(stage, (now, done, done))
-        if done < last:  # it runs once more
+        if stage in self._known and done <= last:  # it runs once more: one that ended early may have got just as far
             began, first = now, done
         self._known[stage] = began, first, done
         if total is None or done <= first:
