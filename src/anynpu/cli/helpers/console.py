@@ -30,6 +30,7 @@ ProgressFunction = Callable[[str, int, int | None], None]
 
 _HINT = "\n  hint: "  # before the second line of an error
 _STAGE_WIDTH = len("trying recipes, 125 s left")
+_OTHER_COLUMNS = len(" ━━━━━━━━ 100 % 0:00:00 ")
 _PIPE_WIDTH = 240  # a table in a file or a pipe is not folded to the width of a terminal
 
 
@@ -104,12 +105,12 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(description, total=None, stage="")
-        left = TimeLeft()
+        left, room = TimeLeft(), min(_STAGE_WIDTH, console.width - len(description) - _OTHER_COLUMNS)
 
         def report(stage: str, done: int, total: int | None) -> None:
             text = f"{stage}{left.text(stage, done, total)}"
-            # of one width, or the bar would become longer and shorter with it
-            progress.update(task, stage=text.ljust(_STAGE_WIDTH), completed=done, total=total)
+            # of one width where there is room, or the bar would become longer and shorter with it
+            progress.update(task, stage=text.ljust(room), completed=done, total=total)
 
         try:
             yield report
