@@ -344,7 +344,9 @@ class Workbench:
         given: dict[int, list[Array]] = {}
         cosines: dict[int, float] = {}
         while len(given) < len(order):
-            some = order[len(given) : len(given) + threads]
+            # of a rival the first one mostly decides, and the others would run for nothing
+            together = threads if given or rival is None else 1
+            some = order[len(given) : len(given) + together]
             for index, outputs in zip(some, in_order(simulation.run, [self.judging[i] for i in some], threads), strict=True):
                 given[index], cosines[index] = outputs, cosine(self._expected[index], outputs)
                 tell(self._progress, "judging", len(given), len(order))
