@@ -106,6 +106,14 @@ def product_with_ones(net: Net, x: str) -> str:
     return net.op("MatMul", x, net.constant(np.triu(np.ones((32, 32), np.float32))))
 
 
+def products(net: Net, x: str) -> str:
+    return net.op("Einsum", x, x, equation="bchw,bcvw->bchv")
+
+
+def products_by_parts(net: Net, x: str) -> str:
+    return net.op("MatMul", x, net.op("Transpose", x, perm=[0, 1, 3, 2]))
+
+
 def model_of(part: Part) -> onnx.ModelProto:
     net = Net()
     net.output(part(net, net.op("Relu", net.input("x", (1, 4, 32, 32)))))
@@ -123,6 +131,7 @@ def model_of(part: Part) -> onnx.ModelProto:
         (enlarged, "two in a row", enlarged_twice),
         (repeated, "Concat of the same tensor", joined),
         (log_softmax, "Softmax and Log", log_of_softmax),
+        (products, "torch.matmul", products_by_parts),
         (running_sum, "triangular matrix of ones", product_with_ones),
     ],
 )
@@ -134,6 +143,16 @@ def test_a_rewrite_leaves_nothing_on_the_cpu(part: Part, words: str, instead: Pa
     samples = feeds(before, 1)
     (wanted,), (given,) = run_fp32(before, samples)[0], run_fp32(after, samples)[0]
     np.testing.assert_allclose(given, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+
+
+def masked(net: Net, x: str) -> str:
+    first = net.op("Equal", x, net.constant(np.full(1, 2.0, np.float32)))
+    return net.op("Where", net.op("Not", first), x, net.constant(np.zeros(1, np.float32)))
+
+
+def test_an_advice_is_given_once() -> None:
+    lines = advice_lines(anynpu.check(model_of(masked), CHIP))
+    assert [line.partition(":")[0] for line in lines] == ["Equal, Not, Where"]
 
 
 def test_there_is_a_word_for_every_operator() -> None:

@@ -40,7 +40,12 @@ _ADVICE: tuple[tuple[str, str, str], ...] = (
     (r"^Gather", r"is not an operator", "slices with fixed places (x[:, 2:4]) instead of indices"),
     (r"^LogSoftmax", r"is not an operator", "Softmax and Log; or Softmax alone, if only the order of the classes matters"),
     (r"^Tile", r"is not an operator", "Concat of the same tensor, or Expand along an axis of extent 1"),
-    (r"^CumSum", r"is not an operator", "a product with a constant triangular matrix of ones"),
+    (
+        r"^CumSum",
+        r"is not an operator",
+        "a product with a constant triangular matrix of ones; where it counts words, make the positions an input (position_ids)",
+    ),
+    (r"^Einsum", r"is not an operator", "torch.matmul, with permute and reshape around it, instead of torch.einsum"),
     (
         r"^Softmax",
         r"axis",
@@ -88,11 +93,11 @@ _ADVICE: tuple[tuple[str, str, str], ...] = (
 
 
 def advice_lines(report: Report) -> list[str]:
-    """For each kind of layer on the CPU, once: what would avoid it, where something is known."""
-    lines: dict[str, None] = {}
+    """What would avoid the layers on the CPU, where something is known: each advice once, with the kinds of layers that it is for."""
+    kinds: dict[str, dict[str, None]] = {}
     for layer in report.on_cpu:
         for operators, reason, text in _ADVICE:
             if re.search(operators, layer.kind) and re.search(reason, layer.reason):
-                lines[f"{layer.kind}: {text}"] = None
+                kinds.setdefault(text, {})[layer.kind] = None
                 break
-    return list(lines)
+    return [f"{', '.join(names)}: {text}" for text, names in kinds.items()]
