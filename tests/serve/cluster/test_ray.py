@@ -286,6 +286,35 @@ def test_the_folder_of_virtual_boards_goes_when_the_last_helper_has_ended(tmp_pa
     assert not folder.exists()
 
 
+def test_a_node_that_does_not_come_up_is_started_again_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    from anynpu.serve.cluster import VirtualBoards
+
+    class Nodes:
+        """A cluster whose nodes end while they come up, so many of them."""
+
+        def __init__(self, ends: int) -> None:
+            self.ends = ends
+            self.addresses: list[str] = []
+
+        def add_node(self, node_ip_address: str, **_: object) -> object:
+            self.addresses.append(node_ip_address)
+            if len(self.addresses) <= self.ends:
+                raise Exception("timed out during startup")  # as Ray says it
+            return object()
+
+    boards = VirtualBoards(32)
+    boards._cluster = Nodes(2)
+    boards.join(31)
+    used = boards._cluster.addresses
+    assert len({boards.host, *used}) == 4
+    assert {address.rpartition(".")[0] for address in used} == {boards.host.rpartition(".")[0]}
+    assert all(socket.inet_aton(address)[0] == 127 for address in used)
+    assert len(caplog.records) == 2
+    boards._cluster = Nodes(3)
+    with pytest.raises(Exception, match="timed out during startup"):
+        boards.join(0)
+
+
 def test_all_boards_take_part_and_one_that_joined_later_too(cluster: Cluster) -> None:
     assert sorted(cluster.runs()) == [cluster.boards.board_name(0), cluster.boards.board_name(2)]
     assert cluster.ask_until_every_board_has_run("net", 2) == {1.0}
