@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from onnx import helper
 
 import anynpu
 from anynpu.errors import CompileError
@@ -165,6 +166,25 @@ def test_a_table_of_codes(dtype: str) -> None:
         anynpu.compile(proto, "rk3588")
 
 
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_an_lstm_whose_weights_are_codes(per_channel: bool) -> None:
+    """What quantize_dynamic makes of an LSTM."""
+    net = Quantized(14)
+    net.opsets["com.microsoft"] = 1
+    inputs = [net.input("x", (5, 1, 8)), net.codes(1, 8, 64), net.codes(1, 16, 64), net.weights(1, 128, scale=0.1), *[""] * 4]
+    for _ in range(2):
+        shape = (1, 64) if per_channel else (1,)
+        scales = net.random.uniform(0.004, 0.006, shape).astype(np.float32)
+        inputs += [net.constant(scales), net.constant(np.zeros(shape, np.int8))]
+    net.nodes.append(helper.make_node("DynamicQuantizeLSTM", inputs, ["y"], domain="com.microsoft", hidden_size=16))
+    net.output("y")
+    proto = net.proto()
+    samples = feeds(proto, 3)
+    model = anynpu.compile(proto, "rk3588", dtype="fp16")
+    for (wanted,), (given,) in zip(run_fp32(proto, samples), run_model(model, samples), strict=True):
+        assert np.abs(wanted - given).max() <= 0.02 * np.abs(wanted).max()
+
+
 @pytest.mark.skipif(
     tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 24),
     reason="onnxruntime before 1.24, which is compared with, has no ConvInteger for signed weights",
@@ -196,6 +216,26 @@ def test_outputs_that_are_codes_stay_codes() -> None:
         assert given.dtype == np.uint8
         difference: Array = np.abs(wanted.astype(int) - given.astype(int))
         assert difference.max() <= 1
+
+    with pytest.raises(CompileError, match="an output of the model is codes") as caught:
+        anynpu.compile(proto, "rk3588")
+    assert "float inputs and outputs" in caught.value.hint
+
+
+def test_scales_of_float16() -> None:
+    """A float16 model with pairs keeps its scales: weights and activations had different types on the way."""
+    net = Quantized(19)
+    ends = net.constant(np.array(1 / 64, np.float16)), net.zero(0, np.int8)
+    x = net.op("DequantizeLinear", net.op("QuantizeLinear", net.input("x", (1, 3, 6, 6), np.float16), *ends), *ends)
+    conv = net.op("Conv", x, net.op("DequantizeLinear", net.codes(4, 3, 3, 3), *ends))
+    last = net.constant(np.array(1 / 8, np.float16)), ends[1]
+    net.output(net.op("DequantizeLinear", net.op("QuantizeLinear", conv, *last), *last))
+    proto = net.proto()
+    model = anynpu.compile(proto, "rk3588")
+    assert not any(isinstance(layer.op, Float) for layer in model.programs[0].layers)
+    samples = feeds(proto, 3)
+    for (wanted,), (given,) in zip(run_fp32(proto, samples), run_model(model, samples), strict=True):
+        assert np.abs(wanted.astype(np.float32) - given).max() <= 1 / 8
 
 
 def test_int8_of_a_quantised_model_needs_data_like_any_other() -> None:

@@ -43,7 +43,7 @@ def between_pairs(proto: Any) -> None:
 
     :raises CompileError: an operator lacks inputs
     """
-    marks = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear")
+    marks = ("QLinear", "QGemm", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLSTM")
     if not any(node.op_type.startswith(marks) for node in proto.graph.node):
         return
     try:
@@ -198,6 +198,8 @@ class _Writing:
                 raise ValueError(f"{node.name or node.op_type} has {len(node.input)} inputs")
             parts = [self._real(*names) for names in zip(rest[::3], rest[1::3], rest[2::3], strict=True)]
             return self._result(node, "Concat", parts, scale, zero)
+        if node.op_type == "DynamicQuantizeLSTM":
+            return self._lstm(node)
         return node.op_type == "QGemm" and self._gemm(node)
 
     def _gemm(self, node: Any) -> bool:
@@ -213,6 +215,19 @@ class _Writing:
             self._node("Gemm", inputs, node.output, node.name, node)
             return True
         return self._result(node, "Gemm", inputs, result_scale, result_zero)
+
+    def _lstm(self, node: Any) -> bool:
+        """An LSTM whose weights are codes, with the axes of each matrix the other way round; what it reads is rounded as it runs."""
+        inputs = _exactly(node, 12)
+        for place, (scale, zero) in ((1, inputs[8:10]), (2, inputs[10:12])):
+            codes, scales, zeros = (self._constant(name) for name in (inputs[place], scale, zero))
+            if codes is None or scales is None or zeros is None:
+                return False
+            ends = [entry.reshape(len(codes) if entry.size > 1 else 1, 1, -1) for entry in (scales, zeros)]
+            real = (codes.astype(np.float64) - ends[1]) * ends[0]
+            inputs[place] = self._add_constant(f"{inputs[place]}.real", real.transpose(0, 2, 1).astype(np.float32))
+        self._node("LSTM", inputs[:8], node.output, node.name, node)
+        return True
 
     def _largest(self, node: Any) -> bool:
         """The largest code is that of the largest number."""

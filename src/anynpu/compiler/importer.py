@@ -107,10 +107,10 @@ def import_onnx(
     if weights is None or not _infer(graph, inferred):
         try:
             _trace(graph, custom or {}, declared)
-        except UnsupportedOperatorError:
+        except CompileError:
             if not has_other_reals(graph):
                 raise
-            widen(graph)  # onnxruntime has many operators for float32 alone
+            widen(graph)  # onnxruntime has many operators for float32 alone, and weights that were codes are float32
             _trace(graph, custom or {}, declared)
     without_castlike(graph)
     widen(graph)

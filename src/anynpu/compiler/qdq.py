@@ -73,7 +73,7 @@ class Qdq:
 
 def taken_apart(proto: Any) -> Qdq:
     """A model, taken apart where it is quantised in a way that has a meaning here, else as it is."""
-    if not any(node.op_type == _DEQUANTIZE for node in proto.graph.node):
+    if not any(node.op_type.startswith((_DEQUANTIZE, "QLinear")) for node in proto.graph.node):
         return Qdq(proto)
     try:
         return split_qdq(proto)
