@@ -133,10 +133,8 @@ ROW_FUNCTION finish_curves(size_t blocks, size_t pixels, __m512i accumulators[][
         for (size_t i = 0; i < pixels; i++)
             accumulators[i][j] = curve_places(accumulators[i][j], numbers, stride, start);
     for (size_t i = 0; i < pixels; i++) {
-        const uint32_t *places = (const uint32_t *)accumulators[i];
-        int8_t *y = line->y + (first + (ptrdiff_t)i) * line->out_stride;
-        for (size_t k = 0; k < valid; k++)
-            y[k] = curves->entries[places[k]];
+        const ptrdiff_t at = (first + (ptrdiff_t)i) * line->out_stride;
+        curve_look_up(curves->entries, (const uint32_t *)accumulators[i], valid, line->y + at);
     }
 }
 

@@ -339,15 +339,18 @@ INLINE void sink_store_double(const struct sink *sink, ints sum, size_t pixel)
     fixed_codes(sink->form, sink->epilogue, sink->tables, sink->channel, count, sums, residual, sink->y + at);
 }
 
-INLINE void sink_store_curve(const struct sink *sink, ints sum, size_t pixel)
+/* Of neighbouring pixels. All places are known before the first is looked at: a number is not read back while it is on its way to memory.
+ * The strip, not the sink: that stays in registers as long as nobody has its address. */
+static __attribute__((noinline)) void store_curves(const struct strip *strip, const ints *sums, size_t pixels, size_t first)
 {
-    const size_t count = sink->count < LANES ? sink->count : LANES;
-    const int8_t *entries = sink->tables->curves.entries;
-    int8_t *y = sink->y + pixel * sink->channels;
-    int32_t places[LANES];
-    ints_store(places, curve_places(sink->tables, sink->channel, sum));
-    for (size_t i = 0; i < count; i++)
-        y[i] = entries[places[i]];
+    const size_t count = strip->count < LANES ? strip->count : LANES, step = strip->channels;
+    const int8_t *entries = strip->tables->curves.entries;
+    int8_t *y = strip->y + first * step;
+    int32_t places[TILE][LANES];
+    for (size_t i = 0; i < pixels; i++)
+        ints_store(places[i], curve_places(strip->tables, strip->channel, sums[i]));
+    for (size_t i = 0; i < pixels; i++, y += step)
+        curve_look_up(entries, (const uint32_t *)places[i], count, y);
 }
 
 /* Neighbouring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
@@ -384,9 +387,11 @@ INLINE void tile(const struct strip *strip, const struct sink *sink, const int k
         for (int i = 0; i < pixels; i++)
             sink_store(sink, sums[i], first + (size_t)i);
     } else if (sink->form == FIXED_CURVE && sink->residual == NULL) {
+        ints copies[TILE];
         UNROLLED
         for (int i = 0; i < pixels; i++)
-            sink_store_curve(sink, sums[i], first + (size_t)i);
+            copies[i] = sums[i];
+        store_curves(strip, copies, (size_t)pixels, first);
     } else {
         UNROLLED
         for (int i = 0; i < pixels; i++)

@@ -137,6 +137,20 @@ static inline struct curve_tables curve_tables_at(const void *packed, size_t cha
     return (struct curve_tables){zero, zero + count, numbers, (const int8_t *)(numbers + CURVE_NUMBERS * count)};
 }
 
+/* Codes at places in the entries. Eight at a time are one store: codes are written where the compiler cannot know what else lies, and it
+ * would look for the entries anew after each. */
+static inline void curve_look_up(const int8_t *entries, const uint32_t *places, size_t count, int8_t *y)
+{
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        int8_t eight[8] = {entries[places[i]],     entries[places[i + 1]], entries[places[i + 2]], entries[places[i + 3]],
+                           entries[places[i + 4]], entries[places[i + 5]], entries[places[i + 6]], entries[places[i + 7]]};
+        memcpy(y + i, eight, sizeof eight);
+    }
+    for (; i < count; i++)
+        y[i] = entries[places[i]];
+}
+
 /* The index that a scaled sum has, within the limits of the channel's table. */
 static inline int32_t curve_index(const struct anynpu_epilogue *e, size_t channel, int64_t scaled)
 {

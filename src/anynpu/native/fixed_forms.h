@@ -304,8 +304,7 @@ static inline void fixed_single_curve_codes(const struct anynpu_epilogue *e, con
         memcpy(&places[i], &index, sizeof index);
         places[i] += (uint32_t)start[i];
     }
-    for (size_t i = 0; i < count; i++)
-        y[i] = tables->curves.entries[places[i]];
+    curve_look_up(tables->curves.entries, places, count, y);
 }
 
 /* The codes of channels whose activation is a staircase: how conv_form has them too. */
