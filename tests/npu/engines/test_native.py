@@ -14,7 +14,7 @@ from anynpu.errors import DeviceError, ShapeError
 from anynpu.npu.engines import native_levels
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.npu.engines.native_levels import VARIABLE, available, choose_level, level_names
-from anynpu.program import Binary, Conv, Dense, Epilogue, Pool, Transpose
+from anynpu.program import Binary, Conv, Dense, Epilogue, Pool, Slice, Transpose
 from anynpu.tensor import Affine, DType
 
 from .cases import BUILDERS, case, expected
@@ -52,6 +52,18 @@ def test_small_cases_equal_the_oracle(operator: str, dtype: DType, monkeypatch: 
             with guarded_scratch(monkeypatch):
                 outputs = run_native(case(operator, dtype, seed), engine)
             assert same(outputs, expected(operator, dtype, seed)), f"seed {seed} at level {engine.isa}"
+
+
+def test_slices_of_pixels_of_any_width(engine: NativeEngine) -> None:
+    """Every second pixel, and pixels from the right to the left."""
+    rng = np.random.default_rng(5)
+    for dtype in DTYPES:
+        for channels in range(1, 18):
+            values = codes(rng, (1, 3, 7, channels), dtype)
+            outputs = tuple(plain(name, (1, 3, 4, channels), dtype) for name in ("y", "z"))
+            op = Slice(((0, 0, 0, 0), (0, 0, 6, 0)), ((1, 1, 2, 1), (1, 1, -1, 1)))
+            made = Case(op, (values,), (plain("x", values.shape, dtype),), outputs)
+            assert same(run_native(made, engine), (values[:, :, ::2], values[:, :, :2:-1])), channels
 
 
 @pytest.mark.parametrize("operator", sorted(LARGE_BUILDERS))
