@@ -267,29 +267,24 @@ static void fill_row(const struct ring *ring, const int8_t *image, size_t row)
 /* The epilogue of a strip but for its table; a local copy of what it needs, which no store to the output can change. */
 struct sink {
     enum fixed_form form;
-    const struct anynpu_epilogue *epilogue;
-    const struct fixed_tables *tables;
     struct finish finish;     /* the float rule */
     struct fixed_lanes fixed; /* FIXED_SINGLE */
     floats multiplier, residual_multiplier;
     ints residual_zero;
     const int8_t *residual;
     int8_t *y;
-    size_t channels, channel, count;
+    size_t channels, count;
 };
 
 INLINE struct sink sink_of(const struct strip *strip)
 {
     const struct anynpu_epilogue *e = strip->epilogue;
     struct sink sink = {.form = strip->form,
-                        .epilogue = e,
-                        .tables = strip->tables,
                         .residual_multiplier = floats_set(0.0f),
                         .residual_zero = ints_set(0),
                         .residual = strip->residual,
                         .y = strip->y,
                         .channels = strip->channels,
-                        .channel = strip->channel,
                         .count = strip->count};
     if (sink.form == FIXED_NONE) {
         sink.finish = finish_load(e, strip->channel);
@@ -330,27 +325,23 @@ INLINE void sink_store_fixed(const struct sink *sink, ints sum, size_t pixel)
     codes_store(sink->y + at, fixed_finish(&sink->fixed, t), sink->count);
 }
 
-INLINE void sink_store_double(const struct sink *sink, ints sum, size_t pixel)
-{
-    const size_t at = pixel * sink->channels, count = sink->count < LANES ? sink->count : LANES;
-    int32_t sums[LANES];
-    ints_store(sums, sum);
-    const int8_t *residual = sink->residual == NULL ? NULL : sink->residual + at;
-    fixed_codes(sink->form, sink->epilogue, sink->tables, sink->channel, count, sums, residual, sink->y + at);
-}
-
-/* Of neighbouring pixels. All places are known before the first is looked at: a number is not read back while it is on its way to memory.
- * The strip, not the sink: that stays in registers as long as nobody has its address. */
-static __attribute__((noinline)) void store_curves(const struct strip *strip, const ints *sums, size_t pixels, size_t first)
+/* FIXED_CURVE and FIXED_DOUBLE, for neighbouring pixels. All places of a curve are known before the first is looked at: a number is not read
+ * back while it is on its way to memory. The strip, not the sink: that stays in registers as long as nobody has its address. */
+static __attribute__((noinline)) void store_apart(const struct strip *strip, const ints *sums, size_t pixels, size_t first)
 {
     const size_t count = strip->count < LANES ? strip->count : LANES, step = strip->channels;
+    const int is_curve = strip->form == FIXED_CURVE && strip->residual == NULL;
     const int8_t *entries = strip->tables->curves.entries;
     int8_t *y = strip->y + first * step;
-    int32_t places[TILE][LANES];
+    int32_t numbers[TILE][LANES];
     for (size_t i = 0; i < pixels; i++)
-        ints_store(places[i], curve_places(strip->tables, strip->channel, sums[i]));
+        ints_store(numbers[i], is_curve ? curve_places(strip->tables, strip->channel, sums[i]) : sums[i]);
     for (size_t i = 0; i < pixels; i++, y += step)
-        curve_look_up(entries, (const uint32_t *)places[i], count, y);
+        if (is_curve)
+            curve_look_up(entries, (const uint32_t *)numbers[i], count, y);
+        else
+            fixed_codes(strip->form, strip->epilogue, strip->tables, strip->channel, count, numbers[i],
+                        strip->residual == NULL ? NULL : strip->residual + (first + i) * step, y);
 }
 
 /* Neighbouring pixels; kw, stride and pixels are constants of the caller, so that the sums and a row of factors are registers. */
@@ -386,16 +377,12 @@ INLINE void tile(const struct strip *strip, const struct sink *sink, const int k
         UNROLLED
         for (int i = 0; i < pixels; i++)
             sink_store(sink, sums[i], first + (size_t)i);
-    } else if (sink->form == FIXED_CURVE && sink->residual == NULL) {
+    } else {
         ints copies[TILE];
         UNROLLED
         for (int i = 0; i < pixels; i++)
             copies[i] = sums[i];
-        store_curves(strip, copies, (size_t)pixels, first);
-    } else {
-        UNROLLED
-        for (int i = 0; i < pixels; i++)
-            sink_store_double(sink, sums[i], first + (size_t)i);
+        store_apart(strip, copies, (size_t)pixels, first);
     }
 }
 
@@ -454,12 +441,13 @@ ALONE static void strip_any(const struct strip *strip, size_t first, size_t last
             for (; t < strip->kw; t++, factor += LANES)
                 even = ints_multiply_add(even, factors_from_codes(column + t * step), factors_load(factor));
         }
+        const ints sum = ints_add(even, odd);
         if (sink.form == FIXED_SINGLE)
-            sink_store_fixed(&sink, ints_add(even, odd), first);
+            sink_store_fixed(&sink, sum, first);
         else if (sink.form == FIXED_NONE)
-            sink_store(&sink, ints_add(even, odd), first);
+            sink_store(&sink, sum, first);
         else
-            sink_store_double(&sink, ints_add(even, odd), first);
+            store_apart(strip, &sum, 1, first);
     }
 }
 
