@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 import numpy as np
@@ -105,7 +106,8 @@ def test_activations_that_the_chips_table_loses_are_in_float16(caplog: pytest.Lo
     with caplog.at_level(logging.WARNING, "anynpu"):
         lost, other = cosine_on(proto, data, without=["float16"])
     assert lost < 0.95
-    assert "not fitted, cosine 0.8" in other.provenance["accuracy"]
+    (judged,) = re.findall(r"not fitted, cosine ([\d.]+),", other.provenance["accuracy"])
+    assert float(judged) < 0.95  # the judge sees it, too
     assert "too small for the chip's table" in caplog.text
 
 
