@@ -34,6 +34,9 @@ RESERVE = 128
 ACCEPTS = 8
 """Connections that are accepted before other things have their turn."""
 
+LOOKS = 64
+"""Waiting clients that are looked at for one that owes its request, before a newcomer is refused instead."""
+
 BACKLOG = 1024
 
 SWEEP = 0.1
@@ -213,7 +216,7 @@ class Listener:
     def _make_room(self, haste: float) -> bool:
         """Cut off who has owed something for longest: a connection, or a client that has been waiting for *haste* seconds."""
         now = self._loop.time()
-        waiting = next((one for one in islice(self._hall, ACCEPTS) if not self._has_request(one)), None)
+        waiting = next((one for one in islice(self._hall, LOOKS) if not self._has_request(one)), None)
         if waiting is not None and now - self._hall[waiting].since < haste:
             waiting = None
         if self._shared.make_room(now, before=now if waiting is None else self._hall[waiting].since):

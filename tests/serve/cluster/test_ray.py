@@ -315,6 +315,33 @@ def test_a_node_that_does_not_come_up_is_started_again_elsewhere(caplog: pytest.
         boards.join(0)
 
 
+def test_a_head_that_does_not_come_up_is_started_again_and_leaves_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray.cluster_utils
+
+    from anynpu.serve.cluster import VirtualBoards
+
+    left: list[subprocess.Popen[bytes]] = []
+
+    class Cluster:
+        def __init__(self, **_: object) -> None:
+            if not left:
+                with Path(boards.folder, "log").open("w") as log:
+                    left.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], stdout=log))
+                raise Exception("timed out during startup")  # as Ray says it
+
+        def shutdown(self) -> None:
+            pass
+
+    monkeypatch.setattr(ray.cluster_utils, "Cluster", Cluster)
+    boards = VirtualBoards(2, present=0)
+    with boards:
+        with left[0] as process:
+            assert process.wait(GUARD) == -signal.SIGKILL
+        folder = Path(boards.folder)
+        assert folder.exists()
+    assert not folder.exists()
+
+
 def test_all_boards_take_part_and_one_that_joined_later_too(cluster: Cluster) -> None:
     assert sorted(cluster.runs()) == [cluster.boards.board_name(0), cluster.boards.board_name(2)]
     assert cluster.ask_until_every_board_has_run("net", 2) == {1.0}

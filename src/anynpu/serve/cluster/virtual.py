@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -47,7 +48,7 @@ _START_TIMEOUT = 120.0
 """Seconds for a node to come up. Ray itself gives it 30, which are not enough beside other work."""
 
 _START_ATTEMPTS = 3
-"""Nodes that are started for a board, if one ends while it comes up."""
+"""Nodes that are started for a board or the head, if one ends while it comes up."""
 
 _END_TIMEOUT = 60.0
 """Seconds for the helpers of nodes to end; they notice within two or three that their node has."""
@@ -109,21 +110,25 @@ class VirtualBoards:
             from ray.cluster_utils import Cluster
 
             os.makedirs(os.path.join(self.folder, "ray"), exist_ok=True)
-            with _patience():
-                self._cluster = Cluster(
-                    initialize_head=True,
-                    head_node_args={
-                        "num_cpus": 4,
-                        "include_dashboard": False,
-                        "object_store_memory": _STORE,
-                        "node_ip_address": self.host,
-                    },
-                )
+            for attempt in range(_START_ATTEMPTS):
+                try:
+                    self._cluster = self._start_head(Cluster)
+                    break
+                except Exception as error:
+                    _end_users(self.folder)  # what of the head came up; boards are not there yet
+                    if attempt + 1 == _START_ATTEMPTS:
+                        raise
+                    log.warning("the head of the virtual boards did not come up and is started again: %s", error)
             for number in range(self._present):
                 self.join(number)
         except BaseException:
             self.stop()
             raise
+
+    def _start_head(self, cluster: Any) -> Any:
+        arguments = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": _STORE, "node_ip_address": self.host}
+        with _patience():
+            return cluster(initialize_head=True, head_node_args=arguments)
 
     def join(self, number: int) -> None:
         """A board comes, or comes back."""
@@ -223,9 +228,21 @@ def _wait_for_users(folder: str) -> None:
 
 def _has_users(folder: str) -> bool:
     """Whether another process has a file in *folder* open."""
+    return next(_users(folder), None) is not None
+
+
+def _end_users(folder: str) -> None:
+    """Kill all others that have a file in *folder* open."""
+    for process in _users(folder):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def _users(folder: str) -> Iterator[int]:
     inside = os.path.join(folder, "")
-    others = (name for name in os.listdir("/proc") if name.isdigit() and int(name) != os.getpid())
-    return any(path.startswith(inside) for process in others for path in _open_files(f"/proc/{process}/fd"))
+    for process in map(int, filter(str.isdigit, os.listdir("/proc"))):
+        if process != os.getpid() and any(path.startswith(inside) for path in _open_files(f"/proc/{process}/fd")):
+            yield process
 
 
 def _open_files(descriptors: str) -> Iterator[str]:
