@@ -302,9 +302,9 @@ def test_a_node_that_does_not_come_up_is_started_again_elsewhere(caplog: pytest.
                 raise Exception("timed out during startup")  # as Ray says it
             return object()
 
-    boards = VirtualBoards(32)
+    boards = VirtualBoards(8)
     boards._cluster = Nodes(2)
-    boards.join(31)
+    boards.join(7)
     used = boards._cluster.addresses
     assert len({boards.host, *used}) == 4
     assert {address.rpartition(".")[0] for address in used} == {boards.host.rpartition(".")[0]}
