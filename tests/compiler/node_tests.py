@@ -210,7 +210,6 @@ _STRINGS = (
 _LARGE = tuple(
     f"{name}_large_number{form}" for name in ("softmax", "logsoftmax") for form in ("", "_expanded", "_expanded_ver18")
 )
-_MASKED = "attention_4d_with_past_and_present_qk_matmul_bias"
 
 REASONS = (
     Reason("strings are no numbers", "the type (tensor.string|object)", _STRINGS),
@@ -237,15 +236,9 @@ REASONS = (
         "the overlap is 1/7, and the limit 1/7 in float16 is less", "instead of", ("nonmaxsuppression_iou_threshold_boundary",)
     ),
     Reason(
-        "int8 has no infinity, which an output holds",
-        "NaN or infinity",
-        (f"{_MASKED}_3d_mask_causal_expanded", f"{_MASKED}_4d_mask_causal_expanded"),
-        ("w8a8",),
-    ),
-    Reason(
-        "int8 has no infinity, which an input holds",
-        "NaN, infinity",
-        ("attention_4d_softcap_neginf_mask_expanded", "attention_4d_softcap_neginf_mask_poison_expanded"),
+        "values behind a mask are so far that no code is left for the others",
+        "off by",
+        ("attention_4d_softcap_neginf_mask_poison_expanded",),
         ("w8a8",),
     ),
     Reason("one code of the input is 6 % of the least value", "off by", ("reduce_min_default_axes_keepdims_example",), ("w8a8",)),

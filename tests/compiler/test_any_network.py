@@ -17,6 +17,7 @@ from anynpu.compiler.control_flow import MAX_ROUNDS
 from anynpu.compiler.metrics import cosine
 from anynpu.errors import CalibrationError, CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from anynpu.program import Float
+from anynpu.tensor import DType
 
 from .onnx_builders import Net
 from .running import assert_close_in_steps, assert_close_relative, execute, run_fp32, run_model
@@ -81,33 +82,64 @@ def test_bfloat16_is_read_as_well() -> None:
     assert np.abs(given - wanted).max() < 0.05 * np.abs(wanted).max()
 
 
-def attention(far: float, *, computed: bool = False) -> onnx.ModelProto:
-    """Scores of two projections, an additive mask that is an input, softmax, and values."""
+def attention(far: float, *, computed: bool = False, shown: bool = False) -> onnx.ModelProto:
+    """Scores of two projections, an additive mask that is an input, softmax, and values; the masked scores may be *shown*, too."""
     net = Net()
     x, mask = net.input("x", (1, 6, 8)), net.input("mask", (1, 1, 6))
     query, key, value = (net.op("MatMul", x, net.weights(8, 8, scale=0.5)) for _ in range(3))
     scores = net.op("MatMul", query, net.op("Transpose", key, perm=[0, 2, 1]))
     added = net.op("Mul", net.op("Sub", net.constant(1.0), mask), net.constant(far)) if computed else mask
-    shares = net.op("Softmax", net.op("Add", scores, added), axis=-1)
-    net.output(net.op("MatMul", shares, value))
+    masked = net.op("Add", scores, added)
+    net.output(net.op("MatMul", net.op("Softmax", masked, axis=-1), value))
+    if shown:
+        net.output(masked)
     return net.proto()
 
 
-@pytest.mark.parametrize("far", [-1e4, -1e9])
-@pytest.mark.parametrize("computed", [False, True])
-def test_additive_masks_leave_int8_alone(far: float, computed: bool) -> None:
-    """With one scale for scores and mask the scores were gone: cosine 0.08 to 0.69."""
+def masked_samples(far: float, count: int, *, computed: bool = False) -> list[dict[str, np.ndarray]]:
     random = np.random.default_rng(3)
     samples = []
-    for index in range(4):
-        seen = (np.arange(6) < 3 + index % 3).astype(np.float32)
-        mask = seen if computed else (1 - seen) * np.float32(far)
+    for index in range(count):
+        seen = np.arange(6) < 3 + index % 3
+        mask = (seen if computed else np.where(seen, 0.0, far)).astype(np.float32)
         samples.append({"x": random.normal(size=(1, 6, 8)).astype(np.float32), "mask": mask.reshape(1, 1, 6)})
-    run = execute(attention(far, computed=computed), samples=samples)
+    return samples
+
+
+@pytest.mark.parametrize(("far", "computed"), [(-1e4, False), (-1e9, False), (-np.inf, False), (-1e4, True), (-1e9, True)])
+def test_additive_masks_leave_int8_alone(far: float, computed: bool) -> None:
+    """With one scale for scores and mask the scores were gone: cosine 0.08 to 0.69."""
+    run = execute(attention(far, computed=computed), samples=masked_samples(far, 4, computed=computed))
     given, wanted = (np.concatenate([entry[0].ravel() for entry in side]) for side in (run.results, run.expected))
     cosine = float(given @ wanted / np.linalg.norm(given) / np.linalg.norm(wanted))
     assert cosine > 0.99, run.kinds
     assert any(name.startswith(("Conv", "Dense")) or "MatMul" in name for name in run.operators), run.operators
+
+
+def test_infinity_that_goes_out_is_real_and_the_rest_has_codes() -> None:
+    """With enough samples for the search of a recipe, which compares outputs."""
+    samples = masked_samples(-np.inf, 9)
+    model = anynpu.compile(attention(-np.inf, shown=True), "rk3588", dataset=samples)
+    program = model.programs[0]
+    types = [program.tensors[name].dtype for name in (*program.inputs, *program.outputs)]
+    assert types == [DType.INT8, DType.FLOAT16, DType.INT8, DType.FLOAT16]
+    given, wanted = run_model(model, samples), run_fp32(attention(-np.inf, shown=True), samples)
+    for ours, theirs in zip(given, wanted, strict=True):
+        assert (np.isfinite(ours[1]) == np.isfinite(theirs[1])).all()
+        assert np.abs(ours[0] - theirs[0]).max() < 0.1 * np.ptp(theirs[0])
+
+
+def test_only_masks_may_be_infinite() -> None:
+    samples = masked_samples(-np.inf, 3)
+    samples[1]["mask"][0, 0, 2] = np.nan
+    with pytest.raises(CalibrationError, match="sample 1 holds NaN") as caught:
+        anynpu.compile(attention(-np.inf), "rk3588", dataset=samples)
+    assert caught.value.tensor == "mask"
+    samples = masked_samples(-np.inf, 3)
+    samples[2]["x"][0, 1, 2] = np.inf
+    with pytest.raises(CalibrationError, match="sample 2 holds NaN, infinity") as caught:
+        anynpu.compile(attention(-np.inf), "rk3588", dataset=samples)
+    assert caught.value.tensor == "x"
 
 
 def test_weights_beyond_float16_are_told(caplog: pytest.LogCaptureFixture) -> None:

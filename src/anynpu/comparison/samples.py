@@ -15,7 +15,8 @@ __all__ = ["dataset_samples", "random_samples"]
 
 def dataset_samples(source: Path, inputs: Sequence[InputSpec], limit: int | None = None) -> Dataset:
     """The samples of a folder, a list, a .npy or .npz file, as calibration reads them; mean and std are left to each side."""
-    return open_dataset(source, [InputInfo(entry.name, entry.shape, entry.dtype) for entry in inputs], limit=limit)
+    infos = [InputInfo(entry.name, entry.shape, entry.dtype, may_be_infinite=entry.low is None) for entry in inputs]
+    return open_dataset(source, infos, limit=limit)
 
 
 def random_samples(inputs: Sequence[InputSpec], count: int, seed: int) -> Iterator[Sample]:

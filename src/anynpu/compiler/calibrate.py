@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -74,11 +74,13 @@ class Calibration:
 
     :ivar channels: smallest and largest value by channel, for the tensors that were asked for
     :ivar watched: who has looked at each sample as it passed, for what comes after
+    :ivar infinite: tensors that held infinity, which no code stands for; they have no range
     """
 
     observer: RangeObserver
     channels: Mapping[str, tuple[Floats, Floats]]
     watched: Watcher | None = None
+    infinite: frozenset[str] = frozenset()
 
 
 def calibrate(
@@ -90,8 +92,12 @@ def calibrate(
     progress: Progress | None,
     custom: CustomTable | None = None,
     watcher: Watcher | None = None,
+    may_be_infinite: Collection[str] = (),
 ) -> Calibration:
-    """Statistics of the tensors *names* of a simplified graph over *samples*, which a *watcher* may look at."""
+    """Statistics of the tensors *names* of a simplified graph over *samples*, which a *watcher* may look at.
+
+    :raises CalibrationError: a tensor holds NaN, or infinity and is none of those that may
+    """
     inputs = set(graph.inputs)
     channels = {name: _empty_range(graph, name) for name in by_channel}
     wanted = [name for name in dict.fromkeys((*names, *channels)) if name not in inputs and graph.is_float(name)]
@@ -101,6 +107,17 @@ def calibrate(
     also = [name for name in (watcher.names if watcher else ()) if name not in inputs]
     model = FloatModel(graph, list(dict.fromkeys((*wanted, *also))), custom or {}, threads=threads)
     observer = RangeObserver()
+    infinite: set[str] = set()
+
+    def observe(name: str, value: npt.NDArray[Any]) -> bool:
+        try:
+            observer.observe(name, value)
+        except CalibrationError:
+            if name not in may_be_infinite or np.isnan(value).any():
+                raise
+            infinite.add(name)
+        return name not in infinite
+
     seen = 0
     for sample, results in in_order(lambda given: (given, _run(model, given)), samples, threads):
         if isinstance(results, CalibrationError):
@@ -110,12 +127,13 @@ def calibrate(
             ) from results
         for name in wanted:
             value = results[name]
-            observer.observe(name, value)
+            if not observe(name, value):
+                continue
             if name in channels:
                 widen(channels[name], value)
         for name in inputs:
             if graph.is_float(name):
-                observer.observe(name, np.asarray(sample[name], np.float32))
+                observe(name, np.asarray(sample[name], np.float32))
         if watcher:
             watcher.see(sample, results)
         seen += 1
@@ -123,7 +141,7 @@ def calibrate(
     if not seen:
         raise CalibrationError("the calibration data set is empty", hint="give at least one sample; 10 to 20 are usual")
     _warn_of_constants(observer, [name for name in graph.inputs if graph.is_float(name)], wanted)
-    return Calibration(observer, channels, watcher)
+    return Calibration(observer, channels, watcher, frozenset(infinite))
 
 
 def _run(model: FloatModel, sample: Mapping[str, npt.NDArray[Any]]) -> Mapping[str, npt.NDArray[Any]] | CalibrationError:

@@ -48,7 +48,7 @@ from .overflow import made_up, near_the_end
 from .parameters import give_constants
 from .qdq import Qdq, QdqWeights, taken_apart
 from .qdq_scales import kept_weights, only_known, spread
-from .quantize import Ranges, assign_quantization, quantized_tensors
+from .quantize import Ranges, assign_quantization, may_be_infinite, quantized_tensors
 from .recipe import Recipe, recipe_of
 from .remembered import remember
 from .rewrite import integer_graph
@@ -60,7 +60,7 @@ from .tail import KEEP, ModelWithTail, split_tail
 from .toolkit import VENDOR, WholeRanges, given_quantization, toolkit_quantization
 from .toolkit_graph import is_float_result, simplify_as_toolkit
 from .toolkit_steps import quotients, with_changes_of_scale, without_copies
-from .workbench import Trial, Workbench, accuracy_text
+from .workbench import Trial, Workbench, accuracy_text, with_floats
 
 __all__ = ["ModelCheck", "check", "compile"]
 
@@ -245,11 +245,18 @@ class _Compilation:
         searched = eight and not self.toolkit and not options.ranges
         again = searched and (self.recipe.refit or options.accuracy == "best")
         seen, data = calibrated(first, graphs, options, self.custom, self.progress, groups=eight, again=again)
+        if seen.infinite:
+            self._keep_infinity(seen.infinite)
         self.ranges = CalibratedRanges(seen.observer, self.recipe.algorithm, options.percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         self.remarks["calibration"] = f"{count}{self.recipe.algorithm}" + (", as the vendor's toolkit" if self.toolkit else "")
         if searched:
             self._search(seen, data)
+
+    def _keep_infinity(self, tensors: frozenset[str]) -> None:
+        """Masks, which integers would at most have moved, are real numbers, also where they come in or go out."""
+        self.plans = [with_floats(steps, tensors) for steps in self.plans]
+        self.prepared = [replace(entry, graph=replace(entry.graph, coded=entry.graph.coded - tensors)) for entry in self.prepared]
 
     def _look_for_overflow(self) -> None:
         first = self.prepared[0]
@@ -341,10 +348,15 @@ def sums_in_float32(steps: Iterable[Step]) -> bool:
     return not any(step.node.custom for step in steps)
 
 
-def _dataset(first: Prepared, options: CompileOptions) -> Dataset:
-    """The calibration data as the inputs take them."""
+def _dataset(first: Prepared, options: CompileOptions, infinite: AbstractSet[str] = frozenset()) -> Dataset:
+    """The calibration data as the inputs take them.
+
+    :param infinite: inputs that may hold infinity
+    """
     graph, preprocess = first.graph, first.normalisation.preprocess
-    infos = [InputInfo(name, graph.shapes[name], graph.dtypes[name], preprocess.get(name)) for name in graph.inputs]
+    infos = [
+        InputInfo(name, graph.shapes[name], graph.dtypes[name], preprocess.get(name), name in infinite) for name in graph.inputs
+    ]
     return open_dataset(options.dataset, infos, limit=options.calibration_limit)
 
 
@@ -363,12 +375,14 @@ def calibrated(
     :param groups: whether tensors may have several scales
     :param again: whether the samples and the float network's answers will be needed again
     """
-    graph, data = first.graph, _dataset(first, options)
+    graph = first.graph
+    infinite = set.intersection(*(may_be_infinite(*pair) for pair in graphs))
+    data = _dataset(first, options, infinite)
     known = {*graph.inputs, *graph.producers()}
     names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
     candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and groups]
     watcher = remember(graph, graphs[0][1], data.length) if again else None
-    return calibrate(graph, names, candidates, data, data.length, progress, custom, watcher), data
+    return calibrate(graph, names, candidates, data, data.length, progress, custom, watcher, infinite), data
 
 
 def check(

@@ -6,6 +6,7 @@ classes, or about one whose answers are a few large values among many small ones
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ _TINY = 1e-30
 
 
 def cosine(expected: Sequence[Array], given: Sequence[Array]) -> float:
-    """The mean cosine of the outputs.
+    """The mean cosine of the outputs; what is not finite in the expected ones is left out.
 
     >>> cosine([np.array([1.0, 0.0])], [np.array([2.0, 0.0])])
     1.0
@@ -33,6 +34,8 @@ def cosine(expected: Sequence[Array], given: Sequence[Array]) -> float:
     found = []
     for first, second in zip(expected, given, strict=True):
         a, b = first.astype(np.float64).ravel(), second.astype(np.float64).ravel()
+        if not math.isfinite(a.sum()):
+            a, b = a[np.isfinite(a)], b[np.isfinite(a)]
         length = float(np.linalg.norm(a) * np.linalg.norm(b))
         found.append(float(a @ b) / length if length > _TINY else float(np.array_equal(a, b)))
     return float(np.mean(found)) if found else 1.0
@@ -48,6 +51,8 @@ def worst_channel(expected: Sequence[Array], given: Sequence[Array]) -> float:
     """
     found = [1.0]
     for first, second in zip(expected, given, strict=True):
+        if not math.isfinite(first.sum(dtype=np.float64)):
+            first, second = (np.where(np.isfinite(first), values, 0.0) for values in (first, second))
         axis = 2 if first.ndim == 3 and first.shape[2] < first.shape[1] else 1
         channels = first.shape[axis] if first.ndim > 2 else 1
         a, b = (np.moveaxis(x, axis, 0).reshape(channels, -1) if channels > 1 else x.reshape(1, -1) for x in (first, second))

@@ -77,7 +77,9 @@ def perturbed(sample: Sample, kind: str, preprocess: Mapping[str, Preprocess], s
 
 
 def _is_picture(values: Array) -> bool:
-    return values.ndim == 4 and values.dtype.kind == "f" and values.shape[1] in _CHANNELS and min(values.shape[2:]) >= _SMALLEST
+    if values.ndim != 4 or values.dtype.kind != "f" or values.shape[1] not in _CHANNELS or min(values.shape[2:]) < _SMALLEST:
+        return False
+    return bool(np.isfinite(values).all())  # else it is a mask
 
 
 def _ends(values: Array, preprocess: Preprocess | None) -> tuple[Array, Array]:

@@ -19,11 +19,12 @@ from .groups import ChannelRanges, Grouping
 from .ranges import clip_to_table
 from .steps import Activation, Step
 
-__all__ = ["Clips", "Ranges", "assign_quantization", "head_tensors", "quantized_tensors", "pixel_range"]
+__all__ = ["Clips", "Ranges", "assign_quantization", "head_tensors", "may_be_infinite", "quantized_tensors", "pixel_range"]
 
 Floats = npt.NDArray[Any]
 
 _KEEPS_SCALE = {Form.SLICE, Form.PAD, Form.RESIZE, Form.TRANSPOSE, Form.RESHAPE}
+_MOVES = {*_KEEPS_SCALE, Form.CONCAT, Form.POOL}
 _MAX_VALUE = 1e37
 """Values beyond this have no scale: a code times its scale has to be a float32, which ends at 3.4e38."""
 
@@ -54,6 +55,18 @@ def quantized_tensors(graph: Graph, steps: list[Step]) -> list[str]:
         names.update(dict.fromkeys(step.outputs))
     names.update(dict.fromkeys(sorted(graph.coded)))
     return list(names)
+
+
+def may_be_infinite(graph: Graph, steps: list[Step]) -> set[str]:
+    """Tensors that integers at most move, such as a mask: in float they may hold infinity, which no code stands for."""
+    computed: set[str] = set()
+    for step in reversed(steps):
+        moves = step.is_float or step.form in _MOVES
+        if not moves or (not step.is_float and not computed.isdisjoint(step.outputs)):
+            computed.update(step.reads)
+        if not moves:
+            computed.update(step.outputs)
+    return {*graph.inputs, *graph.producers()} - computed
 
 
 def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:

@@ -27,12 +27,14 @@ class InputInfo:
 
     :ivar shape: fixed, in the order of the ONNX model, the batch first
     :ivar preprocess: (x - mean) / std, in the order of the channels as the model takes them
+    :ivar may_be_infinite: as a mask that is added; NaN is always a mistake
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     preprocess: Preprocess | None = None
+    may_be_infinite: bool = False
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,8 @@ def _cast(values: Array, info: InputInfo, label: str) -> Array:
             if info.preprocess is not None:
                 floats = _normalise(floats, info, info.preprocess)
             floats = floats.astype(dtype, copy=False)
-        if not np.isfinite(floats).all():
+        strange = ~np.isfinite(floats)
+        if strange.any() and not (info.may_be_infinite and np.isinf(values[strange]).all()):
             raise CalibrationError(
                 f"{label} holds NaN, infinity or values beyond {dtype.name}",
                 tensor=info.name,
