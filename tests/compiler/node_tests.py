@@ -241,9 +241,6 @@ REASONS = (
         ("attention_4d_softcap_neginf_mask_poison_expanded",),
         ("w8a8",),
     ),
-    Reason("one code of the input is 6 % of the least value", "off by", ("reduce_min_default_axes_keepdims_example",), ("w8a8",)),
-    Reason("a step function at a number that is no code", "off by", ("thresholdedrelu_example",), ("w8a8",)),
-    Reason("halves are rounded, and 8 bits do not hit them", "off by", ("round",), ("w8a8",)),
 )
 """All cases that do not run, or give something else, by reason; with the version of ONNX that they were seen with."""
 

@@ -340,6 +340,39 @@ def test_with_data_a_full_integer_network_is_quantised_anew() -> None:
     assert "1 samples" in model.provenance["calibration"]
 
 
+def test_with_the_simulators_arithmetic_every_tensor_is_rounded_as_the_interpreter_does() -> None:
+    """By default a convolution and its activation are one layer, which rounds once."""
+    file = Tflite()
+    codes, scales = RANDOM.integers(-127, 128, (4, 1, 1, 3)).astype(np.int8), np.array([0.01, 0.02, 0.005, 0.03], np.float32)
+    x = file.tensor("image", (1, 16, 16, 3), "int8", scale=1.0 / 64.0, zero=0)
+    made = file.tensor("made", (1, 16, 16, 4), "int8", scale=0.0613, zero=3)
+    gate = file.tensor("gate", (1, 16, 16, 4), "int8", scale=1.0 / 256.0, zero=-128)
+    y = file.tensor("result", (1, 16, 16, 4), "int8", scale=0.04, zero=-110)
+    kernel = file.constant("w", codes, scale=scales, zero=[0] * 4)
+    file.operator("CONV_2D", [x, kernel], [made], {0: Byte(VALID), 1: 1, 2: 1})
+    file.operator("LOGISTIC", [made], [gate])
+    file.operator("MUL", [made, gate], [y])
+    data = file.file([x], [y])
+    value = RANDOM.integers(-128, 128, (1, 16, 16, 3)).astype(np.float32) / 64.0
+
+    def rounded(numbers: Array, scale: float, zero: int) -> Array:
+        return np.asarray((np.clip(np.rint(numbers / scale) + zero, -128, 127) - zero) * scale)
+
+    inner = rounded(value.astype(np.float64) @ (codes.reshape(4, 3) * scales[:, None].astype(np.float64)).T, 0.0613, 3)
+    expected = rounded(inner * rounded(1.0 / (1.0 + np.exp(-inner)), 1.0 / 256.0, -128), 0.04, -110)
+    equal, furthest = {}, {}
+    for arithmetic, kinds in (("simulator", ["Conv", "Sigmoid", "Mul"]), ("chip", ["ConvSwish"])):
+        model = anynpu.compile(data, "rk3588", arithmetic=arithmetic)
+        layers = [layer.kind for layer in model.programs[0].layers]
+        assert [kind for kind in layers if kind != "Transpose"] == kinds
+        with anynpu.Device("rk3588") as device:
+            (result,) = device.load(model).context().run({"image": nchw(value)})
+        steps = np.abs(result - expected) / 0.04
+        equal[arithmetic], furthest[arithmetic] = float(np.mean(steps < 0.5)), float(steps.max())
+    assert furthest["simulator"] < 1.5
+    assert equal["simulator"] > 0.995 > equal["chip"]
+
+
 def test_scales_that_are_missing_are_asked_for() -> None:
     """A network that is float but for its end has no scale for what comes before."""
     file = Tflite()

@@ -23,16 +23,18 @@ from ..tails import checked_tail
 from ..tensor import DType
 from ..types import Array
 from ..vendors import registry
-from .arithmetic import CHIP, with_arithmetic
+from .annotated import as_qdq
+from .arithmetic import CHIP, SIMULATOR, with_arithmetic
 from .calibrate import CalibratedRanges, Calibration, UnknownRanges, calibrate
 from .channel_order import reverse_channels
+from .coarse import too_coarse
 from .compile_options import CompileOptions
 from .curves import assign_curves, leave_unrounded
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import Dataset, InputInfo, Sample, open_dataset
 from .detached import detach
 from .formats import Format, format_of, without_zero_points
-from .forms import forms_of
+from .forms import before_jumps, forms_of
 from .fuse import build_steps
 from .fusion_rules import OWN_RULES, FusionRules, toolkit_rules
 from .graph import Graph
@@ -170,9 +172,16 @@ def _format(options: CompileOptions, chip: chips.Chip) -> Format:
 
 
 def _own_scales(proto: Any, options: CompileOptions, kind: Format) -> Qdq:
-    """A model with QuantizeLinear nodes, taken apart, if its scales are to be kept: with calibration data all scales are found anew."""
+    """A model with QuantizeLinear nodes, taken apart, if its scales are to be kept: with calibration data all scales are found anew.
+
+    So is one that is annotated with scales, where all is to be computed as it says; otherwise layers with such scales are fused.
+    """
     usable = kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats and options.quantizer != VENDOR
-    found = taken_apart(proto) if usable and options.dataset is None else Qdq(proto)
+    if not usable or options.dataset is not None:
+        return Qdq(proto)
+    found = taken_apart(proto)
+    if not found.weights and options.arithmetic == SIMULATOR:
+        found = as_qdq(proto)
     return found if found.weights else Qdq(proto, refusal=found.refusal)
 
 
@@ -245,16 +254,17 @@ class _Compilation:
         searched = eight and not self.toolkit and not options.ranges
         again = searched and (self.recipe.refit or options.accuracy == "best")
         seen, data = calibrated(first, graphs, options, self.custom, self.progress, groups=eight, again=again)
-        if seen.infinite:
-            self._keep_infinity(seen.infinite)
+        real = seen.infinite if self.toolkit else seen.infinite.union(*(too_coarse(steps, seen) for steps in self.plans))
+        if real:
+            self._keep_real(real)
         self.ranges = CalibratedRanges(seen.observer, self.recipe.algorithm, options.percentile)
         count = "" if data.length is None else f"{data.length} samples, "  # no paths: a model file is given away
         self.remarks["calibration"] = f"{count}{self.recipe.algorithm}" + (", as the vendor's toolkit" if self.toolkit else "")
         if searched:
             self._search(seen, data)
 
-    def _keep_infinity(self, tensors: frozenset[str]) -> None:
-        """Masks, which integers would at most have moved, are real numbers, also where they come in or go out."""
+    def _keep_real(self, tensors: frozenset[str]) -> None:
+        """These tensors, such as masks, are never codes, also where they come in or go out."""
         self.plans = [with_floats(steps, tensors) for steps in self.plans]
         self.prepared = [replace(entry, graph=replace(entry.graph, coded=entry.graph.coded - tensors)) for entry in self.prepared]
 
@@ -494,7 +504,7 @@ def graph_for(graph: Graph, chip: chips.Chip, kind: Format, options: CompileOpti
     opaque = _behind_custom(graph)
     ends = (*graph.inputs, *graph.outputs)
     coded = {name for name in ends if graph.is_float(name) and name not in opaque and name not in options.hybrid}
-    coded = {name for name in coded if 0 not in graph.shapes[name]}
+    coded = {name for name in coded if 0 not in graph.shapes[name]} - before_jumps(graph, forms)
     if options.quantizer == VENDOR:
         coded -= {name for name in graph.outputs if is_float_result(graph, name, forms)}
     return replace(graph, coded=frozenset(coded - _custom_alone(graph)))

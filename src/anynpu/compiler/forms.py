@@ -16,7 +16,7 @@ from .simplify import pad_amounts, pad_value, shuffle_groups
 from .slices import slice_bounds
 from .windows import resize_indices, resize_scales, window_of
 
-__all__ = ["Form", "form_of", "forms_of", "is_cheap"]
+__all__ = ["Form", "before_jumps", "form_of", "forms_of", "is_cheap"]
 
 
 class Form(enum.Enum):
@@ -51,6 +51,7 @@ _CHEAP = {
 }
 _BINARY = ("Add", "Sub", "Mul", "Max", "Min")
 _RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+_JUMPS = ("Ceil", "Floor", "Round", "Sign")
 _COORDINATES = "coordinate_transformation_mode"
 
 
@@ -91,6 +92,25 @@ def _release_leading(graph: Graph, forms: dict[int, Form], producers: dict[str, 
         leads = all(name in graph.inputs or _is_float_result(name, producers, forms) for name in before)
         if leads and readers and all(id(reader) not in forms for reader in readers):
             del forms[id(node)]
+
+
+def _jumps(node: Node) -> bool:
+    """Whether a function jumps: a number beside the jump and its code may lie on two sides of it, so an input is not rounded before."""
+    return not node.domain and (node.op in _JUMPS or (node.op == "ThresholdedRelu" and node.attribute("alpha", 1.0) != 0.0))
+
+
+def before_jumps(graph: Graph, forms: dict[int, Form]) -> set[str]:
+    """Inputs of the model that only float nodes read, and that a jump is decided by."""
+    producers, consumers = graph.producers(), graph.consumers()
+    waiting = [node.inputs[0] for node in graph.nodes if _jumps(node) and id(node) not in forms]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        maker = producers.get(name)
+        if name not in seen and maker is not None and id(maker) not in forms:
+            waiting += maker.inputs
+        seen.add(name)
+    return {name for name in seen.intersection(graph.inputs) if all(id(reader) not in forms for reader in consumers[name])}
 
 
 _MASKING = {"Add", "And", "Cast", "Div", "Equal", "Expand", "Greater", "Identity", "Less", "Mul", "Neg", "Not", "Or", "Reshape"}
@@ -264,7 +284,7 @@ def _elementwise(
     graph: Graph, node: Node, data: list[str], producers: dict[str, Node], consumers: dict[str, list[Node]]
 ) -> Form | None:
     if unary_function(graph, node) is not None and data == node.inputs[:1]:
-        return Form.FUNCTION
+        return None if _jumps(node) and _comes_from_inputs(graph, data[0], producers) else Form.FUNCTION
     if scalar_operand(graph, node) is not None:
         return Form.FUNCTION
     if node.op in _BINARY and len(data) == 2:

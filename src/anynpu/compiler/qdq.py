@@ -17,10 +17,12 @@ from ..errors import CompileError
 from ..types import Array
 from .code_operators import between_pairs
 
-__all__ = ["Qdq", "QdqWeights", "split_qdq", "taken_apart"]
+__all__ = ["MOVES", "Qdq", "QdqWeights", "split_qdq", "taken_apart"]
 
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
-_MOVES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Pad", "MaxPool"}
+MOVES = {"Reshape", "Flatten", "Squeeze", "Unsqueeze", "Transpose", "Identity", "Pad", "MaxPool"}
+"""Operators that move codes: their results are not rounded again."""
+
 _SHIFTS = {np.dtype(np.int8): 0, np.dtype(np.uint8): 128}
 _NARROW = {"int4", "uint4", "int2", "uint2"}
 """Types of weights that fit into int8 as they are."""
@@ -151,7 +153,7 @@ class _Splitter:
         def moves(name: str) -> bool:
             maker = self._made.get(name)
             source = self._copied.get(name)
-            if source is None and maker is not None and maker.op_type in _MOVES:
+            if source is None and maker is not None and maker.op_type in MOVES:
                 source = self._renamed.get(maker.input[0], maker.input[0])
             return source is not None and self._ranges.get(source) == self._ranges[name]
 
