@@ -80,6 +80,24 @@ def test_extents_of_any_kind(isa: str) -> None:
             matrix.close()
 
 
+@pytest.mark.parametrize("isa", available())
+def test_every_number_of_a_few_rows(isa: str) -> None:
+    """With b as it lies in rows: more steps and columns than are taken at a time, and columns that do not fill a line of a cache."""
+    rng = np.random.default_rng(8)
+    a_all, b_all = rng.integers(-128, 128, (18, 196), np.int8), rng.integers(-128, 128, (196, 4300), np.int8)
+    a_all[0], b_all[:, 0] = -128, -128
+    for k, n in ((196, 4300), (68, 131), (64, 64), (4, 1), (66, 130)):
+        b = np.ascontiguousarray(b_all[:k, :n])
+        wanted = (a_all[:, :k].astype(np.float64) @ b).astype(np.int32)  # sums below 2^53 are exact
+        matrix = StoredMatrix(k, n, DType.INT8, DType.INT8, threads=2 if n > 4096 else 1, isa=isa)
+        for m in range(1, 19):
+            guarded = np.full((m + 2, n), 77, np.int32)
+            matrix.multiply(np.ascontiguousarray(a_all[:m, :k]), b, out=guarded[1:-1])
+            assert np.array_equal(guarded[1:-1], wanted[:m]), (m, k, n)
+            assert (guarded[[0, -1]] == 77).all()
+        matrix.close()
+
+
 def test_a_prepared_product_sees_what_the_memory_holds() -> None:
     rng = np.random.default_rng(6)
     a, b = rng.integers(-128, 128, (3, 96), np.int8), rng.integers(-128, 128, (96, 64), np.int8)

@@ -50,8 +50,7 @@ struct anynpu_matrix_kernel {
     anynpu_matrix_tile *tile;
 };
 
-/* Products of a few rows of int8 with b as it lies in memory. Sums are added to start (by row) and, but for the first, to c. Strides are in
- * elements. */
+/* Products of a few rows of int8 with b as it lies in memory. Sums are added to start (by row). Strides are in elements. */
 enum { ANYNPU_FEW_RUN = 32, ANYNPU_LINE_CODES = 64 };
 
 /* Columns of b that are runs of 32 codes, one after the other or with gaps. */
@@ -66,10 +65,10 @@ struct anynpu_few_columns {
     int32_t *c;
     size_t c_stride;
     const int32_t *start;
-    int first;
+    int first; /* else c holds sums that are added, too */
 };
 
-/* Rows of b without gaps. */
+/* Rows of b without gaps; a call takes all rows and steps of a product. */
 struct anynpu_few_rows {
     size_t rows, columns, steps; /* steps: a multiple of 4 */
     const int8_t *a;
@@ -79,17 +78,17 @@ struct anynpu_few_rows {
     int32_t *c;
     size_t c_stride;
     const int32_t *start;
-    int first;
+    int32_t *sums; /* working memory: of all columns up to a whole 64, for each row */
 };
 
-/* The rows of a product are shared out among calls, and each call takes a part of b that the next one finds in a cache. */
+/* by_column: the rows of a product are shared out among calls, and each call takes a part of b that the next one finds in a cache. */
 struct anynpu_few_kernels {
-    size_t rows;                 /* of a call, at the most */
+    size_t rows;                 /* by_column: of a call, at the most */
     size_t max_rows_by_column;   /* of a product; with more of them it pays to pack b */
     size_t max_rows_by_row;      /* 0: b is packed for any number */
     size_t columns;              /* by_column: of a call; blocks have columns of their own */
     size_t words;                /* by_column: codes of a that are used together, 0 for all */
-    size_t row_columns, steps;   /* by_row: of a call, a multiple of 16 and one of 4 */
+    size_t row_columns;          /* by_row: of a call, a multiple of 64 */
     int32_t shift;               /* what a start is to make up for: -shift * (sum of the row) */
     int32_t takes_words;         /* by_column takes the rows of a as 16 bits */
     void (*by_column)(const struct anynpu_few_columns *few);

@@ -402,24 +402,27 @@ size_t anynpu_matrix_source_scratch_size(const struct anynpu_matrix *b, size_t m
     return scratch_of(b, kernel, m, panels_size(b, kernel, m), NULL).size;
 }
 
-/* The rows of a product by kernels for a few; b is not packed at all. A part of it is small enough to stay in a cache until all rows had
- * it. */
-static void multiply_few_by_row(const struct product *product, const struct anynpu_few_kernels *few)
+/* All rows of a product by kernels for a few; b is not packed beforehand. */
+static void multiply_few_by_row(const struct product *product, const struct anynpu_few_kernels *few, int32_t *sums)
 {
     const struct anynpu_matrix *b = product->b;
-    const size_t n = product->source->n, stride = product->a_stride;
-    const struct tiles tiles = cut(product->m, few->rows);
-    const int8_t *a = (const int8_t *)product->a;
-    const uint8_t *values = (const uint8_t *)product->values + product->source->first * n;
+    const size_t n = product->source->n;
     int32_t start[MAX_FEW];
-    sum_rows(a, stride, product->m, few->shift != 0 ? b->k : 0, few->shift, start);
-    for (size_t step = 0; step < b->k; step += few->steps)
-        for (size_t column = product->first; column < product->last; column += few->row_columns)
-            for (size_t tile = 0, row = 0; tile < tiles.count; row += tile_rows(&tiles, tile++))
-                few->by_row(&(struct anynpu_few_rows){tile_rows(&tiles, tile), least(few->row_columns, product->last - column),
-                                                      least(few->steps, b->k - step), a + row * stride + step, stride,
-                                                      values + step * n + column, n, (int32_t *)(void *)product->c + row * b->n + column,
-                                                      b->n, start + row, step == 0});
+    sum_rows((const int8_t *)product->a, product->a_stride, product->m, few->shift != 0 ? b->k : 0, few->shift, start);
+    for (size_t column = product->first; column < product->last; column += few->row_columns)
+        few->by_row(&(struct anynpu_few_rows){
+            .rows = product->m,
+            .columns = least(few->row_columns, product->last - column),
+            .steps = b->k,
+            .a = (const int8_t *)product->a,
+            .a_stride = product->a_stride,
+            .b = (const uint8_t *)product->values + product->source->first * n + column,
+            .b_stride = n,
+            .c = (int32_t *)(void *)product->c + column,
+            .c_stride = b->n,
+            .start = start,
+            .sums = sums,
+        });
 }
 
 /* By run and row. */
@@ -513,7 +516,7 @@ static void multiply_panels(const void *job, size_t thread, size_t first, size_t
     const struct anynpu_few_kernels *few = few_of(&product);
     if (few != NULL) {
         if (product.source->order == ANYNPU_BY_ROW)
-            multiply_few_by_row(&product, few);
+            multiply_few_by_row(&product, few, (int32_t *)(void *)scratch.sums);
         else
             multiply_few_by_column(&product, few, scratch.words);
         return;

@@ -20,10 +20,11 @@ enum {
     MAX_SUMS = 48,
     PARTS = 8,
     LANES = 16,
-    CHUNK = 64,        /* columns of rows without gaps: a line of the cache */
-    STEPS = 64,        /* of a chunk before the next columns */
+    CHUNK = 64, /* columns of rows without gaps: a line of the cache */
+    STEPS = 64, /* of a chunk before the next columns: rows are often a page apart, and of so many pages the processor knows the places */
     AHEAD = 3 * CHUNK, /* columns */
-    MAX_DIRECT = 4     /* rows that take b by row as it lies; for more it is put in order once */
+    MAX_BY_ROW = 16,
+    MAX_DIRECT = 5 /* rows whose sums leave registers for putting b in order */
 };
 
 /* As assembly, because compilers reorder the intrinsics until the sums no longer fit the registers. */
@@ -194,77 +195,164 @@ static void pack_rows(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *
     }
 }
 
-/* Up to 64 columns of some rows of b. */
-INLINE void chunk(int rows, const struct anynpu_few_rows *few, const uint8_t *b, const int8_t *a, size_t steps, int32_t *c, size_t columns,
-                  int first)
+/* A part of the steps of one chunk: 64 columns. Sums lie as [row][64], each 64 of them as codes of interleave do. */
+struct chunk {
+    size_t groups; /* of four steps */
+    const uint8_t *b, *next; /* what is read now and what comes then */
+    size_t b_stride;
+    __mmask64 exist;
+    uint8_t *panel; /* takes what the first rows have put in order, for all others */
+    int first;
+};
+
+INLINE void begin(int rows, const struct chunk *chunk, const int32_t *start, const int32_t *from, __m512i sums[][4])
 {
-    const __mmask64 exist = columns >= CHUNK ? ~(__mmask64)0 : ((__mmask64)1 << columns) - 1;
-    __m512i sums[4][4];
-    UNROLL for (int i = 0; i < rows; i++) {
+    UNROLL for (int i = 0; i < rows; i++)
         UNROLL for (int j = 0; j < 4; j++)
-            sums[i][j] = first ? _mm512_set1_epi32(few->start[i])
-                               : _mm512_maskz_loadu_epi32(lanes(columns, j), c + (size_t)i * few->c_stride + j * LANES);
-        turn(sums[i]);
+            sums[i][j] = chunk->first ? _mm512_set1_epi32(start[i]) : _mm512_loadu_si512(from + i * CHUNK + j * LANES);
+}
+
+INLINE void add_step(int rows, const uint8_t *a, const __m512i codes[4], __m512i sums[][4])
+{
+    UNROLL for (int i = 0; i < rows; i++) {
+        int32_t four;
+        memcpy(&four, a + 4 * i, sizeof four);
+        const __m512i row = _mm512_set1_epi32(four);
+        UNROLL for (int j = 0; j < 4; j++)
+            add_group(&sums[i][j], codes[j], row);
     }
-    for (size_t step = 0; step < steps; step += 4, b += 4 * few->b_stride) {
+}
+
+INLINE void end(int rows, __m512i sums[][4], int32_t *to)
+{
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < 4; j++)
+            _mm512_storeu_si512(to + i * CHUNK + j * LANES, sums[i][j]);
+}
+
+/* The first rows: while they multiply what is in order the next is on its way. */
+INLINE void direct(int rows, const struct chunk *chunk, const uint8_t *a, const int32_t *start, int32_t *c)
+{
+    const uint8_t *b = chunk->b, *next = chunk->next;
+    const size_t stride = chunk->b_stride;
+    uint8_t *panel = chunk->panel;
+    __m512i sums[MAX_DIRECT][4];
+    begin(rows, chunk, start, c, sums);
+    for (size_t group = 0; group < chunk->groups; group++) {
         __m512i below[4], codes[4];
         UNROLL for (int j = 0; j < 4; j++)
-            below[j] = _mm512_maskz_loadu_epi8(exist, b + (size_t)j * few->b_stride);
+            below[j] = _mm512_maskz_loadu_epi8(chunk->exist, b + (size_t)j * stride);
         UNROLL for (int j = 0; j < 4; j++)
-            _mm_prefetch((const char *)b + (size_t)j * few->b_stride + AHEAD, _MM_HINT_T1);
+            _mm_prefetch((const char *)next + (size_t)j * stride, _MM_HINT_T1);
         interleave(below, codes);
-        UNROLL for (int i = 0; i < rows; i++) {
-            int32_t four;
-            memcpy(&four, a + (size_t)i * few->a_stride + step, sizeof four);
-            const __m512i row = _mm512_set1_epi32(four);
-            UNROLL for (int j = 0; j < 4; j++)
-                add_group(&sums[i][j], codes[j], row);
-        }
-    }
-    UNROLL for (int i = 0; i < rows; i++) {
-        turn(sums[i]);
         UNROLL for (int j = 0; j < 4; j++)
-            _mm512_mask_storeu_epi32(c + (size_t)i * few->c_stride + j * LANES, lanes(columns, j), sums[i][j]);
+            _mm512_storeu_si512(panel + j * CHUNK, codes[j]);
+        add_step(rows, a, codes, sums);
+        a += 4 * rows;
+        b += 4 * stride;
+        next += 4 * stride;
+        panel += 4 * CHUNK;
     }
+    end(rows, sums, c);
+}
+
+/* All other rows. */
+INLINE void indirect(int rows, const struct chunk *chunk, const uint8_t *a, const int32_t *start, int32_t *c)
+{
+    const uint8_t *panel = chunk->panel;
+    __m512i sums[MAX_ROWS][4];
+    begin(rows, chunk, start, c, sums);
+    for (size_t group = 0; group < chunk->groups; group++, a += 4 * rows, panel += 4 * CHUNK) {
+        __m512i codes[4];
+        UNROLL for (int j = 0; j < 4; j++)
+            codes[j] = _mm512_loadu_si512(panel + j * CHUNK);
+        add_step(rows, a, codes, sums);
+    }
+    end(rows, sums, c);
+}
+
+#define DEFINE_CHUNK(name, rows)                                                                                               \
+    CONV_ROW_FUNCTION name##_##rows(const struct chunk *chunk, const uint8_t *a, const int32_t *start, int32_t *c)              \
+    {                                                                                                                          \
+        name(rows, chunk, a, start, c);                                                                                        \
+    }
+
+DEFINE_CHUNK(direct, 1)
+DEFINE_CHUNK(direct, 2)
+DEFINE_CHUNK(direct, 3)
+DEFINE_CHUNK(direct, 4)
+DEFINE_CHUNK(direct, 5)
+DEFINE_CHUNK(indirect, 3)
+DEFINE_CHUNK(indirect, 4)
+DEFINE_CHUNK(indirect, 5)
+DEFINE_CHUNK(indirect, 6)
+
+typedef void rows_of_chunk(const struct chunk *chunk, const uint8_t *a, const int32_t *start, int32_t *c);
+
+static rows_of_chunk *const direct_rows[] = {direct_1, direct_2, direct_3, direct_4, direct_5};     /* by rows - 1 */
+static rows_of_chunk *const indirect_rows[] = {indirect_3, indirect_4, indirect_5, indirect_6}; /* by rows - 3: see share_rows */
+
+/* How many rows each tile has; gives how many tiles. The first is direct. */
+static size_t share_rows(size_t rows, size_t tiles[])
+{
+    const size_t others = rows <= MAX_DIRECT ? 0 : (rows - MAX_DIRECT + MAX_ROWS - 1) / MAX_ROWS;
+    tiles[0] = rows / (others + 1);
+    for (size_t tile = 1; tile <= others; tile++)
+        tiles[tile] = (rows - tiles[0]) / others + (tile - 1 < (rows - tiles[0]) % others);
+    return others + 1;
+}
+
+/* Four codes of each of a tile's rows, side by side. */
+static void pack_a(const int8_t *a, size_t stride, size_t rows, size_t steps, uint8_t *packed)
+{
+    for (size_t step = 0; step < steps; step += 4)
+        for (size_t i = 0; i < rows; i++, packed += 4)
+            memcpy(packed, a + i * stride + step, 4);
+}
+
+static void put_in_order(const struct anynpu_few_rows *few, const int32_t *sums)
+{
+    for (size_t column = 0; column < few->columns; column += CHUNK)
+        for (size_t i = 0; i < few->rows; i++, sums += CHUNK) {
+            __m512i ordered[4];
+            UNROLL for (int j = 0; j < 4; j++)
+                ordered[j] = _mm512_loadu_si512(sums + j * LANES);
+            turn(ordered);
+            UNROLL for (int j = 0; j < 4; j++)
+                _mm512_mask_storeu_epi32(few->c + i * few->c_stride + column + j * LANES, lanes(few->columns - column, j), ordered[j]);
+        }
 }
 
 /* A few rows of b at a time, from the first to the last column: memory is read along the rows. */
-INLINE void all_chunks(int rows, const struct anynpu_few_rows *few)
-{
-    for (size_t step = 0; step < few->steps; step += STEPS) {
-        const size_t steps = few->steps - step < STEPS ? few->steps - step : STEPS;
-        for (size_t j = 0; j < few->columns; j += CHUNK)
-            chunk(rows, few, few->b + step * few->b_stride + j, few->a + step, steps, few->c + j, few->columns - j,
-                  step == 0 && few->first);
-    }
-}
-
-static void rows_1(const struct anynpu_few_rows *few)
-{
-    all_chunks(1, few);
-}
-
-static void rows_2(const struct anynpu_few_rows *few)
-{
-    all_chunks(2, few);
-}
-
-static void rows_3(const struct anynpu_few_rows *few)
-{
-    all_chunks(3, few);
-}
-
-static void rows_4(const struct anynpu_few_rows *few)
-{
-    all_chunks(4, few);
-}
-
 static void by_row(const struct anynpu_few_rows *few)
 {
-    static void (*const kernels[])(const struct anynpu_few_rows *) = {rows_1, rows_2, rows_3, rows_4};
-    kernels[few->rows - 1](few);
+    uint8_t a[MAX_BY_ROW * STEPS] __attribute__((aligned(64))), panel[CHUNK * STEPS] __attribute__((aligned(64)));
+    size_t tiles[1 + MAX_BY_ROW / MAX_ROWS];
+    const size_t count = share_rows(few->rows, tiles), ahead = AHEAD < few->columns ? AHEAD : few->columns;
+    for (size_t step = 0; step < few->steps; step += STEPS) {
+        const size_t steps = few->steps - step < STEPS ? few->steps - step : STEPS;
+        for (size_t tile = 0, row = 0; tile < count; row += tiles[tile++])
+            pack_a(few->a + row * few->a_stride + step, few->a_stride, tiles[tile], steps, a + row * steps);
+        const uint8_t *b = few->b + step * few->b_stride;
+        const size_t after = steps * few->b_stride;
+        for (size_t column = 0; column < few->columns; column += CHUNK) {
+            const size_t columns = few->columns - column;
+            const struct chunk chunk = {.groups = steps / 4,
+                                        .b = b + column,
+                                        .next = b + (columns > ahead ? column + ahead : after + column + ahead - few->columns),
+                                        .b_stride = few->b_stride,
+                                        .exist = columns >= CHUNK ? ~(__mmask64)0 : ((__mmask64)1 << columns) - 1,
+                                        .panel = panel,
+                                        .first = step == 0};
+            int32_t *sums = few->sums + column * few->rows;
+            direct_rows[tiles[0] - 1](&chunk, a, few->start, sums);
+            for (size_t tile = 1, row = tiles[0]; tile < count; row += tiles[tile++])
+                indirect_rows[tiles[tile] - 3](&chunk, a + row * steps, few->start + row, sums + row * CHUNK);
+        }
+    }
+    put_in_order(few, few->sums);
 }
 
-const struct anynpu_few_kernels anynpu_few_vnni = {.rows = MAX_ROWS, .max_rows_by_column = 16, .max_rows_by_row = MAX_DIRECT,
-                                                   .columns = 16, .words = 0, .row_columns = 4096, .steps = STEPS, .shift = 128,
+const struct anynpu_few_kernels anynpu_few_vnni = {.rows = MAX_ROWS, .max_rows_by_column = 16, .max_rows_by_row = MAX_BY_ROW,
+                                                   .columns = 16, .words = 0, .row_columns = 4096, .shift = 128,
                                                    .by_column = by_column, .by_row = by_row, .pack_rows = pack_rows};
