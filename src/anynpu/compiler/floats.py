@@ -129,11 +129,13 @@ class FloatEmitter:
         operator = f"{node.domain}.{node.op}" if node.domain else node.op
         signature = FLOAT_OPERATORS.get(operator)
         if signature is None:
+            own = f"compile it as a custom operator: custom_ops=['{node.op}'], or --custom-op {node.op}"
+            before = "compile the model as it was before onnxruntime optimized it, or "
             raise UnsupportedOperatorError(
                 "there is no float operator of this name",
                 node=original.label,
                 operator=operator,
-                hint=f"compile it as a custom operator: custom_ops=['{node.op}'], or --custom-op {node.op}",
+                hint=before + own if node.domain.startswith("com.microsoft") else own,
             )
         attributes: dict[str, FloatAttribute] = {}
         for key in node.attributes:

@@ -19,6 +19,7 @@ from .custom import CustomTable, Declarations, custom_node, infer_custom
 from .dequantize import dequantize
 from .detached import HandedConstants
 from .extents import suggested_extent
+from .fused_products import plain_products
 from .graph import Graph, Node, to_onnx
 from .onnx_model import first_line, input_names
 from .parameters import give_constants, refuse_open_parameters, refuse_training
@@ -115,6 +116,7 @@ def import_onnx(
     without_castlike(graph)
     widen(graph)
     keep_bits(graph)
+    plain_products(graph)
     _without_empty_parts(graph)
     graph.remove_unused()
     while _fold_empty(graph):

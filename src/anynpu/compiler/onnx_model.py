@@ -17,6 +17,7 @@ from ..vendors import registry
 from .bounds import check_bounds
 from .custom import CustomOperators, mark_custom
 from .detached import checked_form
+from .runtime_operators import write_plainly
 from .stripped import is_stripped
 
 __all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
@@ -124,6 +125,7 @@ def check_onnx(proto: Any, custom_ops: CustomOperators = ()) -> None:
     checker = onnx().checker
     _check_text(proto.graph)
     _inline_functions(proto, custom_ops)
+    write_plainly(proto, set(custom_ops))
     _group_norm_by_group(proto)
     mark_custom(proto, custom_ops)
     names = [initializer.name for initializer in proto.graph.initializer]
