@@ -94,6 +94,23 @@ class _Library:
     def anynpu_minmax_f32(self, values: Any, count: int, range: Any) -> None: ...
     def anynpu_minmax_channels_f32(self, values: Any, n: int, c: int, hw: int, low: Any, high: Any) -> None: ...
     def anynpu_histogram_f32(self, values: Any, count: int, low: float, inverse_step: float, bins: int, counts: Any) -> None: ...
+    def anynpu_columns_f32(self, window: Any, values: Any, positions: Any, count: int, taps: Any, columns: Any) -> None: ...
+    def anynpu_channel_columns_f32(
+        self, window: Any, values: Any, positions: Any, count: int, taps: Any, stride: int, columns: Any
+    ) -> None: ...
+    def anynpu_round_columns_f64(
+        self,
+        columns: int,
+        outputs: int,
+        energy: Any,
+        stride: int,
+        size: Any,
+        lowest: Any,
+        highest: Any,
+        gradient: Any,
+        chosen: Any,
+        differences: Any,
+    ) -> int: ...
     def anynpu_suppress_f64(
         self, boxes: Any, classes: Any, order: Any, count: int, overlap: float, most: int, kept: Any
     ) -> int: ...

@@ -149,8 +149,8 @@ def test_formats_without_groups_are_fitted_too(
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step != "float16"])  # which this network has no need of
 def test_each_step_can_be_left_out_alone(network: onnx.ModelProto, default: Model, step: str) -> None:
-    model = anynpu.compile(network, "rk3588", dataset=CALIBRATION, algorithm="mse", without=[step])
-    whole = anynpu.compile(network, "rk3588", dataset=CALIBRATION, algorithm="mse")
+    model = anynpu.compile(network, "rk3588", dataset=CALIBRATION, percentile=99.9, without=[step])
+    whole = anynpu.compile(network, "rk3588", dataset=CALIBRATION, percentile=99.9)
     assert _constants(model) != _constants(whole)
     assert ("refit:" in model.provenance["accuracy"]) == (step != "refit")
     assert ("groups:" in model.provenance["accuracy"]) == (step != "groups")
@@ -410,6 +410,42 @@ def test_judging_goes_on_with_what_any_trial_was_worst_at(study: Study, monkeypa
     score = bench.score(bad, best)
     assert score.left_out == len(best.cosines) - 1
     assert score.cosines == pytest.approx([bench.score(bad).cosines[last]], abs=1e-5)
+
+
+def test_what_is_safe_from_some_cosines_is_not_beaten_whatever_the_others_are() -> None:
+    """The mean of the samples that are left cannot make up for more than what the rival has lost on them."""
+    rng = np.random.default_rng(3)
+
+    def scored(cosines: Array) -> Score:
+        mean, worst = float(np.mean(cosines)), float(min(cosines))
+        return Score(mean, mean, worst, tuple(cosines), by_cosine=True)
+
+    early = 0
+    for _ in range(1000):
+        rival = scored(1.0 - 0.03 * rng.random(6))
+        seen = 1.0 - 0.06 * rng.random(3)
+        if rival.is_safe_from(list(seen)):
+            early += min(seen) >= rival.hopeless_below
+            assert not scored(np.concatenate([seen, np.ones(3)])).beats(rival)
+            assert rival.beats(scored(np.concatenate([seen, np.ones(3)])))
+    assert early > 5
+    assert not scored(np.full(4, 0.9)).is_safe_from([0.95, 0.95])
+    other_metric = Score(0.7, 0.99, 0.98, (0.98, 1.0))
+    assert not other_metric.is_safe_from([0.9799])
+    assert other_metric.is_safe_from([0.96])
+
+
+def test_copies_make_up_for_few_samples_and_some_are_always_there(study: Study) -> None:
+    for count, copies in ((8, 4), (16, 3), (24, 2)):
+        bench = replace_samples(study.bench, count)
+        assert len(bench.judging) - len(bench.kept_apart) == copies
+
+
+def replace_samples(bench: Workbench, count: int) -> Workbench:
+    other = bench.with_graph(bench.graph)
+    del other.__dict__["judging"]
+    other.__dict__["_samples"] = [bench._samples[index % len(bench._samples)] for index in range(count)]
+    return other
 
 
 def test_a_budget_leaves_room_for_a_few_short_layers() -> None:

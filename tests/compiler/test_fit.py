@@ -11,7 +11,7 @@ import pytest
 from anynpu.arithmetic import WeightScales
 from anynpu.compiler import fit as fit_module
 from anynpu.compiler.blas import _openblas, one_blas_thread
-from anynpu.compiler.fit import at_positions, columns_of, fit_dense, fit_depthwise
+from anynpu.compiler.fit import at_positions, channel_columns_of, columns_of, fit_dense, fit_depthwise
 from anynpu.compiler.threads import in_order, thread_count
 from anynpu.compiler.windows import Window
 
@@ -40,8 +40,9 @@ def test_columns_times_weights_are_the_convolution(batch: int) -> None:
     extent = (4, 5)
     taken = [RNG.permutation(batch * 20)[:9] for _ in samples]
     columns = columns_of(window, extent, samples, taken)
-    assert columns.shape == (3, 6, 27)
-    given = weights.reshape(4, -1) @ columns.reshape(-1, 27)
+    assert columns.shape == (27, 3, 6)
+    np.testing.assert_array_equal(channel_columns_of(window, extent, samples, taken), columns.transpose(1, 2, 0))
+    given = weights.reshape(4, -1) @ columns.reshape(27, -1).T
     expected = []
     for sample, positions in zip(samples, taken, strict=True):
         padded = np.pad(sample, ((0, 0), (0, 0), (1, 1), (0, 1)))
@@ -53,9 +54,9 @@ def test_columns_times_weights_are_the_convolution(batch: int) -> None:
 
 
 def test_a_fit_finds_the_weights_that_give_what_is_wanted() -> None:
-    columns = RNG.standard_normal((6, 1, 400)).astype(np.float32)
+    columns = RNG.standard_normal((400, 6, 1)).astype(np.float32)
     weights = RNG.standard_normal((5, 6))
-    wanted = (weights @ columns[:, 0] + 3.0).astype(np.float32)
+    wanted = (weights @ columns[:, :, 0].T + 3.0).astype(np.float32)
     codes, scales, zeros, bias = fit_dense(columns, wanted, 0.9 * weights, np.full(5, 1e-9), WeightScales.CHANNEL)
     np.testing.assert_allclose((codes - zeros[:, None]) * scales[:, None], weights, atol=0.05)
     np.testing.assert_allclose(bias, 3.0, atol=0.05)
@@ -65,7 +66,9 @@ def test_a_depthwise_fit_takes_each_channel_by_itself() -> None:
     columns = RNG.standard_normal((3, 9, 400)).astype(np.float32)
     weights = RNG.standard_normal((3, 9))
     wanted = ((weights[:, :, None] * columns).sum(axis=1) - 2.0).astype(np.float32)
-    codes, scales, zeros, bias = fit_depthwise(columns, wanted, 0.9 * weights, np.full(3, 1e-9), WeightScales.CHANNEL)
+    codes, scales, zeros, bias = fit_depthwise(
+        lambda part: columns[part].copy(), wanted, 0.9 * weights, np.full(3, 1e-9), WeightScales.CHANNEL
+    )
     np.testing.assert_allclose((codes - zeros[:, None]) * scales[:, None], weights, atol=0.05)
     np.testing.assert_allclose(bias, -2.0, atol=0.05)
 
@@ -77,15 +80,59 @@ def test_weights_move_far_only_where_other_samples_agree(monkeypatch: pytest.Mon
     weights = RNG.standard_normal((4, 9) if depthwise else (4, 36))
     product = (weights[:, :, None] * columns).sum(axis=1) if depthwise else weights @ columns.reshape(36, 60)
     wanted = (product + 4.0 * RNG.standard_normal((4, 60))).astype(np.float32)
-    fit = fit_depthwise if depthwise else fit_dense
 
     def moved() -> float:
-        codes, scales, zeros, _ = fit(columns.copy(), wanted, weights, np.full(4, 1e-9), WeightScales.CHANNEL)
+        given = (wanted, weights, np.full(4, 1e-9), WeightScales.CHANNEL)
+        if depthwise:
+            codes, scales, zeros, _ = fit_depthwise(lambda part: columns[part].copy(), *given)
+        else:
+            codes, scales, zeros, _ = fit_dense(columns.transpose(2, 0, 1).copy(), *given)
         return float(np.abs((codes - zeros[:, None]) * scales[:, None] - weights).mean())
 
     held = moved()
     monkeypatch.setattr(fit_module, "_RIDGES", fit_module._RIDGES[:1])
     assert held < 0.6 * moved()
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_a_depthwise_fit_is_the_same_in_pieces(monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
+    columns = RNG.standard_normal((7, 9, 50)).astype(np.float32)
+    weights = RNG.standard_normal((7, 9))
+    given = (RNG.standard_normal((7, 50)).astype(np.float32), weights, np.full(7, 1e-9), WeightScales.CHANNEL)
+    whole = fit_depthwise(lambda part: columns[part].copy(), *given)
+    monkeypatch.setattr(fit_module, "_CACHED", pieces * 9 * 50)
+    monkeypatch.setattr(fit_module, "_WORTH_THREADS", 0)
+    for one, other in zip(whole, fit_depthwise(lambda part: columns[part].copy(), *given), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("size", [5, 128, 200, 321])
+@pytest.mark.parametrize(("dtype", "error"), [(np.float32, 1e-4), (np.float64, 1e-12)])
+def test_large_systems_are_solved_block_by_block(size: int, dtype: type, error: float) -> None:
+    seen = RNG.standard_normal((2 * size, size)).astype(dtype)
+    matrix = (seen.T @ seen / len(seen) + 0.05 * np.eye(size, dtype=dtype))[None]
+    right = RNG.standard_normal((1, size, 3)).astype(dtype)
+    before = matrix.copy(), right.copy()
+    solved = fit_module._solved(matrix, right)
+    assert solved.dtype == dtype
+    np.testing.assert_allclose(matrix @ solved, right, atol=10 * error)
+    np.testing.assert_array_equal(matrix, before[0])
+    np.testing.assert_array_equal(right, before[1])
+
+
+def test_columns_are_rounded_so_that_each_makes_up_for_those_before_it() -> None:
+    """The C loop gives what the definition does, column by column."""
+    better, start = (RNG.standard_normal((4, 150)) for _ in range(2))
+    seen = RNG.standard_normal((300, 150))
+    energy, size, zero = seen.T @ seen / 300, np.array([0.02, 0.03, 0.01, 0.05]), np.array([-3.0, 0.0, 9.0, 100.0])
+    expected = start.copy()
+    for _ in range(fit_module._ROUNDS):
+        for column in range(150):
+            gradient = (better - expected) @ energy[:, column]
+            codes = np.rint((expected[:, column] + gradient / energy[column, column]) / size)
+            expected[:, column] = np.clip(codes, -128 - zero, 127 - zero) * size
+    found = fit_module._round_columns(better, start, energy, size, zero)
+    np.testing.assert_allclose(found, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -23,7 +23,7 @@ from ..tensor import Quantization
 from ..types import Array
 from .blas import one_blas_thread
 from .calibrate import FloatModel
-from .fit import at_positions, columns_of, fit_dense, fit_depthwise
+from .fit import at_positions, channel_columns_of, columns_of, fit_dense, fit_depthwise
 from .forms import Form
 from .graph import Graph, Node
 from .groups import is_depthwise
@@ -254,15 +254,22 @@ def _fit(
     if len(node.inputs) > 2 and node.inputs[2]:
         bias = graph.constants[node.inputs[2]].astype(np.float64).reshape(-1)
     _, _, height, width = graph.shapes[node.outputs[0]]
-    columns = columns_of(window_of(graph, node), (height, width), inputs, target.positions)
-    depthwise = is_depthwise(graph, step)
-    ratio = column_ratio(graph, step, quantization)
-    if ratio is not None:
-        columns /= ratio.astype(np.float32)[:, None, None]
-        weights = weights * ratio[None, :, None, None]
+    window, depthwise = window_of(graph, node), is_depthwise(graph, step)
     source = quantization[step.inputs[0]].expand(graph.shapes[step.inputs[0]][1])[0].astype(np.float64)
     scale = source if depthwise else np.full(1, source.max())
+    ratio = column_ratio(graph, step, quantization)
+    if ratio is not None:  # never of a depthwise convolution
+        weights = weights * ratio[None, :, None, None]
     smallest = np.maximum(np.abs(bias) / (scale * _MAX_BIAS), max(1e-9, least_scale(step, weights, scale, quantization)))
-    fit = fit_depthwise if depthwise else fit_dense
-    codes, scales, zeros, offset = fit(columns, wanted, weights, smallest, sharing)
+    if depthwise:
+
+        def gathered(channels: slice) -> Array:
+            return channel_columns_of(window, (height, width), [sample[:, channels] for sample in inputs], target.positions)
+
+        codes, scales, zeros, offset = fit_depthwise(gathered, wanted, weights, smallest, sharing)
+    else:
+        columns = columns_of(window, (height, width), inputs, target.positions)
+        if ratio is not None:
+            columns /= ratio.astype(np.float32)[:, None]
+        codes, scales, zeros, offset = fit_dense(columns, wanted, weights, smallest, sharing)
     return QuantizedWeights(codes.reshape(weights.shape), scales, zeros, offset)

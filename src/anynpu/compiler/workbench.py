@@ -8,7 +8,7 @@ once. For one thread at a time; it holds the samples in memory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -46,10 +46,12 @@ GROUP_BUDGET = 0.25
 
 _SLACK_US = 200.0
 _FEWEST_FITTED = 5
-_MAX_JUDGING = 10
+_ENOUGH_JUDGING = 8
+_FEWEST_COPIES = 2
 _TIE = 0.002
 _WORSE_AT_MOST = 0.01
 _TELLS_WORST = 0.005
+_ROUNDING = 1e-6
 _SEEN = 0.0005
 """What is left of a channel's cosine, and of a metric, below which nobody sees a difference."""
 
@@ -78,8 +80,10 @@ class Score:
     def beats(self, other: Score) -> bool:
         """Whether it is better: not at the cost of the worst sample; then by the metric, and where that cannot tell, by the cosine.
 
-        Where the metric is the cosine, the worst sample decides before the mean does.
+        Where the metric is the cosine, the worst sample decides before the mean does. One that is not finished had lost by then.
         """
+        if self.left_out or other.left_out:
+            return not self.left_out
         if self.worst < other.worst - _WORSE_AT_MOST:
             return False
         if self.by_cosine and abs(self.worst - other.worst) > _TELLS_WORST:
@@ -101,6 +105,15 @@ class Score:
     def hopeless_below(self) -> float:
         """The cosine of one sample below which another score cannot be better than this one, whatever its other samples are."""
         return self.worst - (_TELLS_WORST if self.by_cosine else _WORSE_AT_MOST)
+
+    def is_safe_from(self, cosines: Collection[float]) -> bool:
+        """Whether no score with these *cosines* of some samples can be better than this one, whatever those of the others are."""
+        worst = min(cosines)
+        if worst < self.hopeless_below:
+            return True
+        if not self.by_cosine or self.left_out or not worst <= self.worst + _TELLS_WORST:
+            return False  # the mean alone does not decide
+        return sum(cosines) + len(self.cosines) - len(cosines) < sum(self.cosines) - _ROUNDING
 
     def __str__(self) -> str:
         if self.left_out:
@@ -192,9 +205,9 @@ class Workbench:
 
     @cached_property
     def judging(self) -> list[Sample]:
-        """The samples that were kept apart, and perturbed copies of them: two of each, fewer where there are many."""
+        """The samples that were kept apart, and perturbed copies of them: two of each, fewer where there are many samples."""
         apart = self.kept_apart
-        copies = min(2 * len(apart), max(_MAX_JUDGING - len(apart), 0))
+        copies = min(2 * len(apart), max(_ENOUGH_JUDGING - len(apart), _FEWEST_COPIES))
         kinds = list(KINDS)
         made = (
             perturbed(apart[index % len(apart)], kinds[sum(divmod(index, len(apart))) % len(kinds)], self.preprocess, index)
@@ -350,7 +363,7 @@ class Workbench:
             for index, outputs in zip(some, in_order(simulation.run, [self.judging[i] for i in some], threads), strict=True):
                 given[index], cosines[index] = outputs, cosine(self._expected[index], outputs)
                 tell(self._progress, "judging", len(given), len(order))
-                if rival is not None and cosines[index] < rival.hopeless_below:
+                if rival is not None and rival.is_safe_from(cosines.values()):
                     # what other threads have done by now must not show, or results would depend on them
                     order = order[: len(given)]
                     break

@@ -33,6 +33,30 @@ void anynpu_minmax_channels_f32(const float *values, size_t n, size_t c, size_t 
 /* Adds to counts[(int)((value - low) * inverse_step)], the index clamped to the first and last bin. */
 void anynpu_histogram_f32(const float *values, size_t count, float low, float inverse_step, uint32_t bins, uint64_t *counts);
 
+/* ---- what a convolution sees ---- */
+
+struct anynpu_window {
+    int32_t channels, height, width, out_height, out_width;
+    int32_t kernel[2], strides[2], dilations[2], pads[2];
+};
+
+/* What a convolution sees of NCHW values at positions of its output, which count over batch, height and width:
+ * columns[position][channel][tap], 0 in the padding. taps is scratch space for as many as the kernel has. */
+void anynpu_columns_f32(const struct anynpu_window *window, const float *values, const int64_t *positions, size_t count, int64_t *taps,
+                        float *columns);
+/* The same as columns[channel][tap][position], with stride floats from one tap to the next. taps is scratch space for as many as all
+ * positions have, and one more. */
+void anynpu_channel_columns_f32(const struct anynpu_window *window, const float *values, const int64_t *positions, size_t count,
+                                int64_t *taps, size_t stride, float *columns);
+
+/* Rounds columns of weights, columns[column][output], one after the other to whole multiples of size within lowest and highest, each making
+ * up for what those before it have lost.
+ *
+ * energy[column][column], with stride doubles from one row to the next, says how columns go together, and gradient[column][output] what is
+ * missing; it is changed. differences receives by how much each weight has become smaller. Returns whether any has moved. */
+int anynpu_round_columns_f64(size_t columns, size_t outputs, const double *energy, size_t stride, const double *size,
+                             const double *lowest, const double *highest, double *gradient, double *chosen, double *differences);
+
 /* ---- boxes ---- */
 
 /* Goes through boxes (left, top, right, bottom) in this order and keeps each that overlaps no kept one of its class by more than overlap
