@@ -271,7 +271,8 @@ def test_all_layers_share_one_mask() -> None:
     def build(net: Net) -> None:
         x, mask = words(net), net.input("mask", (2, LENGTH), np.int32)
         for _ in range(3):
-            x = net.op("Attention", x, net.weights(WIDTH, 3 * WIDTH, scale=0.3), "", mask, num_heads=HEADS, **MICROSOFT)
+            weights, bias = net.weights(WIDTH, 3 * WIDTH, scale=0.3), net.weights(3 * WIDTH, scale=0.1)
+            x = net.op("Attention", x, weights, bias, mask, num_heads=HEADS, **MICROSOFT)
         net.output(x)
 
     proto = net_of(build, 17)
