@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ..._optional import onnx
 from .builder import NCHW, PLAIN, Builder
 from .fused import emit
 from .model import TfliteOperator
@@ -47,10 +48,20 @@ def _squared_difference(builder: Builder, operator: TfliteOperator) -> None:
 def _floor_quotient(builder: Builder, operator: TfliteOperator) -> None:
     form = builder.common_form(operator.inputs)
     inputs = [builder.read(index, form) for index in operator.inputs]
-    if builder.tensor(operator.outputs[0]).dtype.kind != "f":
-        raise builder.refusal(operator, "it divides whole numbers")
-    quotient = builder.step("Div", inputs, operator.outputs[0])
-    builder.node("Floor", [quotient], [builder.result(operator.outputs[0], form)])
+    result = operator.outputs[0]
+    quotient = builder.step("Div", inputs, result)
+    dtype = builder.tensor(result).dtype
+    if dtype.kind == "f":
+        builder.node("Floor", [quotient], [builder.result(result, form)])
+        return
+    # ONNX cuts quotients of whole numbers off towards zero: where something is left that has the other sign, one less is meant
+    left = builder.step("Sub", [inputs[0], builder.step("Mul", [quotient, inputs[1]], result)], result)
+    none = builder.add("zero", np.zeros((), dtype))
+    signs = [builder.step("Less", [name, none], result) for name in (left, inputs[1])]
+    whole = builder.step("Not", [builder.step("Equal", [left, none], result)], result)
+    beyond = builder.step("And", [builder.step("Xor", signs, result), whole], result)
+    one = builder.step("Cast", [beyond], result, to=int(onnx().helper.np_dtype_to_tensor_dtype(dtype)))
+    builder.node("Sub", [quotient, one], [builder.result(result, form)])
 
 
 def _clip(low: float, high: float) -> Rule:
@@ -272,6 +283,7 @@ AGNOSTIC: dict[str, Rule] = {
     "CAST": _cast,
     "QUANTIZE": _quantize,
     "DEQUANTIZE": _same,
+    "DENSIFY": _same,
     "SOFTMAX": _softmax("Softmax"),
     "LOG_SOFTMAX": _softmax("LogSoftmax"),
     "L2_NORMALIZATION": _l2_normalization,

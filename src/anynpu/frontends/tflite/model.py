@@ -11,6 +11,7 @@ from ...errors import ModelFormatError, UnsupportedOperatorError
 from ...types import Array
 from .flatbuffer import Table, root_table
 from .operators import OPERATORS
+from .sparse import dense_bytes
 
 __all__ = ["MARK", "TfliteModel", "TfliteOperator", "TfliteTensor", "is_tflite", "read_tflite"]
 
@@ -126,12 +127,16 @@ class TfliteTensor:
 
 @dataclass(frozen=True, eq=False)
 class TfliteOperator:
-    """One operator. An absent optional input is -1."""
+    """One operator. An absent optional input is -1.
+
+    :ivar custom: the options of one that is not TFLite's own, as bytes
+    """
 
     kind: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     options: Table | None
+    custom: bytes = b""
 
     def integer(self, field: int, kind: str = "i", default: int = 0) -> int:
         """A whole number of its options."""
@@ -206,6 +211,9 @@ def _tensor(index: int, entry: Table, buffers: list[Table], data: bytes) -> Tfli
             raise ModelFormatError("the TFLite file is damaged: a buffer reaches beyond its end", hint="copy the file again")
         entry.account.take(size)
         stored = np.frombuffer(data, np.uint8, size, start)
+    sparsity = entry.table(6)
+    if sparsity is not None and stored.size and entry.integer(1, "b") in _TYPES:
+        stored = dense_bytes(sparsity, stored, shape, np.dtype(_TYPES[entry.integer(1, "b")]).itemsize)
     quantization = entry.table(4)
     scales, zeros, axis = np.zeros(0, np.float32), np.zeros(0, np.int64), 0
     if quantization is not None and np.all(quantization.numbers(2, "<f4") > 0):
@@ -236,4 +244,4 @@ def _operator(entry: Table, codes: list[str], tensors: int) -> TfliteOperator:
     sound = number < len(codes) and all(-1 <= index < tensors for index in inputs)
     if not sound or not outputs or not all(0 <= index < tensors for index in outputs):
         raise ModelFormatError("the TFLite file is damaged: an operator names what is not there", hint="convert the model again")
-    return TfliteOperator(codes[number], inputs, outputs, entry.table(4))
+    return TfliteOperator(codes[number], inputs, outputs, entry.table(4), entry.numbers(5, "u1").tobytes())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from .model import TfliteOperator
 __all__ = ["SPATIAL", "convolution"]
 
 _SAME = 0
+_SAME_OF_STRUCTS = 1
+"""The same in options that are the bytes of a structure."""
 _NONE = (1, 1)
 
 
@@ -97,21 +100,45 @@ def convolution(
 
 def _transposed(builder: Builder, operator: TfliteOperator) -> None:
     _, weights, source = operator.inputs[:3]
-    strides = _strides(builder, operator)
+    bias = operator.inputs[3] if builder.has(operator, 3) else None
+    same, strides = operator.integer(0, "b") == _SAME, _strides(builder, operator)
+    _turned_convolution(builder, operator, source, weights, bias, strides, same=same, activation=operator.integer(3, "b"))
+
+
+def _transposed_with_bias(builder: Builder, operator: TfliteOperator) -> None:
+    """An operator of MediaPipe; its options are three numbers."""
+    if len(operator.custom) < 12 or len(operator.inputs) < 3:
+        raise builder.refusal(operator, "its options are missing")
+    padding, across, down = struct.unpack_from("<iii", operator.custom)
+    _positive(builder, operator, (down, across))
+    source, weights, bias = operator.inputs[:3]
+    _turned_convolution(builder, operator, source, weights, bias, (down, across), same=padding == _SAME_OF_STRUCTS, activation=0)
+
+
+def _turned_convolution(
+    builder: Builder,
+    operator: TfliteOperator,
+    source: int,
+    weights: int,
+    bias: int | None,
+    strides: tuple[int, int],
+    *,
+    same: bool,
+    activation: int,
+) -> None:
     kernel = builder.shape(weights)[1:3]
     inputs = [builder.read(source, NCHW), _weights(builder, weights, (3, 0, 1, 2))]
-    if builder.has(operator, 3):
-        inputs.append(builder.read(operator.inputs[3]))
+    if bias is not None:
+        inputs.append(builder.read(bias))
     before, after, beyond = [], [], []
     result = builder.shape(operator.outputs[0])[1:3]
     for extent, stride, size, out in zip(builder.shape(source)[1:3], strides, kernel, result, strict=True):
         total = (extent - 1) * stride + size - out
-        before.append(max(total, 0) // 2 if operator.integer(0, "b") == _SAME else 0)
+        before.append(max(total, 0) // 2 if same else 0)
         after.append(max(total, 0) - before[-1])
         beyond.append(max(-total, 0))
     more: dict[str, Any] = {"output_padding": beyond} if any(beyond) else {}
     pads = [*before, *after]
-    activation = operator.integer(3, "b")
     made = emit(
         builder, operator, activation, NCHW, "ConvTranspose", inputs, kernel_shape=kernel, strides=strides, pads=pads, **more
     )
@@ -184,6 +211,7 @@ SPATIAL: dict[str, Callable[[Builder, TfliteOperator], None]] = {
     "CONV_2D": convolution,
     "DEPTHWISE_CONV_2D": convolution,
     "TRANSPOSE_CONV": _transposed,
+    "Convolution2DTransposeBias": _transposed_with_bias,
     "AVERAGE_POOL_2D": _pool("AveragePool"),
     "MAX_POOL_2D": _pool("MaxPool"),
     "RESIZE_BILINEAR": _resize("linear"),
