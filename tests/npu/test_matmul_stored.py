@@ -84,18 +84,28 @@ def test_extents_of_any_kind(isa: str) -> None:
 def test_every_number_of_a_few_rows(isa: str) -> None:
     """With b as it lies in rows: more steps and columns than are taken at a time, and columns that do not fill a line of a cache."""
     rng = np.random.default_rng(8)
-    a_all, b_all = rng.integers(-128, 128, (18, 196), np.int8), rng.integers(-128, 128, (196, 4300), np.int8)
+    a_all, b_all = rng.integers(-128, 128, (66, 196), np.int8), rng.integers(-128, 128, (196, 4300), np.int8)
     a_all[0], b_all[:, 0] = -128, -128
     for k, n in ((196, 4300), (68, 131), (64, 64), (4, 1), (66, 130)):
         b = np.ascontiguousarray(b_all[:k, :n])
         wanted = (a_all[:, :k].astype(np.float64) @ b).astype(np.int32)  # sums below 2^53 are exact
         matrix = StoredMatrix(k, n, DType.INT8, DType.INT8, threads=2 if n > 4096 else 1, isa=isa)
-        for m in range(1, 19):
+        for m in (*range(1, 19), 23, 41, 64, 65):
             guarded = np.full((m + 2, n), 77, np.int32)
             matrix.multiply(np.ascontiguousarray(a_all[:m, :k]), b, out=guarded[1:-1])
             assert np.array_equal(guarded[1:-1], wanted[:m]), (m, k, n)
             assert (guarded[[0, -1]] == 77).all()
         matrix.close()
+
+
+@pytest.mark.parametrize("isa", available())
+def test_many_rows_of_a_transposed_matrix(isa: str) -> None:
+    """Steps that do not fill a line of a cache, and columns that do not fill a panel."""
+    rng = np.random.default_rng(10)
+    for m, k, n in ((20, 4, 64), (33, 100, 130), (20, 2148, 64), (194, 68, 192), (17, 67, 65)):
+        a, b = rng.integers(-128, 128, (m, k), np.int8), rng.integers(-128, 128, (k, n), np.int8)
+        matrix = StoredMatrix(k, n, DType.INT8, DType.INT8, order="columns", isa=isa)
+        assert np.array_equal(matrix.multiply(a, np.ascontiguousarray(b.T)), a.astype(np.int64) @ b), (m, k, n)
 
 
 def test_a_prepared_product_sees_what_the_memory_holds() -> None:

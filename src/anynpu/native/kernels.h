@@ -51,7 +51,13 @@ struct anynpu_matrix_kernel {
 };
 
 /* Products of a few rows of int8 with b as it lies in memory. Sums are added to start (by row). Strides are in elements. */
-enum { ANYNPU_FEW_RUN = 32, ANYNPU_LINE_CODES = 64 };
+enum {
+    ANYNPU_FEW_RUN = 32,
+    ANYNPU_LINE_CODES = 64,
+    ANYNPU_FEW_COLUMNS = 16,  /* that are packed together */
+    ANYNPU_FEW_BY_ROW = 64,   /* rows of a product by row, at the most */
+    ANYNPU_FEW_SUMS = 1 << 16 /* of a call by row, at the most: they stay in the second cache */
+};
 
 /* Columns of b that are runs of 32 codes, one after the other or with gaps. */
 struct anynpu_few_columns {
@@ -81,6 +87,9 @@ struct anynpu_few_rows {
     int32_t *sums; /* working memory: of all columns up to a whole 64, for each row */
 };
 
+/* Packs columns without gaps into a panel of 64 of the kernel for many rows, shifted; a multiple of 16 of them and of the group in steps. */
+typedef void anynpu_pack_columns(const uint8_t *b, size_t b_stride, size_t columns, size_t steps, uint8_t *panel);
+
 /* by_column: the rows of a product are shared out among calls, and each call takes a part of b that the next one finds in a cache. */
 struct anynpu_few_kernels {
     size_t rows;                 /* by_column: of a call, at the most */
@@ -88,13 +97,13 @@ struct anynpu_few_kernels {
     size_t max_rows_by_row;      /* 0: b is packed for any number */
     size_t columns;              /* by_column: of a call; blocks have columns of their own */
     size_t words;                /* by_column: codes of a that are used together, 0 for all */
-    size_t row_columns;          /* by_row: of a call, a multiple of 64 */
     int32_t shift;               /* what a start is to make up for: -shift * (sum of the row) */
     int32_t takes_words;         /* by_column takes the rows of a as 16 bits */
     void (*by_column)(const struct anynpu_few_columns *few);
     void (*by_row)(const struct anynpu_few_rows *few);
     /* Packs 64 columns of rows of b without gaps into whole panels of the kernel for many rows, shifted; steps is a multiple of the group. */
     void (*pack_rows)(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *panels);
+    anynpu_pack_columns *pack_columns; /* NULL: there is none */
 };
 
 extern const struct anynpu_few_kernels anynpu_few_vnni; /* matmul_few_vnni.c */

@@ -216,6 +216,12 @@ struct scratch {
 
 enum { PARTS = 9 };
 
+static size_t waiting_sums(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
+{
+    const size_t by_row = m > ANYNPU_FEW_BY_ROW ? 0 : least(m * whole(b->n, ANYNPU_LINE_CODES), ANYNPU_FEW_SUMS);
+    return m > FEW_ROWS ? by_row : most(by_row, m * whole(b->n, kernel->width));
+}
+
 static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, size_t panel,
                                  uint8_t *memory)
 {
@@ -229,7 +235,7 @@ static struct scratch scratch_of(const struct anynpu_matrix *b, const struct any
                                  panel,
                                  panel > 0 ? sizeof(struct anynpu_matrix_piece) : 0,
                                  panel > 0 && m <= MAX_FEW ? m * b->k * sizeof(int16_t) : 0,
-                                 panel > 0 && m <= FEW_ROWS ? m * whole(b->n, kernel->width) * RESULT_SIZE : 0};
+                                 panel > 0 ? waiting_sums(b, kernel, m) * RESULT_SIZE : 0};
     size_t offsets[PARTS + 1] = {0};
     for (size_t i = 0; i < PARTS; i++)
         offsets[i + 1] = offsets[i] + whole(sizes[i], ALIGNMENT);
@@ -406,13 +412,13 @@ size_t anynpu_matrix_source_scratch_size(const struct anynpu_matrix *b, size_t m
 static void multiply_few_by_row(const struct product *product, const struct anynpu_few_kernels *few, int32_t *sums)
 {
     const struct anynpu_matrix *b = product->b;
-    const size_t n = product->source->n;
-    int32_t start[MAX_FEW];
+    const size_t n = product->source->n, together = ANYNPU_FEW_SUMS / product->m / ANYNPU_LINE_CODES * ANYNPU_LINE_CODES;
+    int32_t start[ANYNPU_FEW_BY_ROW];
     sum_rows((const int8_t *)product->a, product->a_stride, product->m, few->shift != 0 ? b->k : 0, few->shift, start);
-    for (size_t column = product->first; column < product->last; column += few->row_columns)
+    for (size_t column = product->first; column < product->last; column += together)
         few->by_row(&(struct anynpu_few_rows){
             .rows = product->m,
-            .columns = least(few->row_columns, product->last - column),
+            .columns = least(together, product->last - column),
             .steps = b->k,
             .a = (const int8_t *)product->a,
             .a_stride = product->a_stride,

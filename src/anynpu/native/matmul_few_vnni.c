@@ -23,7 +23,6 @@ enum {
     CHUNK = 64, /* columns of rows without gaps: a line of the cache */
     STEPS = 64, /* of a chunk before the next columns: rows are often a page apart, and of so many pages the processor knows the places */
     AHEAD = 3 * CHUNK, /* columns */
-    MAX_BY_ROW = 16,
     MAX_DIRECT = 5 /* rows whose sums leave registers for putting b in order */
 };
 
@@ -195,6 +194,41 @@ static void pack_rows(const uint8_t *b, size_t b_stride, size_t steps, uint8_t *
     }
 }
 
+/* Sixteen columns of up to 16 groups: a transposition of the groups. */
+INLINE void pack_groups(const uint8_t *b, size_t b_stride, size_t groups, uint8_t *panel)
+{
+    const __m512i top = _mm512_set1_epi8((char)0x80);
+    const __mmask16 exist = groups >= LANES ? 0xffff : (__mmask16)((1u << groups) - 1);
+    __m512i v[LANES], w[LANES];
+    UNROLL for (int i = 0; i < LANES; i++) {
+        v[i] = _mm512_xor_si512(top, _mm512_maskz_loadu_epi32(exist, b + (size_t)i * b_stride));
+        _mm_prefetch((const char *)b + (size_t)(i + LANES) * b_stride, _MM_HINT_T1);
+    }
+    UNROLL for (int i = 0; i < LANES; i += 2) {
+        w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    UNROLL for (int i = 0; i < LANES; i += 4)
+        UNROLL for (int j = 0; j < 2; j++) { /* group 2 * j or the one after it, of every fourth group */
+            v[i + 2 * j] = _mm512_unpacklo_epi64(w[i + j], w[i + j + 2]);
+            v[i + 2 * j + 1] = _mm512_unpackhi_epi64(w[i + j], w[i + j + 2]);
+        }
+    UNROLL for (int j = 0; j < 4; j++) {
+        __m512i lines[4] = {v[j], v[j + 4], v[j + 8], v[j + 12]};
+        turn(lines);
+        UNROLL for (int i = 0; i < 4; i++)
+            if ((size_t)(4 * i + j) < groups)
+                _mm512_storeu_si512(panel + (4 * i + j) * 4 * CHUNK, lines[i]);
+    }
+}
+
+static void pack_columns(const uint8_t *b, size_t b_stride, size_t columns, size_t steps, uint8_t *panel)
+{
+    for (size_t column = 0; column < columns; column += LANES, b += LANES * b_stride)
+        for (size_t step = 0; step < steps; step += 4 * LANES)
+            pack_groups(b + step, b_stride, (steps - step) / 4, panel + step * CHUNK + 4 * column);
+}
+
 /* A part of the steps of one chunk: 64 columns. Sums lie as [row][64], each 64 of them as codes of interleave do. */
 struct chunk {
     size_t groups; /* of four steps */
@@ -289,7 +323,7 @@ DEFINE_CHUNK(indirect, 6)
 
 typedef void rows_of_chunk(const struct chunk *chunk, const uint8_t *a, const int32_t *start, int32_t *c);
 
-static rows_of_chunk *const direct_rows[] = {direct_1, direct_2, direct_3, direct_4, direct_5};     /* by rows - 1 */
+static rows_of_chunk *const direct_rows[] = {direct_1, direct_2, direct_3, direct_4, direct_5}; /* by rows - 1 */
 static rows_of_chunk *const indirect_rows[] = {indirect_3, indirect_4, indirect_5, indirect_6}; /* by rows - 3: see share_rows */
 
 /* How many rows each tile has; gives how many tiles. The first is direct. */
@@ -305,9 +339,9 @@ static size_t share_rows(size_t rows, size_t tiles[])
 /* Four codes of each of a tile's rows, side by side. */
 static void pack_a(const int8_t *a, size_t stride, size_t rows, size_t steps, uint8_t *packed)
 {
-    for (size_t step = 0; step < steps; step += 4)
-        for (size_t i = 0; i < rows; i++, packed += 4)
-            memcpy(packed, a + i * stride + step, 4);
+    for (size_t i = 0; i < rows; i++)
+        for (size_t step = 0; step < steps; step += 4)
+            memcpy(packed + step * rows + 4 * i, a + i * stride + step, 4);
 }
 
 static void put_in_order(const struct anynpu_few_rows *few, const int32_t *sums)
@@ -326,8 +360,8 @@ static void put_in_order(const struct anynpu_few_rows *few, const int32_t *sums)
 /* A few rows of b at a time, from the first to the last column: memory is read along the rows. */
 static void by_row(const struct anynpu_few_rows *few)
 {
-    uint8_t a[MAX_BY_ROW * STEPS] __attribute__((aligned(64))), panel[CHUNK * STEPS] __attribute__((aligned(64)));
-    size_t tiles[1 + MAX_BY_ROW / MAX_ROWS];
+    uint8_t a[ANYNPU_FEW_BY_ROW * STEPS] __attribute__((aligned(64))), panel[CHUNK * STEPS] __attribute__((aligned(64)));
+    size_t tiles[1 + ANYNPU_FEW_BY_ROW / MAX_ROWS];
     const size_t count = share_rows(few->rows, tiles), ahead = AHEAD < few->columns ? AHEAD : few->columns;
     for (size_t step = 0; step < few->steps; step += STEPS) {
         const size_t steps = few->steps - step < STEPS ? few->steps - step : STEPS;
@@ -353,6 +387,6 @@ static void by_row(const struct anynpu_few_rows *few)
     put_in_order(few, few->sums);
 }
 
-const struct anynpu_few_kernels anynpu_few_vnni = {.rows = MAX_ROWS, .max_rows_by_column = 16, .max_rows_by_row = MAX_BY_ROW,
-                                                   .columns = 16, .words = 0, .row_columns = 4096, .shift = 128,
-                                                   .by_column = by_column, .by_row = by_row, .pack_rows = pack_rows};
+const struct anynpu_few_kernels anynpu_few_vnni = {.rows = MAX_ROWS, .max_rows_by_column = 16, .max_rows_by_row = ANYNPU_FEW_BY_ROW,
+                                                   .columns = 16, .words = 0, .shift = 128,
+                                                   .by_column = by_column, .by_row = by_row, .pack_rows = pack_rows, .pack_columns = pack_columns};

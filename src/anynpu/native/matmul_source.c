@@ -17,6 +17,7 @@ struct packing {
     size_t size; /* bytes of an element of the panel */
     uint8_t *packed;
     size_t column, first; /* of the panel */
+    anynpu_pack_columns *whole; /* for panels that are whole and need no conversion but the shift; else NULL */
 };
 
 static size_t least(size_t a, size_t b)
@@ -63,6 +64,10 @@ static void put_columns(const struct packing *packing, const uint8_t *from, size
 {
     const size_t group = packing->kernel->group, unit = group * packing->size, whole = steps / group * group;
     uint8_t *to = place(packing, step, column);
+    if (packing->whole != NULL) {
+        packing->whole(from, stride, columns, steps, to);
+        return;
+    }
     if (whole > 0 && stride % group == 0) {
         anynpu_transpose *transpose = packing->set->transpose->by_size[unit == 1 ? 0 : unit == 2 ? 1 : 2];
         transpose(from, stride / group, to, packing->kernel->width, columns, whole / group);
@@ -146,14 +151,17 @@ size_t anynpu_matrix_pack_panels(const struct anynpu_matrix *b, const struct any
                                  const void *values, size_t column, size_t last, size_t first, size_t count, void *packed,
                                  struct anynpu_matrix_piece *piece)
 {
-    const struct packing packing = {kernel, source, set, values, piece, b->type == ANYNPU_F16 ? 2 : 1, packed, column, first};
+    struct packing packing = {kernel, source, set, values, piece, b->type == ANYNPU_F16 ? 2 : 1, packed, column, first, NULL};
     const size_t group = kernel->group, columns = least(kernel->width, last - column), steps = (count + group - 1) / group * group;
     const size_t size = steps * kernel->width * packing.size;
     const struct anynpu_few_kernels *few = set->matrices != NULL ? set->matrices->few : NULL;
-    if (few != NULL && source->order == ANYNPU_BY_ROW && !converts(&packing) && packing.size == 1 && last - column >= ANYNPU_LINE_CODES &&
-        count == steps) {
-        few->pack_rows(packing.values + (source->first + first) * source->n + column, source->n, count, packed);
-        return ANYNPU_LINE_CODES;
+    if (few != NULL && !converts(&packing) && packing.size == 1 && last - column >= ANYNPU_LINE_CODES && count == steps) {
+        if (source->order == ANYNPU_BY_ROW) {
+            few->pack_rows(packing.values + (source->first + first) * source->n + column, source->n, count, packed);
+            return ANYNPU_LINE_CODES;
+        }
+        if (source->order == ANYNPU_BY_COLUMN || source->block_n % ANYNPU_FEW_COLUMNS == 0)
+            packing.whole = few->pack_columns;
     }
     if (columns < kernel->width || count < steps)
         memset(packed, 0, size);
@@ -164,7 +172,7 @@ size_t anynpu_matrix_pack_panels(const struct anynpu_matrix *b, const struct any
     else
         for (size_t step = 0; step < count; step += group)
             pack_group(&packing, first + step, least(group, count - step), column, columns);
-    if (kernel->shift != 0)
+    if (kernel->shift != 0 && packing.whole == NULL)
         packing.set->elements->flip(packed, packed, size, (uint8_t)kernel->shift);
     return kernel->width;
 }

@@ -29,6 +29,10 @@ INLINE void rows_of_codes(int rows, size_t steps, const uint8_t *a, const uint8_
             sums[i][j] = set_integer(start[i]);
             if (!first)
                 sums[i][j] = add_integers(sums[i][j], load_integers(c + (size_t)i * stride + j * LANES));
+#ifdef FETCH
+            else
+                __builtin_prefetch(c + (size_t)i * stride + j * LANES, 1);
+#endif
         }
     for (size_t step = 0; step < steps; step++) {
         CODES codes[BLOCKS];
