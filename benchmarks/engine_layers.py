@@ -96,8 +96,8 @@ def _finish(rule: str, channels: int, rng: np.random.Generator) -> Finish:
     return FixedPoint(factors, *stage, zero, curves=(curve_of(shape, 5e-5),))
 
 
-def _program(layer: ConvLayer, rule: str) -> Program:
-    """The layer alone, with asymmetric weights by channel."""
+def _program(layer: ConvLayer, rule: str, spread: int) -> Program:
+    """The layer alone, with weights whose zero points differ from 0 by up to *spread*, by channel."""
     rng = np.random.default_rng(layer.macs)
     source, target = layer.channels
     extent = layer.extent // layer.stride
@@ -107,7 +107,7 @@ def _program(layer: ConvLayer, rule: str) -> Program:
     }
     conv = Conv(
         rng.integers(-128, 128, (target, layer.kernel, layer.kernel, source // layer.groups), np.int8),
-        rng.integers(-20, 20, target, np.int32),
+        rng.integers(-spread, spread + 1, target, np.int32),
         rng.integers(-1000, 1000, target, np.int32),
         _finish(rule, target, rng),
         strides=(layer.stride, layer.stride),
@@ -117,9 +117,9 @@ def _program(layer: ConvLayer, rule: str) -> Program:
     return Program(("x",), ("y",), tensors, (Layer(layer.name, "Conv", conv, ("x",), ("y",)),), MemoryPlan({}, 0))
 
 
-def layer_runner(layer: ConvLayer, engine: NativeEngine, rule: str = FLOAT) -> Callable[[], object]:
-    """Runs the layer on memory of its own."""
-    program = _program(layer, rule)
+def layer_runner(layer: ConvLayer, engine: NativeEngine, rule: str = FLOAT, spread: int = 20) -> Callable[[], object]:
+    """Runs the layer on memory of its own; *spread* is that of the weights' zero points."""
+    program = _program(layer, rule, spread)
     rng = np.random.default_rng(1)
     arrays: dict[str, Any] = {name: rng.integers(-128, 128, spec.memory_shape, np.int8) for name, spec in program.tensors.items()}
     bound = engine.prepare(program).bind(arrays)

@@ -19,8 +19,14 @@
 #define TILE 8 /* pixels */
 #define MAX_KERNEL 32
 #define HEADER_BYTES 64   /* of packed memory */
-#define SLACK 128         /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
+#define SLACK (64 * ROWS_TOGETHER) /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
 #define BLOCK_BYTES 16384 /* of input that is used by all channels before the next pixels: half of a first-level cache */
+
+#ifndef CODE_SHIFT /* lanes whose factors have 16 bits take all differences, and codes as they are */
+#define CODE_SHIFT 0
+#define SMALLEST_FACTOR (-255)
+#define LARGEST_FACTOR 255
+#endif
 
 /* Packed, one after the other: the form of the chip's rule, and its numbers (lanes_epilogue.h) where there is one; bias by channel,
  * factors [vector of channels][rows together][kernel column][lane], the code of the padding by channel, what FIXED_DOUBLE needs. */
@@ -91,7 +97,7 @@ static int32_t weight(const struct anynpu_conv *conv, size_t channel, size_t tap
     return ((const int8_t *)conv->weights)[channel * conv->kh * conv->kw + tap] - conv->weight_zero[channel];
 }
 
-/* How far from 0 the channel's sum can be, whatever the input; -1: that leaves 32 bits. */
+/* How far from 0 the channel's sum can be, whatever the input; -1: that leaves 32 bits, or a factor does not fit. */
 static int64_t largest_sum(const struct anynpu_conv *conv, size_t channel)
 {
     const int64_t zero = input_zero(conv, channel), bias = ((const int32_t *)conv->bias)[channel];
@@ -100,6 +106,8 @@ static int64_t largest_sum(const struct anynpu_conv *conv, size_t channel)
         return -1;
     for (size_t tap = 0; tap < conv->kh * conv->kw; tap++) {
         const int64_t factor = weight(conv, channel, tap);
+        if (factor < SMALLEST_FACTOR || factor > LARGEST_FACTOR)
+            return -1;
         largest += factor * ((factor > 0 ? INT8_MAX : INT8_MIN) - zero);
         smallest += factor * ((factor > 0 ? INT8_MIN : INT8_MAX) - zero);
     }
@@ -127,6 +135,7 @@ static enum fixed_form form_of(const struct anynpu_conv *conv)
 static int depthwise_fits(const struct anynpu_conv *conv)
 {
     if (conv->groups != conv->cin || conv->cin != conv->cout || conv->kh > MAX_KERNEL || conv->kw > MAX_KERNEL ||
+        (ROWS_TOGETHER > 2 && conv->kh <= 2) || /* half of the rows together would be missing */
         conv->epilogue.staircases != NULL ||
         (conv->epilogue.fixed == NULL && !epilogue_fits(&conv->epilogue, conv->cout)))
         return 0;
@@ -170,7 +179,7 @@ static void depthwise_pack(const struct anynpu_conv *conv, const void *weights, 
         for (size_t tap = 0; tap < taps; tap++)
             stored[(c / LANES * taps + tap) * LANES + c % LANES] = packed_factor(conv, c, tap / conv->kw, tap % conv->kw);
         /* modulo 2^32, as the sums */
-        bias[c] = (int32_t)(uint32_t)(((const int32_t *)conv->bias)[c] - sum * input_zero(conv, c));
+        bias[c] = (int32_t)(uint32_t)(((const int32_t *)conv->bias)[c] - sum * (input_zero(conv, c) + CODE_SHIFT));
         padding[c] = (int8_t)input_zero(conv, c);
     }
 }

@@ -5,4 +5,4 @@
 
 static const struct anynpu_conv_kernel DEPTHWISE = DEPTHWISE_KERNEL("depthwise_vnni");
 
-const struct anynpu_conv_kernel *const anynpu_depthwise_vnni[] = {&DEPTHWISE, NULL};
+const struct anynpu_conv_kernel *const anynpu_depthwise_vnni[] = {&anynpu_depthwise_bytes_vnni, &DEPTHWISE, NULL};

@@ -125,6 +125,7 @@ extern const struct anynpu_conv_kernel *const anynpu_conv_vnni[];           /* c
 extern const struct anynpu_conv_kernel *const anynpu_conv_avx2[];           /* conv_avx2.c */
 extern const struct anynpu_conv_kernel *const anynpu_conv_neon_dotprod[];   /* conv_neon.c, compiled with +dotprod */
 extern const struct anynpu_conv_kernel *const anynpu_conv_neon[];           /* conv_neon.c */
+extern const struct anynpu_conv_kernel anynpu_depthwise_bytes_vnni;         /* depthwise_bytes_vnni.c */
 extern const struct anynpu_conv_kernel *const anynpu_depthwise_vnni[];      /* depthwise_vnni.c */
 extern const struct anynpu_conv_kernel *const anynpu_depthwise_avx2[];      /* depthwise_avx2.c */
 extern const struct anynpu_conv_kernel *const anynpu_depthwise_neon[];      /* depthwise_neon.c */

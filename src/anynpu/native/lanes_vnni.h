@@ -10,7 +10,16 @@
 
 #define LANES 16        /* channels in a vector of 32-bit numbers */
 #define BYTE_LANES 64   /* codes in a vector of bytes */
-#define ROWS_TOGETHER 2 /* rows of a convolution whose codes lie interleaved, for an instruction that adds two products */
+/* Rows of a convolution whose codes lie interleaved, for an instruction that adds as many products: two of 16 bits or, with LANES_OF_BYTES,
+ * four of bytes. Its codes are unsigned then: CODE_SHIFT is added to them. */
+#ifdef LANES_OF_BYTES
+#define ROWS_TOGETHER 4
+#define CODE_SHIFT 128
+#define SMALLEST_FACTOR INT8_MIN
+#define LARGEST_FACTOR INT8_MAX
+#else
+#define ROWS_TOGETHER 2
+#endif
 #define INLINE static inline __attribute__((always_inline))
 
 /* A loop with few and constant steps whose arrays are registers. */
@@ -23,7 +32,7 @@
 typedef __m512i ints;
 typedef __m512 floats;
 typedef __m512i bytes;
-typedef __m512i factors; /* LANES pairs of int16, one of each row */
+typedef __m512i factors; /* LANES pairs of int16 or quartets of bytes, one of each row */
 typedef int32_t stored_factor;
 
 INLINE ints ints_set(int32_t value) { return _mm512_set1_epi32(value); }
@@ -62,6 +71,39 @@ INLINE floats floats_scale_negative(floats a, floats slope)
 INLINE ints ints_round(floats a) { return _mm512_cvtps_epi32(a); }
 
 INLINE factors factors_load(const stored_factor *source) { return _mm512_loadu_si512(source); }
+#ifdef LANES_OF_BYTES
+INLINE factors factors_from_codes(const int8_t *quartets) { return _mm512_loadu_si512(quartets); }
+INLINE stored_factor factor_of_rows(const int16_t rows[ROWS_TOGETHER])
+{
+    uint32_t factor = 0;
+    for (int i = 0; i < ROWS_TOGETHER; i++)
+        factor |= (uint32_t)(uint8_t)rows[i] << 8 * i;
+    return (int32_t)factor;
+}
+INLINE ints ints_multiply_add(ints sum, factors a, factors b) { return _mm512_dpbusd_epi32(sum, a, b); }
+
+/* Codes of four rows as quartets, shifted; writes whole vectors. */
+INLINE void interleave_rows(int8_t *target, const int8_t *const rows[ROWS_TOGETHER], size_t count)
+{
+    const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), top = _mm512_set1_epi8((char)0x80);
+    for (size_t i = 0; i < count; i += BYTE_LANES) {
+        __m512i v[4], low[2], high[2];
+        UNROLLED
+        for (int j = 0; j < 4; j++)
+            v[j] = _mm512_permutexvar_epi32(order, _mm512_loadu_si512(rows[j] + i));
+        UNROLLED
+        for (int j = 0; j < 2; j++) {
+            low[j] = _mm512_unpacklo_epi8(v[2 * j], v[2 * j + 1]);
+            high[j] = _mm512_unpackhi_epi8(v[2 * j], v[2 * j + 1]);
+        }
+        int8_t *to = target + ROWS_TOGETHER * i;
+        _mm512_storeu_si512(to, _mm512_xor_si512(top, _mm512_unpacklo_epi16(low[0], low[1])));
+        _mm512_storeu_si512(to + BYTE_LANES, _mm512_xor_si512(top, _mm512_unpackhi_epi16(low[0], low[1])));
+        _mm512_storeu_si512(to + 2 * BYTE_LANES, _mm512_xor_si512(top, _mm512_unpacklo_epi16(high[0], high[1])));
+        _mm512_storeu_si512(to + 3 * BYTE_LANES, _mm512_xor_si512(top, _mm512_unpackhi_epi16(high[0], high[1])));
+    }
+}
+#else
 INLINE factors factors_from_codes(const int8_t *pairs)
 {
     return _mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)pairs));
@@ -83,6 +125,7 @@ INLINE void interleave_rows(int8_t *target, const int8_t *const rows[ROWS_TOGETH
         _mm512_storeu_si512(target + 2 * i + BYTE_LANES, _mm512_permutex2var_epi64(low, second, high));
     }
 }
+#endif
 
 /* The first count codes of a vector of numbers that lie in the range of a code. */
 INLINE void codes_store(int8_t *target, ints codes, size_t count)

@@ -113,13 +113,14 @@ def test_zero_points_beyond_a_byte(zero: int, engine: NativeEngine) -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel", [3, 5])
-def test_depthwise_rows_of_any_width(kernel: int, stride: int, engine: NativeEngine) -> None:
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_depthwise_rows_of_any_width(symmetric: bool, kernel: int, stride: int, engine: NativeEngine) -> None:
     """From less than half a tile of pixels to several tiles; the last of a row may overlap the one before."""
     rng = np.random.default_rng(3)
     weights, scale = codes(rng, (20, kernel, kernel, 1), DType.INT8), np.array([0.005 / kernel], np.float32)
     op = Conv(
         weights,
-        rng.integers(-20, 20, 20, np.int32),
+        np.zeros(20, np.int32) if symmetric else rng.integers(-20, 20, 20, np.int32),
         rng.integers(-1000, 1000, 20, np.int32),
         Epilogue(scale, np.array([4], np.int32)),
         strides=(stride, stride),
@@ -131,6 +132,20 @@ def test_depthwise_rows_of_any_width(kernel: int, stride: int, engine: NativeEng
         result = nhwc("y", (1, -(-3 // stride), -(-width // stride), 20), DType.INT8)
         made = Case(op, (codes(rng, spec.memory_shape, DType.INT8),), (spec,), (result,))
         assert same(run_native(made, engine), reference_result(made)), width
+
+
+def test_depthwise_weights_without_zero_points(engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They fit bytes, for which an instruction set may have a kernel of its own: any kernel, stride, dilation, padding and epilogue."""
+    kernels = set()
+    for seed in range(SMALL_SEEDS):
+        made = large_case("depthwise", seed)
+        assert isinstance(made.op, Conv)
+        made = replace(made, op=replace(made.op, weight_zero=np.zeros_like(made.op.weight_zero)))
+        with guarded_scratch(monkeypatch):
+            outputs = run_native(made, engine, around=(0x7F, 0x80, 0xFF)[seed % 3])
+        assert same(outputs, reference_result(made)), f"seed {seed}, kernel '{kernel_of(made, engine)}'"
+        kernels.add(kernel_of(made, engine))
+    assert ("depthwise_bytes_vnni" in kernels) == (engine.isa == "avx512vnni")
 
 
 def test_a_value_far_beyond_the_range_is_clamped(engine: NativeEngine) -> None:
