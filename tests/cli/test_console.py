@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from anynpu.cli.helpers.console import TimeLeft
+import pytest
+
+from anynpu.cli.helpers.console import TimeLeft, bar_layout
 
 
 def test_time_left_is_by_stage_and_begins_anew_with_it() -> None:
@@ -26,3 +28,12 @@ def test_a_stage_that_ended_early_and_runs_again_begins_anew() -> None:
     assert left.text("judging", 1, 10) == ""
     assert left.text("judging", 2, 10) == ", 8 s left"
     assert left.text("judging", 3, 10) == ", 7 s left"
+
+
+@pytest.mark.parametrize(("width", "clock"), [(60, False), (80, False), (100, True), (160, True)])
+def test_a_narrow_terminal_loses_the_clock_before_the_time_that_is_left(width: int, clock: bool) -> None:
+    description = len("compiling yolox_nano for rk3588 (int8)")
+    bar, shown, room = bar_layout(width, description)
+    assert shown is clock
+    assert description + len(" ") + bar + len(" 100 % ") + (len("0:00:00 ") if clock else 0) + room <= width or room == 0
+    assert room >= len("calibrating, 12 s left") or width < 80

@@ -30,7 +30,8 @@ ProgressFunction = Callable[[str, int, int | None], None]
 
 _HINT = "\n  hint: "  # before the second line of an error
 _STAGE_WIDTH = len("trying recipes, 125 s left")
-_OTHER_COLUMNS = len(" ━━━━━━━━ 100 % 0:00:00 ")
+_LEAST_BAR, _ELAPSED = 8, " 0:00:00"
+_OTHER_COLUMNS = len(f" {_LEAST_BAR * '━'} 100 %{_ELAPSED} ")
 _PIPE_WIDTH = 240  # a table in a file or a pipe is not folded to the width of a terminal
 
 
@@ -86,6 +87,17 @@ def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
     return table
 
 
+def bar_layout(width: int, description: int) -> tuple[int, bool, int]:
+    """How long a bar is, whether a clock is beside it, and the room for the stage, in a terminal of some *width*.
+
+    In a narrow one the clock would be cut off: it goes first, for the time that is left is worth more.
+    """
+    spare = width - description - _OTHER_COLUMNS - _STAGE_WIDTH
+    if spare < 0:
+        return _LEAST_BAR, False, max(min(_STAGE_WIDTH, _STAGE_WIDTH + spare + len(_ELAPSED)), 0)
+    return min(_LEAST_BAR + spare, 24), True, _STAGE_WIDTH
+
+
 @contextmanager
 def progress_bar(description: str) -> Iterator[ProgressFunction]:
     """A bar on stderr. The block gets a function (stage, done, total) to report with.
@@ -96,16 +108,17 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
         yield _ignore
         return
     console = _console(stderr=True)
+    bar, clock, room = bar_layout(console.width, len(description))
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=bar),
         TaskProgressColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
+        *([TimeElapsedColumn()] if clock else []),
         TextColumn("{task.fields[stage]}", style="dim"),
     )
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(description, total=None, stage="")
-        left, room = TimeLeft(), min(_STAGE_WIDTH, console.width - len(description) - _OTHER_COLUMNS)
+        left = TimeLeft()
 
         def report(stage: str, done: int, total: int | None) -> None:
             text = f"{stage}{left.text(stage, done, total)}"
