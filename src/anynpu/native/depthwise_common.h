@@ -19,7 +19,7 @@
 #define TILE 8 /* pixels */
 #define MAX_KERNEL 32
 #define HEADER_BYTES 64   /* of packed memory */
-#define SLACK (64 * ROWS_TOGETHER) /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
+#define SLACK (ROWS_TOGETHER > 2 ? 256 : 128) /* bytes after a row of scratch: the last pixels are read and written as whole vectors */
 #define BLOCK_BYTES 16384 /* of input that is used by all channels before the next pixels: half of a first-level cache */
 
 #ifndef CODE_SHIFT /* lanes whose factors have 16 bits take all differences, and codes as they are */
