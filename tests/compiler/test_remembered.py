@@ -13,9 +13,10 @@ import pytest
 from diseased_network import diseased_network, diseased_samples
 
 import anynpu
-from anynpu.compiler import calibrate, search
+from anynpu.compiler import calibrate, search, simulate
 from anynpu.compiler.recipe import Recipe
 from anynpu.compiler.remembered import Remembered, kept_apart, others, remember
+from anynpu.compiler.steps import Step
 from anynpu.compiler.study import Study, open_study
 from anynpu.compiler.workbench import Score, Trial, Workbench
 
@@ -110,6 +111,72 @@ def test_a_second_fit_is_tried_only_where_it_can_catch_up(
     assert trial.recipe.groups > 1
     assert len(fitted) == fits
     assert isinstance(trial.score, Score)
+
+
+def stub(monkeypatch: pytest.MonkeyPatch, trials: list[Trial], scores: dict[str, Score]) -> None:
+    """Let the *scores* be those of the grouped, the fitted and the plain trial; all that are scored or fitted are noted in *trials*."""
+
+    def score(self: Workbench, trial: Trial, rival: Score | None = None) -> Score:
+        trials.append(trial)
+        return scores["fitted" if trial.refined else trial.recipe.algorithm]
+
+    def fit(self: Workbench, trial: Trial) -> Trial:
+        fitted = replace(trial, refined={"x": None})  # type: ignore[dict-item]
+        trials.append(fitted)
+        return fitted
+
+    monkeypatch.setattr(Workbench, "score", score)
+    monkeypatch.setattr(Workbench, "fitted", fit)
+
+
+def of_metric(value: float, worst: float = 0.99) -> Score:
+    return Score(value, worst, worst, (worst,))
+
+
+@pytest.mark.parametrize(("after", "fits"), [(0.94, 2), (0.80, 1)])
+def test_whole_ranges_are_fitted_only_where_the_first_fit_did_no_harm(
+    study: Study, monkeypatch: pytest.MonkeyPatch, after: float, fits: int
+) -> None:
+    trials: list[Trial] = []
+    stub(monkeypatch, trials, {"percentile": of_metric(0.95), "fitted": of_metric(after), "minmax": of_metric(0.97)})
+    trial = search._never_worse(study.bench, study.steps, Recipe(groups=1))
+    assert trial.recipe.algorithm == "minmax"
+    assert not trial.refined
+    assert len({id(entry) for entry in trials if entry.refined}) == fits
+
+
+@pytest.mark.parametrize(("worst", "tried"), [(0.99995, False), (0.9997, True)])
+def test_whole_ranges_are_not_tried_where_there_is_nothing_to_gain(
+    study: Study, monkeypatch: pytest.MonkeyPatch, worst: float, tried: bool
+) -> None:
+    trials: list[Trial] = []
+    found = Score(worst, worst, worst, (worst,), by_cosine=True, channel=0.9996)
+    stub(monkeypatch, trials, {"percentile": found, "minmax": found})
+    trial = search._never_worse(study.bench, study.steps, Recipe(groups=1))
+    assert ("minmax" in {entry.recipe.algorithm for entry in trials}) is tried
+    assert ("plain min/max: left out" in " ".join(trial.notes)) is not tried
+    assert trial.score == found
+
+
+def test_weights_are_rounded_once_for_all_trials(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    rounded: Counter[str] = Counter()
+    whole = simulate._plainly_rounded
+
+    def counted(step: Step, *given: Any) -> Array:
+        rounded[step.outputs[0]] += 1
+        return whole(step, *given)
+
+    monkeypatch.setattr(simulate, "_plainly_rounded", counted)
+    bench = study.bench.with_graph(study.bench.graph)
+    plain = bench.quantized(Recipe(groups=1), study.steps)
+    first = bench.score(plain)
+    bench.score(bench.quantized(Recipe(algorithm="minmax", groups=1), study.steps))
+    bench.fitted(plain)
+    assert set(rounded.values()) == {1}
+    assert first == bench.with_graph(bench.graph).score(plain)
+    assert set(rounded.values()) == {2}  # another network has other weights
+    monkeypatch.setattr(simulate, "_KNOWN_BYTES", 0)
+    assert first == bench.with_graph(bench.graph).score(plain)
 
 
 def test_a_workbench_of_another_network_does_not_use_it(study: Study) -> None:

@@ -109,9 +109,9 @@ def calibrate(
     observer = RangeObserver()
     infinite: set[str] = set()
 
-    def observe(name: str, value: npt.NDArray[Any]) -> bool:
+    def observe(name: str, value: npt.NDArray[Any], ends: tuple[float, float] | None = None) -> bool:
         try:
-            observer.observe(name, value)
+            observer.observe(name, value, ends)
         except CalibrationError:
             if name not in may_be_infinite or np.isnan(value).any():
                 raise
@@ -127,10 +127,13 @@ def calibrate(
             ) from results
         for name in wanted:
             value = results[name]
-            if not observe(name, value):
+            if name not in channels:
+                observe(name, value)
                 continue
-            if name in channels:
-                widen(channels[name], value)
+            low, high = channel_ranges(value)
+            if observe(name, value, (float(low.min()), float(high.max()))):
+                np.minimum(channels[name][0], low, out=channels[name][0])
+                np.maximum(channels[name][1], high, out=channels[name][1])
         for name in inputs:
             if graph.is_float(name):
                 observe(name, np.asarray(sample[name], np.float32))
@@ -138,6 +141,7 @@ def calibrate(
             watcher.see(sample, results)
         seen += 1
         tell(progress, "calibrating", seen, total)
+        del sample, results  # or they would stay in memory while the next sample begins
     if not seen:
         raise CalibrationError("the calibration data set is empty", hint="give at least one sample; 10 to 20 are usual")
     _warn_of_constants(observer, [name for name in graph.inputs if graph.is_float(name)], wanted)
@@ -186,18 +190,17 @@ def _empty_range(graph: Graph, name: str) -> tuple[Floats, Floats]:
     return np.full(extent, np.inf, np.float32), np.full(extent, -np.inf, np.float32)
 
 
-def widen(ranges: tuple[Floats, Floats], values: npt.NDArray[Any]) -> None:
-    """Widen ranges by channel to what an NCHW array holds."""
-    low, high = np.empty_like(ranges[0]), np.empty_like(ranges[1])
+def channel_ranges(values: npt.NDArray[Any]) -> tuple[Floats, Floats]:
+    """Smallest and largest value by channel of an NCHW array."""
     values = np.ascontiguousarray(values, np.float32)
     batch, extent = values.shape[:2]
+    low, high = np.empty(extent, np.float32), np.empty(extent, np.float32)
     pixels = values.size // (batch * extent)
     pointer = ffi.cast("float *", values.ctypes.data)
     lib.anynpu_minmax_channels_f32(
         pointer, batch, extent, pixels, ffi.cast("float *", low.ctypes.data), ffi.cast("float *", high.ctypes.data)
     )
-    np.minimum(ranges[0], low, out=ranges[0])
-    np.maximum(ranges[1], high, out=ranges[1])
+    return low, high
 
 
 class FloatModel:
@@ -262,6 +265,8 @@ def float_session(
     options.log_severity_level = 4
     if threads > 1:
         options.intra_op_num_threads = 1
+    else:  # threads that wait by spinning would take processor time from everything else
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if rounding:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     constants.give(options, runtime)

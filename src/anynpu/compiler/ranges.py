@@ -67,16 +67,17 @@ class RangeObserver:
         """The tensors that were observed."""
         return tuple(self._statistics)
 
-    def observe(self, name: str, array: npt.NDArray[Any]) -> None:
+    def observe(self, name: str, array: npt.NDArray[Any], ends: Range | None = None) -> None:
         """Add what tensor *name* holds for one sample.
 
+        :param ends: its smallest and largest value, NaN left aside, where they are known
         :raises CalibrationError: the array holds NaN or infinity
         """
         with np.errstate(over="ignore"):
             values = np.ascontiguousarray(array, np.float32).reshape(-1)
         if not values.size:
             return
-        low, high = minmax(values)
+        low, high = ends or minmax(values)
         if not (math.isfinite(low) and math.isfinite(high)):
             raise _not_finite(name)
         statistics = self._statistics.get(name) or _Statistics()

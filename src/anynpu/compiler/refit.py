@@ -28,7 +28,16 @@ from .forms import Form
 from .graph import Graph, Node
 from .groups import is_depthwise
 from .quantize import head_tensors
-from .simulate import QuantizedWeights, Rewriter, column_ratio, least_scale, session_of, simulated_weights, step_of_node
+from .simulate import (
+    KnownWeights,
+    QuantizedWeights,
+    Rewriter,
+    column_ratio,
+    least_scale,
+    session_of,
+    simulated_weights,
+    step_of_node,
+)
 from .steps import Step
 from .threads import in_order, thread_count
 from .windows import window_of
@@ -71,16 +80,18 @@ def refit(
     progress: Progress | None = None,
     sharing: WeightScales = WeightScales.CHANNEL,
     answers: FloatAnswers | None = None,
+    known: KnownWeights | None = None,
 ) -> dict[str, QuantizedWeights]:
     """Weights and biases fitted to normalised *samples*, by the result of their step; *sharing* says how weights share scales.
 
     :param answers: what is known from an earlier re-fit of the same network to the same samples
+    :param known: rounded weights of the network
     """
     targets = targets_of(graph, steps, len(samples))
     if not targets:
         return {}
     wanted = (answers or FloatAnswers()).of(graph, targets, samples)
-    walk = _Walk(graph, steps, quantization, samples, sharing)
+    walk = _Walk(graph, steps, quantization, samples, sharing, known)
     fitted: dict[str, QuantizedWeights] = {}
     by_node = {id(target.node): target for target in targets}
     for node in graph.nodes:
@@ -170,12 +181,13 @@ class _Walk:
         quantization: Mapping[str, Quantization],
         samples: Sequence[Sample],
         sharing: WeightScales,
+        known: KnownWeights | None,
     ) -> None:
         self._graph = graph
         self._quantization = quantization
         self._steps = step_of_node(steps)
         self._made_float = {name for step in steps if step.is_float for name in step.outputs}
-        self._rounded = simulated_weights(graph, steps, quantization, {}, sharing)
+        self._rounded = simulated_weights(graph, steps, quantization, {}, sharing, known)
         self._rewriter = Rewriter(graph, quantization)
         self._pending: list[Node] = [
             node for name in graph.inputs if name in quantization for node in self._rewriter.rounding(name)

@@ -36,8 +36,14 @@ _GOOD = 0.99
 _VERY_GOOD = 0.998
 """The metric at which ``best`` tries no float16 layers any more."""
 
+_AS_GOOD_AS_FLOAT = 0.9999
+"""The worst cosine of perfect outputs at which whole ranges are not tried any more."""
+
 _GOOD_ENOUGH = 0.95
 """The worst cosine at which the default tries no second re-fit."""
+
+_HARMED = 0.05
+"""A re-fit that makes the metric worse by this much has met what no other ranges make good."""
 
 _PLAIN: dict[str, Any] = {"algorithm": "minmax", "groups": 1, "clip": False, "refit": False}
 _MAX_FLOATS = 12
@@ -89,7 +95,7 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
         first = scored[-1] if scored[-1][1].beats(first[1]) else first
     order = [first, *(entry for entry in scored[:2] if entry is not first)][:2]
     notes = [f"tried: {_named(trial)}, not fitted, {bench.metric_name} {score}" for trial, score in scored]
-    best, gained = first, 0.0
+    best, gained, harmed = first, 0.0, False
     for number, (trial, score) in enumerate(order):
         if number and (best[1].worst >= _GOOD_ENOUGH or score.worst + 2.0 * gained < best[1].hopeless_below):
             break  # fitting takes long, and there is little left to gain, or too much to make up for
@@ -103,11 +109,12 @@ def _never_worse(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
         after = bench.score(fitted, best[1])
         kept = after.beats(best[1])
         gained = max(after.worst - score.worst, 0.0)
+        harmed = harmed or (not after.left_out and after.value < score.value - _HARMED)
         text = f"{bench.metric_name} {score} -> {after} on {bench.judges}"
         done = f"{len(fitted.refined)} convolutions, {text}" if kept else f"not kept, {text}"
         notes.append(f"refit: {done}" + (f" ({_named(trial)})" if len(trials) > 1 else ""))
         best = (fitted, after) if kept else best
-    return _or_plain(bench, steps, (replace(best[0], notes=(*best[0].notes, *notes)), best[1]))
+    return _or_plain(bench, steps, (replace(best[0], notes=(*best[0].notes, *notes)), best[1]), fit=not harmed)
 
 
 def _instead_of_groups(bench: Workbench, grouped: Trial) -> list[Trial]:
@@ -142,17 +149,19 @@ def _named(trial: Trial) -> str:
     return f"{trial.recipe}" + (f", float16 {' '.join(sorted(trial.floats))}" if trial.floats else "")
 
 
-def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score]) -> Trial:
-    """The better one of a trial and the plain recipe: whole ranges, no groups, no re-fit."""
+def _or_plain(bench: Workbench, steps: list[Step], best: tuple[Trial, Score], *, fit: bool) -> Trial:
+    """The better one of a trial and the plain recipe: whole ranges, no groups; with a re-fit where that may help and does."""
     trial, score = best
     if (trial.recipe.algorithm, trial.recipe.percentile) != (Recipe.algorithm, Recipe.percentile):
         return replace(trial, score=score)  # the caller has named the ranges
+    if score.is_perfect and score.worst > _AS_GOOD_AS_FLOAT:
+        return replace(trial, notes=(*trial.notes, "plain min/max: left out, there is nothing left to gain"), score=score)
     plain = bench.quantized(replace(trial.recipe, **_PLAIN), steps)
     its = bench.score(plain, score if score.by_cosine else None)  # by another metric, how it does on each sample may matter
     notes = [*trial.notes, f"plain min/max: {bench.metric_name} {its}"]
     if not its.beats(score) and (score.beats(its) or not score.harms(its)):
         return replace(trial, notes=tuple(notes), score=score)
-    fitted = plain if its.is_perfect else bench.fitted(plain)
+    fitted = plain if its.is_perfect or not fit else bench.fitted(plain)
     after = bench.score(fitted) if fitted.refined else its
     if fitted.refined and after.beats(its):
         notes.append(f"chosen: min/max with a refit, {bench.metric_name} {after}")

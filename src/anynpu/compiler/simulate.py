@@ -21,9 +21,11 @@ from .graph import Graph, Node
 from .groups import is_depthwise
 from .steps import Step
 
-__all__ = ["QuantizedWeights", "Simulation", "column_ratio", "least_scale", "round_weights", "simulated_weights"]
+__all__ = ["KnownWeights", "QuantizedWeights", "Simulation", "column_ratio", "least_scale", "round_weights", "simulated_weights"]
 
 Sample = Mapping[str, Array]
+KnownWeights = dict[tuple[str, Form, int], Array]
+"""Rounded weights of a network by the name of the weights, and the form and groups of the layer that has them."""
 
 _DOMAIN = "com.microsoft"
 """Its QuantizeLinear takes a scale by channel at any opset."""
@@ -35,6 +37,9 @@ _MOST_UNITS = 1 << 12
 
 _FEW_UNITS = 4.0
 """A step of codes that has as many units of the chip's table is not worse for them."""
+
+_KNOWN_BYTES = 1 << 26
+"""Rounded weights that are kept for other simulations."""
 
 _WEIGHTED = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE}
 
@@ -95,9 +100,15 @@ def simulated_weights(
     quantization: Mapping[str, Quantization],
     refined: Mapping[str, QuantizedWeights],
     sharing: WeightScales = WeightScales.CHANNEL,
+    known: KnownWeights | None = None,
 ) -> dict[str, tuple[Array, Array | None]]:
-    """Weights, and bias where it changed, of every integer step by its result, as the codes have them."""
+    """Weights, and bias where it changed, of every integer step by its result, as the codes have them.
+
+    :param known: rounded weights of earlier calls with the same weights and *sharing*; it grows, within a bound
+    """
     result: dict[str, tuple[Array, Array | None]] = {}
+    known = {} if known is None else known
+    room = _KNOWN_BYTES - sum(array.nbytes for array in known.values())
     for step in steps:
         if step.is_float or step.form not in _WEIGHTED:
             continue
@@ -110,18 +121,30 @@ def simulated_weights(
             columns = 1.0 if ratio is None else ratio.reshape(1, -1, *(1,) * (stored.ndim - 2))
             values = (made.codes.astype(np.float64) - made.zeros.reshape(shape)) * made.scales.reshape(shape) / columns
             result[name] = values.astype(np.float32), made.bias.astype(np.float32)
-        elif step.form is Form.DENSE:
-            result[name] = _as_rounded(stored, sharing, turned=True), None
-        elif step.form is Form.CONV_TRANSPOSE:
-            groups = int(step.node.attribute("group", 1))
-            parts = stored.reshape(groups, stored.shape[0] // groups, *stored.shape[1:])
-            turned = parts.transpose(0, 2, 1, *range(3, parts.ndim))
-            rounded = round_weights(turned.reshape(-1, *turned.shape[2:]), None, sharing).reshape(turned.shape)
-            back = rounded.transpose(0, 2, 1, *range(3, parts.ndim)).reshape(stored.shape)
-            result[name] = np.ascontiguousarray(back, np.float32), None
-        else:
+        elif ratio is not None:
             result[name] = round_weights(stored, ratio, sharing).astype(np.float32, copy=False), None
+        else:
+            key = (step.node.inputs[1], step.form, int(step.node.attribute("group", 1)))
+            rounded = known[key] if key in known else _plainly_rounded(step, stored, sharing)
+            if room >= rounded.nbytes and key not in known:
+                known[key] = rounded
+                room -= rounded.nbytes
+            result[name] = rounded, None
     return result
+
+
+def _plainly_rounded(step: Step, stored: Array, sharing: WeightScales) -> Array:
+    """The weights of a step whose input has one scale."""
+    if step.form is Form.DENSE:
+        return _as_rounded(stored, sharing, turned=True)
+    if step.form is not Form.CONV_TRANSPOSE:
+        return round_weights(stored, None, sharing).astype(np.float32, copy=False)
+    groups = int(step.node.attribute("group", 1))
+    parts = stored.reshape(groups, stored.shape[0] // groups, *stored.shape[1:])
+    turned = parts.transpose(0, 2, 1, *range(3, parts.ndim))
+    rounded = round_weights(turned.reshape(-1, *turned.shape[2:]), None, sharing).reshape(turned.shape)
+    back = rounded.transpose(0, 2, 1, *range(3, parts.ndim)).reshape(stored.shape)
+    return np.ascontiguousarray(back, np.float32)
 
 
 def least_scale(step: Step, weights: Array, source: Array, quantization: Mapping[str, Quantization]) -> float:
@@ -282,6 +305,7 @@ class Simulation:
     :param weights: round weights too
     :param sharing: how weights share scales
     :param threads: how many threads run it at a time; with one, onnxruntime uses threads of its own
+    :param known: rounded weights of other simulations of the same network
     """
 
     def __init__(
@@ -295,10 +319,11 @@ class Simulation:
         weights: bool = True,
         sharing: WeightScales = WeightScales.CHANNEL,
         threads: int = 1,
+        known: KnownWeights | None = None,
     ) -> None:
         self._outputs = list(graph.outputs if wanted is None else wanted)
         rewriter = Rewriter(graph, quantization)
-        changed = simulated_weights(graph, steps, quantization, refined or {}, sharing) if weights else {}
+        changed = simulated_weights(graph, steps, quantization, refined or {}, sharing, known) if weights else {}
         readers = step_of_node(steps)
         made_float = {name for step in steps if step.is_float for name in step.outputs}
         nodes: list[Node] = []

@@ -33,7 +33,7 @@ from .quantize import Clips, assign_quantization
 from .recipe import Recipe
 from .refit import FEWEST_SAMPLES, FloatAnswers, refit
 from .remembered import LIVE, MAX_SAMPLES, Remembered, fitting_count, kept_apart, others
-from .simulate import QuantizedWeights, Simulation
+from .simulate import KnownWeights, QuantizedWeights, Simulation
 from .steps import Step
 from .threads import in_order, thread_count
 
@@ -45,6 +45,7 @@ GROUP_BUDGET = 0.25
 """By how much of the predicted time groups of channels may slow a network down."""
 
 _SLACK_US = 200.0
+_FREE = 0.0005
 _FEWEST_FITTED = 5
 _ENOUGH_JUDGING = 8
 _FEWEST_COPIES = 2
@@ -174,6 +175,7 @@ class Workbench:
         self._ranges: dict[tuple[str, float], CalibratedRanges] = {}
         self._clips = Clips()
         self._operators: KnownOperators = {}
+        self._weights: KnownWeights = {}
         self._worst_yet: dict[int, float] = {}
         self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
 
@@ -240,6 +242,7 @@ class Workbench:
         other.__dict__["judging"] = self.judging
         other.__dict__.pop("_float_answers", None)
         other._operators = {}
+        other._weights = {}
         other._worst_yet = dict(self._worst_yet)
         other.graph = graph
         return other
@@ -269,7 +272,8 @@ class Workbench:
             if not fits:
                 notes.append(f"groups: not {why}")
                 continue
-            added = self._added_by_float16(recipe, steps, name, plain)
+            # what costs nothing cannot be had for less
+            added = self._added_by_float16(recipe, steps, name, plain) if time - spent > _FREE * plain else None
             if added is not None and added < time - spent:
                 cheaper.add(name)
                 why += f" (float16: {_share(added, plain)})"
@@ -338,7 +342,14 @@ class Workbench:
         if len(fitting) < _FEWEST_FITTED:
             return _noted(trial, "refit: left out, tensors are so large that only a few samples fit into memory")
         refined = refit(
-            self.graph, trial.steps, trial.quantization, fitting, self._progress, self.kind.weights, self._float_answers
+            self.graph,
+            trial.steps,
+            trial.quantization,
+            fitting,
+            self._progress,
+            self.kind.weights,
+            self._float_answers,
+            self._weights,
         )
         return replace(trial, refined=refined) if refined else _noted(trial, "refit: left out, no convolution to fit")
 
@@ -349,7 +360,13 @@ class Workbench:
         """
         threads = self._threads
         simulation = Simulation(
-            self.graph, trial.steps, trial.quantization, refined=trial.refined, sharing=self.kind.weights, threads=threads
+            self.graph,
+            trial.steps,
+            trial.quantization,
+            refined=trial.refined,
+            sharing=self.kind.weights,
+            threads=threads,
+            known=self._weights,
         )
         order = list(range(len(self.judging)))
         if rival is not None:
