@@ -23,6 +23,7 @@ enum {
     CHUNK = 64, /* columns of rows without gaps: a line of the cache */
     STEPS = 64, /* of a chunk before the next columns: rows are often a page apart, and of so many pages the processor knows the places */
     AHEAD = 3 * CHUNK, /* columns */
+    BLOCKS_AHEAD = 4096, /* bytes of blocks that lie without gaps */
     MAX_DIRECT = 5 /* rows whose sums leave registers for putting b in order */
 };
 
@@ -222,11 +223,41 @@ INLINE void pack_groups(const uint8_t *b, size_t b_stride, size_t groups, uint8_
     }
 }
 
+/* Sixteen columns of eight groups, as blocks have them. */
+INLINE void pack_eight_groups(const uint8_t *b, size_t b_stride, uint8_t *panel)
+{
+    const __m512i top = _mm512_set1_epi8((char)0x80);
+    const __m512i near = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), far = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
+    __m512i v[8], w[8];
+    UNROLL for (int i = 0; i < 8; i++) { /* columns i and i + 8 */
+        const __m256i low = _mm256_loadu_si256((const void *)(b + (size_t)i * b_stride));
+        const __m256i high = _mm256_loadu_si256((const void *)(b + (size_t)(i + 8) * b_stride));
+        v[i] = _mm512_xor_si512(top, _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1));
+        _mm_prefetch((const char *)b + BLOCKS_AHEAD + i * CHUNK, _MM_HINT_T1);
+    }
+    UNROLL for (int i = 0; i < 8; i += 2) {
+        w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+        w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 8; i += 4)
+        UNROLL for (int j = 0; j < 2; j++) { /* groups 2 * j and 2 * j + 1, and those four after them, of four columns and of other four */
+            v[i + 2 * j] = _mm512_unpacklo_epi64(w[i + j], w[i + j + 2]);
+            v[i + 2 * j + 1] = _mm512_unpackhi_epi64(w[i + j], w[i + j + 2]);
+        }
+    UNROLL for (int j = 0; j < 4; j++) {
+        _mm512_storeu_si512(panel + j * 4 * CHUNK, _mm512_permutex2var_epi64(v[j], near, v[j + 4]));
+        _mm512_storeu_si512(panel + (j + 4) * 4 * CHUNK, _mm512_permutex2var_epi64(v[j], far, v[j + 4]));
+    }
+}
+
 static void pack_columns(const uint8_t *b, size_t b_stride, size_t columns, size_t steps, uint8_t *panel)
 {
     for (size_t column = 0; column < columns; column += LANES, b += LANES * b_stride)
-        for (size_t step = 0; step < steps; step += 4 * LANES)
-            pack_groups(b + step, b_stride, (steps - step) / 4, panel + step * CHUNK + 4 * column);
+        if (steps == 4 * 8)
+            pack_eight_groups(b, b_stride, panel + 4 * column);
+        else
+            for (size_t step = 0; step < steps; step += 4 * LANES)
+                pack_groups(b + step, b_stride, (steps - step) / 4, panel + step * CHUNK + 4 * column);
 }
 
 /* A part of the steps of one chunk: 64 columns. Sums lie as [row][64], each 64 of them as codes of interleave do. */
