@@ -81,8 +81,8 @@ def test_a_least_number_that_is_a_few_codes_is_found_among_real_numbers(low: flo
         assert np.abs(given - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
-def test_the_toolkit_chooses_its_own_ends() -> None:
+@pytest.mark.parametrize(("proto", "data"), [least((1, 4, 200), 0.3, 60.0), (beside_a_convolution("Round"), halves(3))])
+def test_the_toolkit_chooses_its_own_ends(proto: onnx.ModelProto, data: Data) -> None:
     """Its ranges are for all tensors: nothing stays real that it would not leave so."""
-    proto, data = least((1, 4, 200), 0.3, 60.0)
     model = anynpu.compile(proto, options=CompileOptions(dataset=data, quantizer="vendor"))
-    assert model.inputs[0].dtype is DType.INT8
+    assert {spec.dtype for spec in model.inputs} == {DType.INT8}

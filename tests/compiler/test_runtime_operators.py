@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
+from anynpu.compiler.runtime_operators import write_plainly
 from anynpu.errors import CompileError, UnsupportedOperatorError
 
 from .onnx_builders import Net, feeds
@@ -256,7 +257,8 @@ def test_normalisations_of_old_operator_sets() -> None:
     assert max(run.relative_errors()) < 0.01
 
 
-def test_attention_on_codes() -> None:
+@pytest.mark.parametrize("opset", [12, 17])
+def test_attention_on_codes(opset: int) -> None:
     """QAttention, as dynamic quantisation of an optimized transformer writes it."""
 
     def build(net: Net) -> None:
@@ -266,7 +268,7 @@ def test_attention_on_codes() -> None:
         mask = net.input("mask", (2, LENGTH), np.int32)
         net.output(net.op("QAttention", *inputs, mask, zero, net.constant(np.array(0, np.int8)), num_heads=HEADS, **MICROSOFT))
 
-    proto = net_of(build, 17)
+    proto = net_of(build, opset)
     run = execute(proto, dtype="fp16", samples=some_keys_count(proto))
     assert max(run.relative_errors()) < 0.03  # onnxruntime rounds to codes, which is not repeated here
 
@@ -332,7 +334,6 @@ def longer(node: onnx.NodeProto, *names: str) -> None:
     ("build", "change", "message"),
     [
         (attending(mask=2), lambda node: longer(node, "mask"), "earlier runs"),
-        (attending(), lambda node: node.output.append("present"), "'present' is not made"),
         (attending(), lambda node: node.attribute.append(helper.make_attribute("do_rotary", 1)), "turns queries"),
         (heads_apart(bias=False, mask=False), lambda node: node.input.__delitem__(slice(1, None)), "packed"),
         (convolved("Mish"), lambda node: None, "'Mish' is not known"),
@@ -343,6 +344,17 @@ def test_forms_without_a_plain_one_are_named(build: Build, change: Callable[[onn
     with pytest.raises(UnsupportedOperatorError, match=message) as caught:
         anynpu.compile(changed(build, change), "rk3588", dtype="fp16")
     assert "before onnxruntime optimized it" in caught.value.hint
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_results_that_are_not_made_are_refused_where_they_are_read(read: bool) -> None:
+    proto = changed(attending(), lambda node: node.output.append("present"))
+    if not read:
+        assert anynpu.compile(proto, "rk3588", dtype="fp16").outputs
+        return
+    proto.graph.output.append(helper.make_tensor_value_info("present", TensorProto.FLOAT, [2, 2, HEADS, LENGTH, 4]))
+    with pytest.raises(UnsupportedOperatorError, match="'present' is read"):
+        anynpu.compile(proto, "rk3588", dtype="fp16")
 
 
 @pytest.mark.parametrize(
@@ -381,8 +393,6 @@ def test_a_network_that_was_saved_for_one_processor_is_refused() -> None:
 
 def test_weights_of_a_few_bits_leave_no_codes_behind() -> None:
     """The packed table is as large as the rest of such a model."""
-    from anynpu.compiler.runtime_operators import write_plainly
-
     proto = net_of(packed(4, 32, 16, zeros="packed"), 17)
     write_plainly(proto)
     assert [numpy_helper.to_array(entry).shape for entry in proto.graph.initializer] == [(32, 5)]

@@ -504,9 +504,11 @@ def graph_for(graph: Graph, chip: chips.Chip, kind: Format, options: CompileOpti
     opaque = _behind_custom(graph)
     ends = (*graph.inputs, *graph.outputs)
     coded = {name for name in ends if graph.is_float(name) and name not in opaque and name not in options.hybrid}
-    coded = {name for name in coded if 0 not in graph.shapes[name]} - before_jumps(graph, forms)
+    coded = {name for name in coded if 0 not in graph.shapes[name]}
     if options.quantizer == VENDOR:
         coded -= {name for name in graph.outputs if is_float_result(graph, name, forms)}
+    else:
+        coded -= before_jumps(graph, forms)
     return replace(graph, coded=frozenset(coded - _custom_alone(graph)))
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from .._optional import onnx
 from .runtime_writer import RuntimeNode, Writer
 
 __all__ = ["attention", "multi_head_attention", "quantized_attention"]
@@ -14,8 +16,8 @@ _FAR = -10000.0
 
 def attention(write: Writer, node: RuntimeNode) -> None:
     """Attention: queries, keys and values from one product with constant weights."""
-    _refuse(write, node, past=4, rotary="do_rotary")
-    projected = _projected(write, node, node.input(0), node.input(1), node.input(2))
+    _refuse(write, node, 4)
+    projected = _projected(write, node.input(0), node.input(1), node.input(2))
     parts = write.split(projected, _sizes(write, node, node.input(1)), -1)
     causal = node.whole("unidirectional", 0) == 1
     _attended(write, node, parts, mask=node.input(3), bias=node.input(5), causal=causal, source=node.input(0))
@@ -23,10 +25,11 @@ def attention(write: Writer, node: RuntimeNode) -> None:
 
 def quantized_attention(write: Writer, node: RuntimeNode) -> None:
     """QAttention: the same on codes, whose scales are inputs."""
-    _refuse(write, node, past=8, rotary="do_rotary")
+    _refuse(write, node, 8)
     source = write.node("DequantizeLinear", [node.input(0), node.input(3), *_zero(node, 6)])
-    weights = write.node("DequantizeLinear", [node.input(1), node.input(4), *_zero(node, 7)], axis=1)
-    projected = _projected(write, node, source, weights, node.input(2))
+    axis: dict[str, Any] = {"axis": 1} if write.opset >= 13 else {}  # before, there is one scale for all
+    weights = write.node("DequantizeLinear", [node.input(1), node.input(4), *_zero(node, 7)], **axis)
+    projected = _projected(write, source, weights, node.input(2))
     parts = write.split(projected, _sizes(write, node, node.input(1)), -1)
     causal = node.whole("unidirectional", 0) == 1
     _attended(write, node, parts, mask=node.input(5), bias="", causal=causal, source=node.input(0))
@@ -36,8 +39,7 @@ def multi_head_attention(write: Writer, node: RuntimeNode) -> None:
     """MultiHeadAttention: queries, keys and values are there already, of three axes each."""
     if not all(node.input(index) and write.rank(node.input(index)) == 3 for index in range(3)):
         raise node.refused("queries, keys and values are packed, or split into heads")
-    _refuse(write, node, past=6, rotary="")
-    _refuse(write, node, past=7, rotary="")
+    _refuse(write, node, 6, 7)
     parts = [node.input(index) for index in range(3)]
     if node.input(3):
         total = write.value(node.input(3))
@@ -54,15 +56,16 @@ def _zero(node: RuntimeNode, index: int) -> list[str]:
     return [node.input(index)] if node.input(index) else []
 
 
-def _refuse(write: Writer, node: RuntimeNode, past: int, rotary: str) -> None:
-    node.only_outputs(0)
-    if node.input(past):
+def _refuse(write: Writer, node: RuntimeNode, *past: int) -> None:
+    """Refuse what has no plain form; *past* are the places of keys and values of earlier runs."""
+    write.only_outputs(node, 0)
+    if any(node.input(index) for index in past):
         raise node.refused("it continues from keys and values of earlier runs")
-    if rotary and node.whole(rotary, 0):
+    if node.whole("do_rotary", 0):
         raise node.refused("it turns queries and keys")
 
 
-def _projected(write: Writer, node: RuntimeNode, source: str, weights: str, bias: str) -> str:
+def _projected(write: Writer, source: str, weights: str, bias: str) -> str:
     product = write.node("MatMul", [source, weights])
     return write.node("Add", [product, bias]) if bias else product
 
@@ -72,10 +75,10 @@ def _sizes(write: Writer, node: RuntimeNode, weights: str) -> list[int]:
     given = [int(size) for size in node.numbers("qkv_hidden_sizes")]
     if given:
         return given
-    stored = write.value(weights)
-    if stored is None or stored.ndim != 2 or stored.shape[1] % 3:
+    shape = write.shape(weights)
+    if shape is None or len(shape) != 2 or shape[1] % 3:
         raise node.refused("its weights are computed")
-    return [stored.shape[1] // 3] * 3
+    return [shape[1] // 3] * 3
 
 
 def _attended(write: Writer, node: RuntimeNode, parts: Sequence[str], *, mask: str, bias: str, causal: bool, source: str) -> None:
@@ -96,7 +99,7 @@ def _attended(write: Writer, node: RuntimeNode, parts: Sequence[str], *, mask: s
     if scale:
         scores = write.node("Mul", [scores, write.number(scale)])
     else:
-        width = write.node("Cast", [write.length(queries, 3)], to=1)
+        width = write.node("Cast", [write.length(queries, 3)], to=onnx().TensorProto.FLOAT)
         scores = write.node("Div", [scores, write.node("Sqrt", [width])])
     if bias:
         scores = write.node("Add", [scores, bias])
@@ -121,10 +124,10 @@ def _counting(write: Writer, node: RuntimeNode, mask: str, keys: str) -> str:
     rank = 1 if mask in write.lengths else write.rank(mask)
     if rank == 1:  # how many of the first keys count
         places = write.unsqueezed(write.counted(write.length(keys, 1)), [0])
-        lengths = write.node("Cast", [mask], to=7)
+        lengths = write.node("Cast", [mask], to=onnx().TensorProto.INT64)
         counts = write.node("Less", [places, write.unsqueezed(lengths, [1])])
         return write.unsqueezed(counts, [1, 2])
     if rank not in (None, 2, 3):
         raise node.refused(f"its mask has {rank} axes")
-    counts = write.node("Cast", [mask], to=9)
+    counts = write.node("Cast", [mask], to=onnx().TensorProto.BOOL)
     return write.unsqueezed(counts, [1] if rank == 3 else [1, 2])

@@ -6,7 +6,7 @@ A network that was optimized or packed for onnxruntime is the same network: writ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from .._optional import onnx
@@ -50,7 +50,7 @@ def _root_mean_square(write: Writer, source: str, scale: str, epsilon: float, re
 
 def _summed(write: Writer, node: RuntimeNode, bias: int) -> str:
     """The input of a normalisation with a residual; the model may read the sum as well."""
-    node.only_outputs(0, 3)
+    write.only_outputs(node, 0, 3)
     shown = node.output(3)
     if not node.input(bias):
         return write.node("Add", [node.input(0), node.input(1)], shown)
@@ -66,7 +66,7 @@ def _skip_simplified(write: Writer, node: RuntimeNode) -> None:
 
 
 def _simplified(write: Writer, node: RuntimeNode) -> None:
-    node.only_outputs(0)
+    write.only_outputs(node, 0)
     if node.whole("axis", -1) != -1:
         raise node.refused("it normalises another axis than the last")
     _root_mean_square(write, node.input(0), node.input(1), node.number("epsilon", 1e-5), node.output(0))
@@ -74,7 +74,7 @@ def _simplified(write: Writer, node: RuntimeNode) -> None:
 
 def _layer_normalization(write: Writer, node: RuntimeNode) -> None:
     """onnxruntime has it for older operator sets than ONNX."""
-    node.only_outputs(0)
+    write.only_outputs(node, 0)
     if node.whole("axis", -1) != -1:
         raise node.refused("it normalises another axis than the last")
     _normalized(write, node.input(0), node.input(1), node.input(2), node.number("epsilon", 1e-5), node.output(0))
@@ -178,7 +178,7 @@ _PLAIN: Mapping[tuple[str, str], Callable[[Writer, RuntimeNode], None]] = {
 }
 
 
-def write_plainly(proto: Any, own: Any = ()) -> None:
+def write_plainly(proto: Any, own: Collection[str] = ()) -> None:
     """Write onnxruntime's operators as ONNX's, in place; those whose names are in *own* are the caller's.
 
     :raises CompileError: one of them is written in a way that has no plain form

@@ -71,11 +71,10 @@ class RuntimeNode:
             hint="compile the model as it was before onnxruntime optimized it",
         )
 
-    def only_outputs(self, *places: int) -> None:
-        """Refuse an operator of which other results are read."""
-        strange = [name for index, name in enumerate(self._proto.output) if name and index not in places]
-        if strange:
-            raise self.refused(f"its result '{strange[0]}' is not made")
+    @property
+    def outputs(self) -> list[str]:
+        """The names of its results by place."""
+        return list(self._proto.output)
 
 
 class Writer:
@@ -153,6 +152,11 @@ class Writer:
         found: Array = onnx().numpy_helper.to_array(entry)
         return found
 
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a constant; None where it is none."""
+        entry = self._stored.get(name)
+        return None if entry is None else tuple(entry.dims)
+
     def unpacked(self, name: str) -> Array | None:
         """What a constant holds that is not needed any more once its numbers are written in another way."""
         self._unpacked.add(name)
@@ -175,6 +179,12 @@ class Writer:
     def is_read(self, name: str) -> bool:
         """Whether a result is there, and a node or the caller reads it."""
         return bool(name) and name in self._read
+
+    def only_outputs(self, node: RuntimeNode, *places: int) -> None:
+        """Refuse an operator of which results at other places are read."""
+        for index, name in enumerate(node.outputs):
+            if index not in places and self.is_read(name):
+                raise node.refused(f"its result '{name}' is read")
 
     def mean(self, source: str) -> str:
         """The mean over the last axis, which stays with one entry."""
