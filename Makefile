@@ -63,7 +63,7 @@ soak: $(FULL)
 	ANYNPU_CHIP_CASES=2000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/arithmetic/test_chip_networks.py -k random_networks
 	ANYNPU_CHIP_CASES=200 $(ONE_THREAD) $(BIN)/pytest -q tests/native/test_aarch64.py
 	ANYNPU_SESSION_REQUESTS=1000000 $(BIN)/pytest -q tests/session/test_soak.py
-	ANYNPU_FORKS=1000 ANYNPU_INTERRUPTS=2000 $(BIN)/pytest -n 2 -q -m full tests/session/test_forks.py tests/session/test_interrupts.py
+	ANYNPU_FORKS=1000 ANYNPU_FIRST_USES=500 ANYNPU_INTERRUPTS=2000 $(BIN)/pytest -n 2 -q -m full tests/session/test_forks.py tests/session/test_interrupts.py
 	ANYNPU_FAULT_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -q tests/faults/test_surfaces.py
 	ANYNPU_MISUSE_STEPS=100000 ANYNPU_THREAD_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/rknn/test_misuse.py tests/rknn/test_threads.py tests/rknn/test_leaks.py
 	ANYNPU_LITE_INFERENCES=100000 $(ONE_THREAD) $(BIN)/pytest -q tests/rknnlite/test_soak.py

@@ -12,6 +12,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .lifetime import finish_imports_before_forks
+
 if TYPE_CHECKING:
     from .compiler import CompileOptions, check, compile
     from .modelfile import CompiledModel as Model
@@ -94,6 +96,10 @@ _HOMES = {
     "sanitize": ("sanitizer", "sanitize"),
     **{name: ("onnxruntime", name) for name in _OF_ONNXRUNTIME},
 }
+
+# The one effect that importing this package has on the process: it must precede the imports at first use, which other threads may be in
+# the middle of when a program forks.
+finish_imports_before_forks()
 
 
 def __getattr__(name: str) -> Any:

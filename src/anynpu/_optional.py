@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from .errors import MissingDependencyError, OptionError
-from .lifetime import ModuleLock
+from .lifetime import ModuleLock, unforked
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -112,17 +112,32 @@ def onnxruntime() -> Any:
     return _ort
 
 
+def ort_session(model: str | bytes, options: Any, **settings: Any) -> Any:
+    """A session of onnxruntime on the CPU; forks wait until it is made, since onnxruntime holds locks of the process meanwhile."""
+    runtime = onnxruntime()
+    with unforked():
+        return runtime.InferenceSession(model, options, providers=["CPUExecutionProvider"], **settings)
+
+
 def _genuine_onnxruntime() -> ModuleType:
     held = sys.modules.get(_ORT)
     folders = [folder for entry in sys.path if _has_core(folder := Path(entry or ".", _ORT))]
     if (_ORT in sys.modules and held is None) or not folders:  # forbidden, or not installed
         raise MissingDependencyError.for_extra(_ORT, "sim")
     if held is not None and any(map(_has_core, map(Path, getattr(held, "__path__", ())))):
-        return held
-    spec = importlib.machinery.PathFinder.find_spec(_ORT, [str(folders[0].parent)])
+        return importlib.import_module(_ORT)  # which waits for a thread that is still importing it
+    if held is None and not any(map(_is_named, sys.modules)) and not _shadowed(folders[0]):
+        return importlib.import_module(_ORT)
+    with unforked():
+        return _onnxruntime_in(folders[0])
+
+
+def _onnxruntime_in(folder: Path) -> ModuleType:
+    """The package in *folder*, imported beside what the program has under its name."""
+    spec = importlib.machinery.PathFinder.find_spec(_ORT, [str(folder.parent)])
     if spec is None or spec.loader is None:
         raise MissingDependencyError.for_extra(_ORT, "sim")
-    own = str(folders[0].resolve())
+    own = str(folder.resolve())
     replaced = {name: module for name, module in sys.modules.items() if _is_named(name) and not _lies_in(module, own)}
     for name in replaced:
         del sys.modules[name]
@@ -134,7 +149,7 @@ def _genuine_onnxruntime() -> ModuleType:
         del sys.modules[_ORT]
         raise
     finally:
-        if replaced or _shadowed(folders[0]):  # the program goes on with what it had
+        if replaced or _shadowed(folder):  # the program goes on with what it had
             for name in [name for name in sys.modules if _is_named(name) and name not in kept]:
                 del sys.modules[name]
             sys.modules.update(replaced)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ._optional import max_tensor_bytes, onnx, onnxruntime
+from ._optional import max_tensor_bytes, onnx, onnxruntime, ort_session
 from .errors import CompileError, DeviceError, DeviceTimeout, FeedNameError
 from .tensor import DType, TensorSpec
 from .types import Array
@@ -163,7 +163,7 @@ class Tail:
         # there is nothing to find on the disk: should something be missed above, this is an empty file
         options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
         try:
-            self._session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+            self._session = ort_session(data, options)
         except Exception as error:  # onnxruntime's exception classes are private
             text = str(error).strip().partition("\n")[0][:400]
             raise CompileError(f"this is no tail of a model: {text}", hint="compile the model again") from error

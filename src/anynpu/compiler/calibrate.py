@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import ffi, lib
-from .._optional import MISTAKEN_OPTIMIZERS, onnxruntime
+from .._optional import MISTAKEN_OPTIMIZERS, onnxruntime, ort_session
 from ..errors import CalibrationError
 from ..progress import Progress, tell
 from .custom import CustomOperator, CustomTable, compute_custom
@@ -294,14 +294,12 @@ class _FloatSession:
 def _session(runtime: Any, data: bytes, options: Any) -> Any:
     """A session with onnxruntime's optimisers; without, where one of them fails: some lose tensors that are watched."""
     try:
-        return runtime.InferenceSession(
-            data, options, providers=["CPUExecutionProvider"], disabled_optimizers=MISTAKEN_OPTIMIZERS
-        )
+        return ort_session(data, options, disabled_optimizers=MISTAKEN_OPTIMIZERS)
     except Exception as error:  # onnxruntime's exception classes are private
         _log.debug("onnxruntime's optimisers fail, and are left out: %s", first_line(error))
     options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:
-        return runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+        return ort_session(data, options)
     except Exception as error:
         raise CalibrationError(
             f"onnxruntime cannot run the model for calibration: {first_line(error)}",

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._optional import onnx, onnxruntime
+from .._optional import onnx, onnxruntime, ort_session
 from ..errors import CompileError, UnsupportedOperatorError
 from ..types import Array
 from .onnx_model import first_line
@@ -144,7 +144,7 @@ class _Writer:
         options.intra_op_num_threads = 1
         constants = {tensor.name for tensor in graph.initializer}
         try:
-            session = runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            session = ort_session(model.SerializeToString(), options)
             feeds = {value.name: _zeros(value) for value in graph.input if value.name not in constants}
             return np.asarray(session.run([name], feeds)[0])
         except Exception as error:  # onnxruntime's exception classes are private

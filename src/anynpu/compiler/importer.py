@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnx, onnxruntime
+from .._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnx, onnxruntime, ort_session
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from .code_operators import between_pairs
 from .control_flow import write_out_control_flow
@@ -518,7 +518,7 @@ def _session(model: Any, runtime: Any, graph: Graph, constants: HandedConstants 
     if constants is not None:
         constants.give(options, runtime)
     try:
-        return runtime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return ort_session(model.SerializeToString(), options)
     except Exception as error:  # onnxruntime's exception classes are private
         raise _explain(error, graph) from error
 

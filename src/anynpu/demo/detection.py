@@ -100,7 +100,7 @@ def compare(detector: Path, model: CompiledModel, grain: Grain = Grain.COLOR) ->
     """Run both models on the held-out pages."""
     options = _optional.onnxruntime().SessionOptions()
     options.log_severity_level = 3
-    session = _optional.onnxruntime().InferenceSession(str(detector), options, providers=["CPUExecutionProvider"])
+    session = _optional.ort_session(str(detector), options)
     cosines, seconds, panels = [], [], []
     with anynpu.Device(model.chip) as device, device.load(model) as loaded, loaded.context() as context:
         context.run(

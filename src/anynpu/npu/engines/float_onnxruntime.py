@@ -77,9 +77,7 @@ class OnnxStretch:
             if constants:
                 values = [runtime.OrtValue.ortvalue_from_numpy(array) for array in constants.values()]
                 options.add_external_initializers(list(constants), values)
-            self._session = runtime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_optional.MISTAKEN_OPTIMIZERS
-            )
+            self._session = _optional.ort_session(model, options, disabled_optimizers=_optional.MISTAKEN_OPTIMIZERS)
         except Exception as error:  # onnxruntime's own classes share no other base
             raise ModelFormatError(
                 f"{self._name} cannot be loaded by onnxruntime: {error}",
