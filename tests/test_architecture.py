@@ -138,8 +138,8 @@ def complaint(module: str, package: str, found: tool.Import) -> str:
     if in_ray_room(found.target, package) and not (found.lazy or found.typing or in_ray_room(module, package)):
         return f"imports {found.target} at once, which needs Ray"
     if module == package:
-        # the public names are loaded on demand from wherever they live
-        return "" if found.lazy or found.typing else f"imports {found.target} at once"
+        # the public names are loaded on demand from wherever they live; the fork hook must be there before those imports begin
+        return "" if found.lazy or found.typing or found.target == f"{package}.lifetime" else f"imports {found.target} at once"
     if found.target == package:
         return "" if room in ("cli", "demo") else "imports a public name of the package, which hides where it comes from"
     other = room_of(found.target)
