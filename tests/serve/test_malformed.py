@@ -12,9 +12,10 @@ import os
 import random
 import re
 import socket
+import tracemalloc
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, nullcontext
 from typing import Any
 
 import grpc
@@ -63,6 +64,77 @@ def test_reading_any_body_gives_a_request_or_says_what_is_wrong() -> None:
         else:
             assert all(isinstance(array, np.ndarray) for array in request.inputs.values())
     assert 2000 < refused < 3000
+
+
+def json_body(data: Any, datatype: str = "FP32", shape: Sequence[int] = (1, 4)) -> bytes:
+    return json.dumps({"inputs": [{"name": "x", "datatype": datatype, "shape": list(shape), "data": data}]}).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["a" * 3000, *[""] * 3300],
+        [["a" * 3000], *[[""]] * 3300],
+        [1, "a" * 3000, *[2] * 3300],
+        [{"a" * 3000: 1}, *[1] * 3300],
+        [[1] * 3000, *[[]] * 3300],
+    ],
+    ids=["texts", "nested texts", "mixed", "objects", "ragged"],
+)
+def test_reading_json_takes_memory_in_proportion_to_it(data: list[Any]) -> None:
+    """numpy gives every element the length of the longest text: 129 kB of JSON took 3.9 GB."""
+    body = json_body(data, shape=(1, len(data)))
+    tracemalloc.start()
+    try:
+        with pytest.raises(RequestError):
+            parse_infer("net", "", body, None)
+        assert tracemalloc.get_traced_memory()[1] < 100 * len(body)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data"),
+    [
+        *(("FP32", wrong) for wrong in (["1", 1, 1, 1], [True, 1, 1, 1], [None, 1, 1, 1], [1e39, 1, 1, 1], [10**400, 1, 1, 1])),
+        *(("FP32", wrong) for wrong in ([1, 2, 3], [1, 2, 3, 4, 5], [[1, 2], [3]], [[1, 2], 3, 4], [1, 2, 3, {}], [[]], [])),
+        *(("UINT8", wrong) for wrong in ([256, 1, 1, 1], [-1, 1, 1, 1], [1.0, 1, 1, 1], [True, 1, 1, 1], [2**70, 1, 1, 1])),
+        *(("BOOL", wrong) for wrong in ([0, 1, 0, 1], [True, 1, True, True])),
+        ("UINT64", [2**64, 1, 1, 1]),
+        ("FP16", [70000, 1, 1, 1]),
+    ],
+)
+def test_json_data_that_does_not_fit(datatype: str, data: list[Any]) -> None:
+    with pytest.raises(RequestError):
+        parse_infer("net", "", json_body(data, datatype), None)
+
+
+@pytest.mark.parametrize(
+    ("datatype", "data", "expected"),
+    [
+        ("FP32", [1, 2.5, 3, 4], [1, 2.5, 3, 4]),
+        ("FP32", [2**70, float("inf"), 3, 4], [2.0**70, np.inf, 3, 4]),
+        ("FP64", [[1], [2], [3], [4]], [1, 2, 3, 4]),
+        ("FP16", [[[1, 2]], [[3, 65504]]], [1, 2, 3, 65504]),
+        ("UINT64", [2**64 - 1, 0, 1, 2], [2**64 - 1, 0, 1, 2]),
+        ("INT64", [[-(2**63), 2**63 - 1, 1, 2]], [-(2**63), 2**63 - 1, 1, 2]),
+        ("INT8", [-128, 127, 1, 2], [-128, 127, 1, 2]),
+        ("BOOL", [True, False, True, True], [True, False, True, True]),
+    ],
+)
+def test_json_data_that_fits(datatype: str, data: list[Any], expected: list[Any]) -> None:
+    request, _ = parse_infer("net", "", json_body(data, datatype), None)
+    assert request.inputs["x"].shape == (1, 4)
+    assert request.inputs["x"].ravel().tolist() == expected
+
+
+@pytest.mark.parametrize(("depth", "accepted"), [(16, True), (17, False), (900, False)])
+def test_json_data_may_be_nested_as_deep_as_a_shape(depth: int, accepted: bool) -> None:
+    data: Any = 1
+    for _ in range(depth):
+        data = [data]
+    with nullcontext() if accepted else pytest.raises(RequestError, match="nested"):
+        parse_infer("net", "", json_body(data, shape=(1,)), None)
 
 
 @pytest.mark.full
@@ -161,7 +233,7 @@ def test_requests_behind_each_other_on_one_connection(serve: Serve) -> None:
         (b"[" * 100_000, "no JSON"),
         (b'{"inputs": []}', "no array for input 'x'"),
         (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 4]}]}', "has no data"),
-        (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 5], "data": [1, 2]}]}', "no tensor of shape"),
+        (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 5], "data": [1, 2]}]}', "has 2 elements"),
         (b'{"inputs": [{"name": "x", "datatype": "UINT8", "shape": [1, 4], "data": [1, 2, 3, 256]}]}', "does not fit uint8"),
         (b'{"inputs": [{"name": "x", "datatype": "INT8", "shape": [1, 4], "data": [1, 2, 3, 1.5]}]}', "does not fit int8"),
         (b'{"inputs": [{"name": "x", "datatype": "FP32", "shape": [0, 2147483648], "data": []}]}', ""),

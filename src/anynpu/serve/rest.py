@@ -6,8 +6,10 @@ Everything here is a pure function of what a client sent; whatever that is, the 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ HEADER_LENGTH = "inference-header-content-length"
 MAX_TENSORS = 1024
 MAX_AXES = 16
 MAX_EXTENT = 2**31
+MAX_INT64 = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -216,46 +219,53 @@ def _from_json(data: Any, datatype: str, shape: tuple[int, ...], name: str) -> A
             f"input '{name}' has no data", hint="send a list of numbers, or binary_data_size and bytes behind the JSON"
         )
     target = np.dtype(np.float32) if datatype == "BF16" else DATATYPES[datatype].newbyteorder("=")
-    try:
-        array = np.asarray(data)
-    except (ValueError, OverflowError, RecursionError) as error:
+    values, types = _elements(data, name)
+    if len(values) != math.prod(shape):
         raise RequestError(
-            f"the data of input '{name}' is no tensor: {error}", hint="send a flat or a regularly nested list"
-        ) from None
-    if array.size and not _suits(array, target):
-        array = _exact_integers(data, array, target, name)
+            f"input '{name}' has {len(values)} elements, and its shape is {list(shape)}", hint="send as many as the shape has"
+        )
+    if not types <= _JSON_TYPES[target.kind]:
+        raise _unfit(name, target)
+    if target.kind in "iu":
+        return _integers(values, target, name).reshape(shape)
+    if target.kind == "b":
+        return np.array(values, target).reshape(shape)
+    array = np.fromiter(values, np.float64, len(values))
     with np.errstate(over="ignore"):
         cast = array.astype(target)
-    if target.kind == "f" and array.dtype.kind == "f" and np.isinf(cast).sum() > np.isinf(array).sum():
+    if np.isinf(cast).sum() > np.isinf(array).sum():
         raise _unfit(name, target)
     return cast.reshape(shape)
 
 
-def _suits(array: Array, target: np.dtype[Any]) -> bool:
-    """Whether numbers as JSON has them become *target* without loss of meaning."""
-    kind = array.dtype.kind
-    if target.kind == "f":
-        return kind in "fiu"
-    if target.kind == "b":
-        return kind == "b"
-    if kind not in "iu":
-        return False
+_JSON_TYPES: Mapping[str, Set[type]] = {"f": {int, float}, "i": {int}, "u": {int}, "b": {bool}}
+"""The types of JSON values that an element may have, by the kind of the tensor's type."""
+
+
+def _elements(data: list[Any], name: str) -> tuple[list[Any], set[type]]:
+    """The elements of a flat or regularly nested list, and their types; they may be of any type but lists.
+
+    Nothing here takes more memory than *data*: numpy, for example, would make all texts as long as the longest.
+    """
+    for _ in range(MAX_AXES):
+        types = set(map(type, data))
+        if list not in types:
+            return data, types
+        if len(types) > 1 or len(set(map(len, data))) > 1:
+            break
+        data = list(chain.from_iterable(data))
+    raise RequestError(
+        f"the data of input '{name}' is not a flat or regularly nested list", hint=f"send numbers, nested at most {MAX_AXES} deep"
+    )
+
+
+def _integers(values: list[int], target: np.dtype[Any], name: str) -> Array:
+    """Integers as *target*, all within its limits."""
     limits = np.iinfo(target)
-    return int(array.min()) >= limits.min and int(array.max()) <= limits.max
-
-
-def _exact_integers(data: list[Any], array: Array, target: np.dtype[Any], name: str) -> Array:
-    """Whole numbers that numpy takes for floats or objects because some are beyond int64, if they are such."""
-    if target.kind in "iuf" and array.dtype.kind in "fO":
-        objects = np.asarray(data, dtype=object)
-        if target.kind == "f":
-            if all(type(value) in (int, float) for value in objects.flat):
-                return objects.astype(np.float64)
-        else:
-            limits = np.iinfo(target)
-            if all(type(value) is int and limits.min <= value <= limits.max for value in objects.flat):
-                return objects
-    raise _unfit(name, target)
+    wide: Any = np.fromiter(values, np.int64 if limits.max <= MAX_INT64 else object, len(values))
+    if values and not limits.min <= wide.min() <= wide.max() <= limits.max:
+        raise _unfit(name, target)
+    return np.asarray(wide.astype(target))
 
 
 def _unfit(name: str, target: np.dtype[Any]) -> RequestError:
