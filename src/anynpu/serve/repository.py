@@ -15,6 +15,7 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError, OptionError, RequestError, UnknownModelError
 from ..modelfile.twins import TWIN_SUFFIX
@@ -112,7 +113,7 @@ class Repository:
         self._named: Sources = {}  # by clients that may
         self._ready: dict[str, dict[str, ServedModel]] = {}
         self._reasons: dict[tuple[str, str], str] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  # of names that are being loaded or unloaded
         self._draining: set[asyncio.Task[None]] = set()
 
     async def load_all(self) -> None:
@@ -166,6 +167,8 @@ class Repository:
 
         :param path: a file that the client names, below ``load_root``
         """
+        if not _NAME.fullmatch(name):
+            raise RequestError(f"{name[:60]!r} is no name for a model", hint="use letters, digits, '.', '_' and '-', at most 128")
         async with self._locks.setdefault(name, asyncio.Lock()):
             wanted = await asyncio.to_thread(self._wanted, name, path)
             fresh: dict[str, ServedModel] = {}
@@ -187,7 +190,7 @@ class Repository:
 
     async def unload(self, name: str) -> None:
         """Take a model away; what it was given it still answers."""
-        async with self._locks.setdefault(name, asyncio.Lock()) if name in self._ready else asyncio.Lock():
+        async with self._locks.setdefault(name, asyncio.Lock()):
             old = self._ready.pop(name, None)
             for key in [key for key in self._reasons if key[0] == name]:
                 del self._reasons[key]
@@ -206,8 +209,6 @@ class Repository:
 
     def _wanted(self, name: str, path: str | None) -> dict[str, Path]:
         if path is not None:
-            if not _NAME.fullmatch(name):
-                raise RequestError(f"{name!r} is no name for a model", hint="use letters, digits, '.', '_' and '-'")
             self._named[name] = {"1": self._allowed(path)}
             return self._named[name]
         self._sources = find_models(self._given)
@@ -226,9 +227,10 @@ class Repository:
         root = root.resolve()
         try:
             file = (root / path).resolve()
+            is_file = file.is_file()
         except (OSError, ValueError):
             raise RequestError("the path of the model is no path", hint="name a file below the server's folder") from None
-        if not file.is_relative_to(root) or file.suffix not in _suffixes() or not file.is_file():
+        if not file.is_relative_to(root) or file.suffix not in _suffixes() or not is_file:
             raise AccessDeniedError(
                 "there is no such model file in the folder of this server", hint=f"its files end in {', '.join(_suffixes())}"
             )
