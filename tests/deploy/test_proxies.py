@@ -163,12 +163,28 @@ def test_large_bodies_pass_and_larger_ones_are_refused(proxy: Proxy) -> None:
 
 def test_what_belongs_to_one_board_is_not_there(proxy: Proxy) -> None:
     assert ask(proxy.port, "POST", "/v2/repository/models/net/unload", b"{}").status == 403
+    for path in (
+        "/v2/%72epository/models/net/unload",
+        "/v2/repository%2Fmodels/net/unload",
+        "/v2%2frepository/models/net/unload",
+        "/v2/models/../repository/models/net/unload",
+        "/v2/models/%2e%2e/repository/models/net/unload",
+        "/v2//repository/models/net/unload",
+        "/v2/repository/models/net/%75nload",
+    ):
+        assert ask(proxy.port, "POST", path, b"{}").status in (400, 403, 404), path
+    for path in ("/v2/systemsharedmemory/region/a/register", "/v2/systemsharedmemory/unregister"):
+        assert ask(proxy.port, "POST", path, b"{}").status == 403, path
+    assert ask(proxy.port, "GET", "/v2/systemsharedmemory/status").status == 403
     assert ask(proxy.port, "GET", "/metrics").status == 404
     assert ask(proxy.port, "GET", "/status").status == 404
     assert ask(proxy.port, "POST", INFER, infer_body(), {"Origin": "http://pages.example", "Host": "pages.example"}).status == 403
     with grpc_client(proxy) as client:
         with pytest.raises(InferenceServerException, match="each board") as caught:
             client.unload_model("net")
+        assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+        with pytest.raises(InferenceServerException, match="shared memory is for") as caught:
+            client.get_system_shared_memory_status()
         assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
         assert client.is_model_ready("net")
 

@@ -19,6 +19,7 @@ from waiting import PATIENCE
 
 from anynpu.errors import OptionError
 from anynpu.serve import ServeOptions
+from anynpu.serve.http import is_local
 from anynpu.serve.options import read_keys
 from anynpu.session import InferenceSession
 
@@ -59,6 +60,59 @@ def test_keys_from_a_file(tmp_path: Path) -> None:
         read_keys(tmp_path / "nothing")
 
 
+@pytest.mark.parametrize("mode", [0o666, 0o622, 0o620, 0o602])
+def test_key_files_that_others_may_write_are_rejected(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "keys"
+    path.write_text(KEY)
+    path.chmod(mode)
+    with pytest.raises(OptionError, match=f"other users may write .*{mode:04o}"):
+        read_keys(path)
+
+
+@pytest.mark.parametrize(("mode", "warned"), [(0o600, False), (0o400, False), (0o640, False), (0o644, True), (0o444, True)])
+def test_key_files_that_others_may_read(tmp_path: Path, caplog: pytest.LogCaptureFixture, mode: int, warned: bool) -> None:
+    """Docker and Kubernetes mount secrets with mode 0444 or 0644."""
+    path = tmp_path / "keys"
+    path.write_text(KEY)
+    path.chmod(mode)
+    assert read_keys(path) == (KEY,)
+    assert any("may read" in message for message in caplog.messages) is warned
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        *((name, True) for name in ("127.0.0.1", "127.0.0.1:80", "localhost:8000", "LocalHost", "[::1]", "[::1]:8000")),
+        *((name, False) for name in ("evil@127.0.0.1", "evil:1@127.0.0.1:80", "@localhost", "127.0.0.1/x", "127.0.0.1 x", "")),
+        *((name, False) for name in ("evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "127.0.0.1:80:80")),
+    ],
+)
+def test_names_of_this_machine(host: str, local: bool) -> None:
+    assert is_local(host) is local
+
+
+def test_paths_are_routed_as_they_were_sent(serve: Serve) -> None:
+    """A proxy blocks paths by their raw text: no other text may reach the same call."""
+    server = serve(FakeDevice())
+    for path in (
+        "/v2/%72epository/models/net/unload",
+        "/v2%2Frepository/models/net/unload",
+        "/v2/repository%2Fmodels/net/unload",
+        "/v2/repository/models/net%2Funload",
+        "/v2/repository/models/net/%75nload",
+        "/v2//repository/models/net/unload",
+        "/v2/./repository/models/net/unload",
+        "/v2/models/../repository/models/net/unload",
+        "/v2/models/%2e%2e/repository/models/net/unload",
+        "/%762/repository/index",
+        "/v2/systemsharedmemory%2Fstatus",
+    ):
+        assert exchange(server, "POST", path, b"{}")[0] == 404, path
+    assert exchange(server, "POST", "/v2/models/%6eet/infer", infer_body())[0] == 200  # names are decoded
+    assert exchange(server, "GET", "/v2/models/net%2Fready")[0] == 404
+    assert exchange(server, "GET", "/v2/models/net/ready")[0] == 200
+
+
 def test_keys_are_asked_for_over_http(serve: Serve) -> None:
     server = serve(FakeDevice(), api_keys=(KEY, "another-key-of-the-tests"))
     for headers in ({}, {"X-API-Key": KEY[:-1]}, {"Authorization": "Bearer "}, {"Authorization": KEY}, {"X-API-Key": "é" * 20}):
@@ -95,6 +149,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     command += ["-addext", "subjectAltName=IP:127.0.0.1", "-out", str(paths[0]), "-keyout", str(paths[1])]
     subprocess.run(command, check=True, capture_output=True, timeout=600)
     return paths
+
+
+def test_a_private_key_that_others_may_write_is_rejected(serve: Serve, certificate: tuple[Path, Path], tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_bytes(certificate[1].read_bytes())
+    key.chmod(0o666)
+    with pytest.raises(OptionError, match="other users may write"):
+        serve(FakeDevice(), certificate=certificate[0], private_key=key)
 
 
 def test_tls(serve: Serve, certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:

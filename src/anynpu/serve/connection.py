@@ -21,7 +21,6 @@ from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import unquote
 
 from .. import _optional
 from ..errors import RequestError
@@ -102,6 +101,7 @@ class Connections:
 class Request:
     """One request, as far as its head, and the way to answer it.
 
+    :ivar path: as it was sent, with its percent signs: a proxy compares the same text
     :ivar crowded: whether it came over a connection above the limit
     :ivar client: the address that it came from
     :ivar when_gone: called when the client has gone
@@ -372,7 +372,7 @@ class Connection(asyncio.BufferedProtocol):
         if not complete:
             raise RequestError("the head ends without CR LF", hint="end its lines with CR LF")
         try:
-            path = unquote((self._shared.parser.parse_url(self._url).path or b"").decode("latin-1"), errors="replace")
+            path = (self._shared.parser.parse_url(self._url).path or b"").decode("latin-1")
         except self._shared.parser.HttpParserError:
             raise RequestError("the target of the request is no URL", hint="send a path") from None
         request = Request(self, self._parser.get_method().decode("latin-1"), path, headers, self._parser.should_keep_alive())

@@ -14,7 +14,7 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from ..errors import AccessDeniedError, OverloadedError, RequestError
 from ..pages.status import page
@@ -204,11 +204,12 @@ class Application:
             exchange.end()
 
     def _find(self, path: str) -> tuple[dict[str, Handler], dict[str, str]]:
+        """The handlers of a raw path, and its parameters, decoded: an encoded slash is part of a name, and fixed parts are plain text."""
         if path in self._fixed:
             return self._fixed[path], {}
         for pattern, methods in self._patterns:
             if found := pattern.fullmatch(path):
-                return methods, found.groupdict()
+                return methods, {key: unquote(value, errors="replace") for key, value in found.groupdict().items()}
         return {}, {}
 
     def _check_access(self, request: Request) -> None:
@@ -249,13 +250,15 @@ def _place_of(origin: str) -> str | None:
         return None
 
 
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{0,5})?")
+"""A host and a port, without a user."""
+
+
 @functools.lru_cache(maxsize=256)
 def is_local(host: str) -> bool:
     """Whether a Host header names this machine by a loopback address."""
-    try:
-        return is_loopback(urlsplit(f"//{host}").hostname or "")
-    except ValueError:
-        return False
+    found = _HOST.fullmatch(host)
+    return found is not None and is_loopback(found[1].lower())
 
 
 async def _live(exchange: Exchange) -> None:

@@ -24,7 +24,7 @@ from itertools import islice
 from ..errors import ServeError
 from .connection import Connection, Connections
 from .limits import Complaints
-from .options import ServeOptions
+from .options import ServeOptions, check_secret
 
 __all__ = ["Listener", "connection_bound", "listen"]
 
@@ -270,6 +270,7 @@ def _tls_context(options: ServeOptions) -> ssl.SSLContext | None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
+        check_secret(options.private_key)
         context.load_cert_chain(options.certificate, options.private_key)
     except (OSError, ssl.SSLError) as error:
         raise ServeError(f"the TLS certificate cannot be read: {error}", hint="look at --certificate and --private-key") from None

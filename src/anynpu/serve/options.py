@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +17,9 @@ from ..session import SessionOptions
 if TYPE_CHECKING:
     from ..session import DeviceFactory
 
-__all__ = ["CONTROL_VARIABLE", "KEY_VARIABLE", "ServeOptions", "given_keys", "is_loopback", "read_keys"]
+__all__ = ["CONTROL_VARIABLE", "KEY_VARIABLE", "ServeOptions", "check_secret", "given_keys", "is_loopback", "read_keys"]
+
+log = logging.getLogger("anynpu.serve")
 
 MIB = 2**20
 
@@ -221,9 +225,24 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def check_secret(path: Path) -> None:
+    """Raise for a file of keys that other users may write; a warning if they may read it, as in containers and volumes of secrets."""
+    mode = path.stat().st_mode
+    if mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise OptionError(
+            f"other users may write {path} (mode {stat.S_IMODE(mode):04o})", hint=f"allow only its owner: chmod 600 {path}"
+        )
+    if mode & stat.S_IROTH:
+        log.warning("all users of this machine may read %s (mode %04o); chmod 600 keeps it secret", path, stat.S_IMODE(mode))
+
+
 def read_keys(path: Path) -> tuple[str, ...]:
-    """API keys from a file: one per line; empty lines and lines that begin with # do not count."""
+    """API keys from a file: one per line; empty lines and lines that begin with # do not count.
+
+    A file that other users may write is rejected.
+    """
     try:
+        check_secret(path)
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except OSError as error:
         raise OptionError(f"the API keys cannot be read: {path}: {error.strerror}", hint="look at the path") from None
