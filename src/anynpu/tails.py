@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from .errors import CompileError, DeviceError, DeviceTimeout, FeedNameError
 from .tensor import DType, TensorSpec
 from .types import Array
 
-__all__ = ["ORDER", "Tail", "checked_tail", "tail_path"]
+__all__ = ["ORDER", "Tail", "checked_tail", "infer_shapes", "tail_path"]
 
 ORDER = "anynpu.outputs"
 """The entry of a tail's metadata that names the outputs of the whole model in their order, one per line."""
@@ -34,6 +34,17 @@ MAX_NODES = 10_000
 
 MAX_ELEMENTS = 1 << 26
 """Of one constant of a tail."""
+
+MAX_PROPAGATED = 32
+"""Elements of a one-dimensional tensor whose values shape inference follows: twice the 16 numbers of a Pad with eight axes."""
+
+_MAX_ROUNDS = 32
+_PROPAGATING = frozenset(("Add", "Cast", "Concat", "Gather", "Mul", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze"))
+"""Operators through which onnx follows values. It allocates about 100 bytes for each element of a one-dimensional tensor that they read."""
+_FUNCTIONS = frozenset(("GreaterOrEqual", "GroupNormalization", "LessOrEqual", "MeanVarianceNormalization"))
+"""Operators whose shapes onnx infers from a function body, which may contain the operators above."""
+_SIZES_ALONE = frozenset(("Shape", "Size"))
+"""Operators that read the shape of their input and not its values."""
 
 _MAX_DEPTH = 8
 _DOMAINS = ("", "ai.onnx")
@@ -90,17 +101,85 @@ def checked_tail(data: bytes) -> bytes:
 
 
 def _check_sizes(proto: Any) -> None:
-    """Nothing stops onnxruntime inside an operator: tensors that take seconds to fill are refused, as in all float graphs."""
+    """Reject tensors that take seconds to fill: onnxruntime cannot be stopped inside an operator."""
+    limit = max_tensor_bytes()
+
+    def check(inferred: Any) -> None:
+        for graph in _graphs(inferred.graph, 0):
+            for value in (*graph.input, *graph.value_info, *graph.output):
+                elements = math.prod(entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0)
+                _require(4 * elements <= limit, f"its tensor '{value.name!s:.80}' takes more than {limit >> 20} MB")
+
     try:
-        inferred = onnx().shape_inference.infer_shapes(proto, data_prop=True)
+        infer_shapes(proto, check)
+    except CompileError:
+        raise
     except Exception as error:  # raised from C++ with several types
         text = str(error).strip().partition("\n")[0][:400]
         raise CompileError(f"this is no tail of a model: {text}", hint="compile the model again") from None
-    limit = max_tensor_bytes()
-    for graph in _graphs(inferred.graph, 0):
-        for value in (*graph.value_info, *graph.output):
-            elements = math.prod(entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0)
-            _require(4 * elements <= limit, f"its tensor '{value.name!s:.80}' takes more than {limit >> 20} MB")
+
+
+def infer_shapes(proto: Any, check: Callable[[Any], None]) -> Any:
+    """The model with the shapes that onnx infers, also from values where they are those of small tensors.
+
+    With ``data_prop``, onnx keeps an entry for each element of a one-dimensional tensor, so a few nodes can take all memory. It therefore
+    runs without the nodes that read a tensor of more than :data:`MAX_PROPAGATED` elements, or one whose rank or size is not inferred yet.
+    Their shapes are inferred without values, which may allow more nodes in the next round.
+
+    :param check: called with each inferred model; raises for tensors that are too large
+    """
+    package = onnx()
+
+    def inferred(model: Any, values: bool) -> Any:
+        found = package.shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=values)
+        check(found)
+        return found
+
+    known = inferred(proto, False)
+    for _ in range(_MAX_ROUNDS):
+        shapes = _known_shapes(known.graph)
+        if all(None not in shapes.get(name, (None,)) for node in known.graph.node for name in node.output if name):
+            break
+        nodes = [node for node in known.graph.node if not _expands(node, shapes)]
+        whole = len(nodes) == len(known.graph.node)
+        part = known
+        if not whole:
+            part = package.ModelProto()
+            part.CopyFrom(known)
+            del part.graph.node[:]
+            part.graph.node.extend(nodes)
+        learned = inferred(part, True)
+        if whole:
+            return learned
+        del known.graph.value_info[:], known.graph.output[:]
+        known.graph.value_info.extend(learned.graph.value_info)
+        known.graph.output.extend(learned.graph.output)
+        known = inferred(known, False)
+        if _known_shapes(known.graph) == shapes:
+            break
+    return known
+
+
+def _known_shapes(graph: Any) -> dict[str, tuple[int | None, ...]]:
+    """Shapes by name, None for dimensions that are not known; tensors of unknown rank are missing."""
+    found: dict[str, tuple[int | None, ...]] = {}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        kind = value.type.tensor_type
+        if kind.HasField("shape"):
+            found[value.name] = tuple(entry.dim_value if entry.HasField("dim_value") else None for entry in kind.shape.dim)
+    found.update({tensor.name: tuple(tensor.dims) for tensor in graph.initializer})
+    return found
+
+
+def _expands(node: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> bool:
+    """Whether following values through a node may take much memory."""
+    if (node.domain in _DOMAINS and node.op_type not in _PROPAGATING | _FUNCTIONS) or node.op_type in _SIZES_ALONE:
+        return False
+    for name in node.input:
+        shape = shapes.get(name, (None,)) if name else ()
+        if len(shape) == 1 and (shape[0] is None or shape[0] > MAX_PROPAGATED):
+            return True
+    return False
 
 
 def _graphs(graph: Any, depth: int) -> Iterator[Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +16,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from anynpu import tails
 from anynpu.errors import CompileError, DeviceError, DeviceTimeout
 from anynpu.tails import Tail, checked_tail
 
@@ -150,3 +154,94 @@ def test_a_tail_stops_when_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(tail, "_session", Slow())
     with pytest.raises(DeviceTimeout, match="did not finish"):
         tail.run({"x": np.ones(4, np.float32)}, timeout=0.01)
+
+
+VALUES_OF_LARGE_TENSORS = """
+import json, resource, sys
+import onnx
+from onnx import helper
+import anynpu
+from anynpu.errors import CompileError
+from anynpu.tails import checked_tail
+
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+LARGE = 1 << 31
+
+def number(name, values, dims=()):
+    return helper.make_tensor(name, onnx.TensorProto.INT64, dims, values)
+
+one, node = number("one", [1], [1]), helper.make_node
+WAYS = {
+    "range": ([node("Range", ["a", "n", "b"], ["r"])], [number("a", [0]), number("n", [LARGE]), number("b", [1])]),
+    "tile": ([node("Tile", ["one", "n"], ["r"])], [one, number("n", [LARGE], [1])]),
+    "pad": ([node("Pad", ["one", "n"], ["r"])], [one, number("n", [0, LARGE], [2])]),
+    "hann": ([node("HannWindow", ["n"], ["r"])], [number("n", [LARGE])]),
+    "by values": ([node("Mul", ["n", "n"], ["m"]), node("Expand", ["one", "m"], ["r"])], [one, number("n", [46341], [1])]),
+    "in steps": (
+        [
+            node("Mul", ["n", "n"], ["m"]),
+            node("Expand", ["one", "m"], ["e"]),
+            node("Concat", ["e"] * 64, ["f"], axis=0),
+            node("Concat", ["f"] * 64, ["r"], axis=0),
+        ],
+        [one, number("n", [1000], [1])],
+    ),
+}
+found = {}
+for name, (nodes, constants) in WAYS.items():
+    nodes = [*nodes, node("Cast", ["r"], ["f32"], to=1), node("ReduceSum", ["f32"], ["s"], keepdims=0), node("Add", ["x", "s"], ["y"])]
+    ends = [helper.make_tensor_value_info(end, 1, [1, 4]) for end in "xy"]
+    graph = helper.make_graph(nodes, "net", ends[:1], ends[1:], constants)
+    data = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    for way, read in {"tail": checked_tail, "model": lambda data: anynpu.compile(data, "rk3588", dtype="fp16")}.items():
+        try:
+            read(data)
+            found[f"{name}, {way}"] = "accepted"
+        except CompileError as error:
+            found[f"{name}, {way}"] = str(error).partition("\\n")[0]
+print(json.dumps([found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10]))
+"""
+
+
+def test_values_of_large_tensors_are_not_followed() -> None:
+    """Shape inference kept 100 bytes for each of 2^31 elements."""
+    done = subprocess.run([sys.executable, "-c", VALUES_OF_LARGE_TENSORS], capture_output=True, text=True, check=True)
+    found, peak_mb = json.loads(done.stdout)
+    for name, message in found.items():
+        assert "takes more than 1024 MB" in message or "more than 268435456 elements" in message, name
+    assert peak_mb < 400
+
+
+def test_operators_through_which_onnx_follows_values() -> None:
+    """An operator that is missing here would be given tensors of any size."""
+    history = onnx.defs.get_all_schemas_with_history()
+    following = {schema.name for schema in history if getattr(schema, "has_data_propagation_function", False)}
+    assert following <= tails._PROPAGATING
+    bodies = {
+        schema.name
+        for schema in history
+        if (schema.has_function or schema.has_context_dependent_function)
+        and not schema.has_type_and_shape_inference_function
+        and not schema.domain
+    }
+    assert bodies <= tails._FUNCTIONS
+
+
+def test_shapes_from_values_of_small_tensors_are_inferred() -> None:
+    """Behind nodes that have to wait for a size, too."""
+    node, number = helper.make_node, TensorProto.INT64
+    nodes = [
+        node("Shape", ["x"], ["n"]),
+        node("Expand", ["one", "n"], ["e"]),
+        node("Cast", ["e"], ["f"], to=FLOAT),
+        node("Mul", ["f", "x"], ["g"]),
+        node("Shape", ["g"], ["h"]),
+        node("Concat", ["h", "h"], ["i"], axis=0),
+        node("ConstantOfShape", ["i"], ["y"]),
+    ]
+    ends = [helper.make_tensor_value_info("x", FLOAT, [40])], [helper.make_tensor_value_info("y", FLOAT, None)]
+    graph = helper.make_graph(nodes, "net", *ends, [helper.make_tensor("one", number, [1], [1])])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = tails.infer_shapes(model, lambda inferred: None)
+    assert [entry.dim_value for entry in found.graph.output[0].type.tensor_type.shape.dim] == [40, 40]
+    assert len(found.graph.node) == len(nodes)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from .._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnx, onnxruntime, ort_session
 from ..errors import CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
+from ..tails import infer_shapes
 from .code_operators import between_pairs
 from .control_flow import write_out_control_flow
 from .custom import DOMAIN as CUSTOM_DOMAIN
@@ -320,25 +321,29 @@ def _refuse_large(name: str, shape: Sequence[int], most: int) -> None:
 
 def _refuse_huge(proto: Any, fixed: Mapping[str, tuple[int, ...]]) -> Any:
     """The model with inferred shapes. Tensors that no machine should try to allocate are refused before anything is executed."""
+    most = max_tensor_bytes() // 4
+    for name, shape in fixed.items():
+        _refuse_large(name, shape, most)
+
+    def check(inferred: Any) -> None:
+        total = sum(map(math.prod, fixed.values()))
+        for value in inferred.graph.value_info:
+            extents = [entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0]
+            _refuse_large(value.name, extents, most)
+            total += math.prod(extents)
+        if total > MAX_GRAPH:
+            raise CompileError(
+                f"the tensors of the model have {total} elements, more than {MAX_GRAPH}", hint="choose smaller input shapes"
+            )
+
     try:
-        inferred = onnx().shape_inference.infer_shapes(proto, check_type=False, strict_mode=False, data_prop=True)
+        return infer_shapes(proto, check)
+    except CompileError:
+        raise
     except Exception as error:  # raised from C++ with several types
         raise CompileError(
             f"the shapes of the model contradict each other: {first_line(error)}", hint="export the model again"
         ) from error
-    most = max_tensor_bytes() // 4
-    total = sum(map(math.prod, fixed.values()))
-    for name, shape in fixed.items():
-        _refuse_large(name, shape, most)
-    for value in inferred.graph.value_info:
-        extents = [entry.dim_value for entry in value.type.tensor_type.shape.dim if entry.dim_value > 0]
-        _refuse_large(value.name, extents, most)
-        total += math.prod(extents)
-    if total > MAX_GRAPH:
-        raise CompileError(
-            f"the tensors of the model have {total} elements, more than {MAX_GRAPH}", hint="choose smaller input shapes"
-        )
-    return inferred
 
 
 def _infer(graph: Graph, inferred: Any) -> bool:
