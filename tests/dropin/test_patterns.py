@@ -75,9 +75,11 @@ def test_float32_outputs_of_the_small_runtime(patterns: dict[str, Path], models:
         np.testing.assert_allclose(floats, (codes.astype(np.float32) - quantization.zero_point) * np.float32(quantization.scale))
 
 
-def test_a_detector_that_reads_all_outputs_by_the_type_of_the_first(patterns: dict[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", ["detector", "older-detector"])
+def test_detectors(patterns: dict[str, Path], tmp_path: Path, program: str) -> None:
+    """One reads all outputs by the type of the first; the older one leaves the index of every output at 0."""
     model = compiled(detectors.yolov8(), tmp_path / "yolov8.rknn", "rk3588")
-    run([patterns["rknnrt"], "detector", model, tmp_path / "values"], board_environment())
+    run([patterns["rknnrt"], program, model, tmp_path / "values"], board_environment())
     values = np.fromfile(tmp_path / "values", np.float32)
     picture = fill_bytes(detectors.SIDE**2 * 3, 3).reshape(1, detectors.SIDE, detectors.SIDE, 3)
     with anynpu.InferenceSession(str(model)) as session:

@@ -176,8 +176,38 @@ def test_inputs_that_are_not_valid(library: SoftwareLibrary) -> None:
     struct[0].buf = NULL
     assert library.rknn_inputs_set(handle, 1, struct) == Code.RKNN_ERR_INPUT_INVALID
     two = ffi.new("rknn_input[2]")
-    two[0] = two[1] = input_struct(features()[0])[0]
-    assert library.rknn_inputs_set(opened(library, features_model()), 2, two) == Code.RKNN_ERR_INPUT_INVALID  # index 0 twice
+    two[0] = two[1] = input_struct(features()[0], index=2)[0]
+    assert library.rknn_inputs_set(opened(library, features_model()), 2, two) == Code.RKNN_ERR_INPUT_INVALID
+
+
+def test_inputs_with_every_index_left_at_0_count_by_position(library: SoftwareLibrary) -> None:
+    model = features_model()
+    handle = opened(library, model)
+    maps, vector = features()
+    inputs = ffi.new("rknn_input[2]")
+    inputs[0], inputs[1] = input_struct(maps)[0], input_struct(vector)[0]
+    assert library.rknn_inputs_set(handle, 2, inputs) == 0, failure(library)
+    assert library.rknn_run(handle, NULL) == 0
+    for got, expected in zip(floats(get_outputs(library, handle, 2)), device_result(model, [maps, vector]), strict=True):
+        np.testing.assert_array_equal(got, expected.reshape(-1))
+
+
+def test_outputs_with_every_index_left_at_0_count_by_position(library: SoftwareLibrary) -> None:
+    handle = opened(library, picture_model())
+    assert set_picture(library, handle, pixels()) == 0
+    assert library.rknn_run(handle, NULL) == 0
+    expected = get_outputs(library, handle, 2)
+    assert expected[0] != expected[1]
+    for given, order in (((0, 0), (0, 1)), ((1, 1), (0, 1)), ((1, 0), (1, 0)), ((0, 1), (0, 1))):
+        outputs = ffi.new("rknn_output[2]")
+        for one, index in zip(outputs, given, strict=True):
+            one.index, one.want_float = index, 1
+        assert library.rknn_outputs_get(handle, 2, outputs, NULL) == 0
+        assert tuple(one.index for one in outputs) == order
+        assert [bytes(ffi.buffer(one.buf, one.size)) for one in outputs] == [expected[index] for index in order]
+        assert library.rknn_outputs_release(handle, 2, outputs) == 0
+    outputs[0].index = outputs[1].index = 2
+    assert library.rknn_outputs_get(handle, 2, outputs, NULL) == Code.RKNN_ERR_OUTPUT_INVALID
 
 
 def test_inputs_are_converted_at_once(library: SoftwareLibrary) -> None:

@@ -26,6 +26,8 @@ from rknn.support import (
     input_struct,
     memory_array,
     opened,
+    picture_model,
+    pixels,
     set_picture,
 )
 
@@ -702,6 +704,18 @@ def asks_for_an_input_that_is_not_there(board: Board, wrong: bool) -> None:
     seen.index = int(wrong)
     query = int(rknn_query_cmd.RKNN_QUERY_INPUT_ATTR)
     assert (board.library.rknn_query(handle, query, seen, ffi.sizeof("rknn_tensor_attr")) < 0) == wrong
+    board.close(handle)
+
+
+@fault("repeated-index")
+def leaves_the_indices_of_outputs_at_0(board: Board, wrong: bool) -> None:
+    handle = opened(board.library, picture_model())
+    board.set(handle, pixels())
+    board.run(handle)
+    outputs = ffi.new("rknn_output[2]")
+    outputs[1].index = int(not wrong)
+    assert board.library.rknn_outputs_get(handle, 2, outputs, NULL) == 0
+    assert board.library.rknn_outputs_release(handle, 2, outputs) == 0
     board.close(handle)
 
 

@@ -208,6 +208,12 @@ _add(
     "The call is refused, or reads beyond an array.",
     "The text of the finding says what does not fit.",
 )
+_add(
+    "repeated-index",
+    "The same index in several rknn_input or rknn_output structs",
+    "The vendor's runtime uses the position in the array; a program that relies on it breaks when the order of the array changes.",
+    "Set index of each struct: for (i = 0; i < n; i++) outputs[i].index = i;",
+)
 
 # values
 

@@ -108,6 +108,40 @@ static void detector(const char *path, const char *result)
     OK(rknn_destroy(context));
 }
 
+/* An older detector: the array of outputs is cleared, want_float is set, and every index is left at 0. */
+static void older_detector(const char *path, const char *result)
+{
+    rknn_context context = opened(path, 0);
+    rknn_input_output_num count;
+    OK(rknn_query(context, RKNN_QUERY_IN_OUT_NUM, &count, sizeof count));
+    rknn_tensor_attr attr = queried(context, RKNN_QUERY_INPUT_ATTR, 0);
+    uint8_t *image = malloc(attr.n_elems);
+    fill_bytes(image, attr.n_elems, 3);
+    rknn_input inputs[1];
+    memset(inputs, 0, sizeof inputs);
+    inputs[0].buf = image;
+    inputs[0].size = attr.n_elems;
+    inputs[0].type = RKNN_TENSOR_UINT8;
+    inputs[0].fmt = RKNN_TENSOR_NHWC;
+    OK(rknn_inputs_set(context, count.n_input, inputs));
+    OK(rknn_run(context, NULL));
+    rknn_output outputs[16];
+    memset(outputs, 0, sizeof outputs);
+    for (uint32_t index = 0; index < count.n_output; index++)
+        outputs[index].want_float = 1;
+    OK(rknn_outputs_get(context, count.n_output, outputs, NULL));
+    FILE *file = fopen(result, "wb");
+    CHECK(file != NULL);
+    for (uint32_t index = 0; index < count.n_output; index++) {
+        CHECK(outputs[index].index == index);
+        CHECK(fwrite(outputs[index].buf, 1, outputs[index].size, file) == outputs[index].size);
+    }
+    fclose(file);
+    OK(rknn_outputs_release(context, count.n_output, outputs));
+    free(image);
+    OK(rknn_destroy(context));
+}
+
 /* Writes behind everything that it was given, as a program does that was made for another model. */
 static void beyond(const char *path)
 {
@@ -142,6 +176,8 @@ int main(int count, char **arguments)
         mini(arguments[2], result, 1);
     else if (strcmp(name, "detector") == 0)
         detector(arguments[2], result);
+    else if (strcmp(name, "older-detector") == 0)
+        older_detector(arguments[2], result);
     else if (strcmp(name, "beyond") == 0)
         beyond(arguments[2]);
     else

@@ -25,7 +25,7 @@ from ..constants import Code, Flag
 from .frames import Frames
 from .memory import TensorMemory
 from .outside import new_outside
-from .ports import InputPort, OutputPort, Ports, attr_key, cut_name
+from .ports import InputPort, OutputPort, Ports, attr_key, cut_name, indices
 from .refusal import Refusal
 from .sram import Sram, SramShare
 
@@ -288,13 +288,11 @@ class ModelContext:
             plan = self._plan
             planned = plan is not None and plan.version is self._version and plan.closings is Buffer.closings
             npu = plan.npu if plan is not None and planned else self._engine()
-            places, accepted, seen = self._places, [], set()
-            for position in range(count):
+            places, accepted = self._places, []
+            for position, index in enumerate(indices(inputs, count)):
                 one = inputs[position]
-                index = one.index
-                if index >= count or index in seen:
-                    raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input index {index} does not exist or came twice")
-                seen.add(index)
+                if index >= count:
+                    raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"there is no input {index}: the model has {count}")
                 port, address = ports[index], int(ffi.cast("uintptr_t", one.buf))
                 if not address:
                     raise Refusal(Code.RKNN_ERR_INPUT_INVALID, f"input '{port.name}' is a null pointer")

@@ -35,7 +35,7 @@ from .frames import Frames
 from .handles import Handles
 from .matmul import MatmulCalls, MatmulState
 from .memory import MemoryTable
-from .ports import OutputPort, Transfer
+from .ports import OutputPort, Transfer, indices
 from .queries import answer
 from .refusal import Refusal, code_of
 from .shapes import find_shape_set
@@ -345,9 +345,10 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
             if not entry.runs:
                 raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, "the model has not run yet", "call rknn_run before")
             ports = entry.ports.outputs  # another thread may have changed the shapes
+            positions = indices(outputs, n_outputs)
             wanted = []
             for position in range(n_outputs):
-                wanted.append(_wanted(ports, outputs[position]))
+                wanted.append(_wanted(ports, outputs[position], positions[position]))
             held = []  # what is given out now may be released by another thread before it is filled
             for position, (port, transfer) in enumerate(wanted):
                 one = outputs[position]
@@ -356,6 +357,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
                     held.append(memory)
                 entry.read(port, transfer.conversion, int(ffi.cast("uintptr_t", one.buf)))
                 one.size = transfer.nbytes
+                one.index = positions[position]
         return 0
 
     def rknn_outputs_release(self, context: int, n_outputs: int, outputs: Any) -> int:
@@ -583,10 +585,10 @@ def _wait_for_frame(frames: Frames, extend: Any) -> None:
     extend.frame_id = frames.wait(extend.frame_id, None)
 
 
-def _wanted(ports: list[OutputPort], one: Any) -> tuple[OutputPort, Transfer]:
-    if one.index >= len(ports):
-        raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"there is no output {one.index}: the model has {len(ports)}")
-    port = ports[one.index]
+def _wanted(ports: list[OutputPort], one: Any, index: int) -> tuple[OutputPort, Transfer]:
+    if index >= len(ports):
+        raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"there is no output {index}: the model has {len(ports)}")
+    port = ports[index]
     if port.binding is not None and port.binding.memory.buffer.closed:
         raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, f"the memory bound to '{port.name}' was destroyed", "bind other memory")
     transfer = port.transfer(bool(one.want_float))

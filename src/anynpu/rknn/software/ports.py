@@ -6,6 +6,7 @@ first use and kept; what the caller bound to it is the only thing that changes. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..constants import Code, rknn_tensor_format, rknn_tensor_type
 from .memory import TensorMemory
 from .refusal import Refusal
 
-__all__ = ["Binding", "InputPort", "OutputPort", "Ports", "Transfer", "attr_key", "cut_name"]
+__all__ = ["Binding", "InputPort", "OutputPort", "Ports", "Transfer", "attr_key", "cut_name", "indices", "indices_repeat"]
 
 _CODES_ALWAYS = frozenset({DType.INT8, DType.INT16})
 """Data of these types for a tensor of the same quantised type are codes. uint8 never is: it is what pictures are made of."""
@@ -31,6 +32,21 @@ _INPUT_FORMATS = {
     rknn_tensor_format.RKNN_TENSOR_NHWC: Layout.NHWC,
     rknn_tensor_format.RKNN_TENSOR_UNDEFINED: Layout.NHWC,  # the order that the attributes of an input show
 }
+
+
+def indices(structs: Any, count: int) -> Sequence[int]:
+    """The tensor that each of *count* ``rknn_input`` or ``rknn_output`` structs stands for.
+
+    Programs that clear the array and leave every ``index`` at 0 pass the structs in the order of the tensors: where indices repeat, the
+    position counts.
+    """
+    found = [structs[position].index for position in range(count)]
+    return range(count) if indices_repeat(found) else found
+
+
+def indices_repeat(found: Sequence[int]) -> bool:
+    """Whether *found* has an index of a tensor twice; one that no tensor has is an error of its own."""
+    return len(set(found)) < len(found) and max(found) < len(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,7 @@ from ..interface import functions
 from .context import ModelContext
 from .handles import Handles
 from .matmul import MatmulState
+from .ports import InputPort, indices, indices_repeat
 from .sanitized_memory import Memories, address_of
 
 __all__ = ["RknnObserver", "observe"]
@@ -258,15 +259,22 @@ class RknnObserver(Observer):
         entry = None if made is None else made.entry
         if made is None or not isinstance(entry, ModelContext) or inputs == ffi.NULL or n_inputs != len(entry.ports.inputs):
             return
-        for position in range(n_inputs):
+        self._check_indices("rknn_inputs_set", made, inputs, n_inputs)
+        for position, index in enumerate(indices(inputs, n_inputs)):
             one = inputs[position]
             address = address_of(one.buf)
-            if one.index < n_inputs and address:
-                self._judge_given(made, entry, one, address)
+            if index < n_inputs and address:
+                self._judge_given(made, entry.ports.inputs[index], one, address)
 
-    def _judge_given(self, made: _Context, entry: ModelContext, one: Any, address: int) -> None:
-        port = entry.ports.inputs[one.index]
-        if one.pass_through or not made.may_judge(one.index):
+    def _check_indices(self, call: str, made: _Context, structs: Any, count: int) -> None:
+        found = [structs[position].index for position in range(count)]
+        if indices_repeat(found):
+            twice = next(index for index in found if found.count(index) > 1)
+            text = f"{count} structs, {found.count(twice)} of them with index {twice}: the position in the array is used"
+            self.tell("repeated-index", call, text, subject=made.handle, origin=made.origin)
+
+    def _judge_given(self, made: _Context, port: InputPort, one: Any, address: int) -> None:
+        if one.pass_through or not made.may_judge(port.index):
             return
         source = port._source(one.type, one.fmt)
         if one.size < source.nbytes:
@@ -277,7 +285,7 @@ class RknnObserver(Observer):
                 f"'{port.name}' is given as {source.dtype.value} with {one.size} bytes, {width:.0f} for each element: "
                 f"these are float{8 * width:.0f} numbers"
             )
-            self.tell("wrong-element-size", "rknn_inputs_set", text, subject=one.index, origin=made.origin)
+            self.tell("wrong-element-size", "rknn_inputs_set", text, subject=port.index, origin=made.origin)
             return
         self._judge("rknn_inputs_set", made, port, source, address, False)
 
@@ -311,6 +319,15 @@ class RknnObserver(Observer):
         if made.flags & flag:
             text = f"{call} on a context that was made with {Flag(flag).name}"
             self.tell("flush-disabled-general", call, text, subject=made.handle, origin=made.origin)
+
+    def before_rknn_outputs_get(self, context: int, n_outputs: int, outputs: Any, extend: Any) -> None:
+        """Look at the indices before they are written back."""
+        del extend
+        made = self._made.get(context & _LOW_BITS)
+        entry = None if made is None else made.entry
+        if made is None or not isinstance(entry, ModelContext) or outputs == ffi.NULL or n_outputs != len(entry.ports.outputs):
+            return
+        self._check_indices("rknn_outputs_get", made, outputs, n_outputs)
 
     def after_rknn_outputs_get(self, result: int, context: int, n_outputs: int, outputs: Any, extend: Any) -> None:
         """Remember what was given out, and put a red zone behind it."""
