@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typer.testing import CliRunner
 from anynpu.cli.app import app
 from anynpu.dropin.environment import library_folder
 
-from .running import PROGRAMS, board_environment, build, run
+from .running import PROGRAMS, board_environment, build, clean_environment, run
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -206,6 +207,67 @@ def test_programs_in_both_languages(compiler: str, standard: str, tmp_path: Path
 def test_a_program_that_was_compiled_with_the_public_layout(tmp_path: Path) -> None:
     program = build("rga_public.cpp", tmp_path / "public", "-std=c++11", compiler="c++", library="rga")
     assert run([program], board_environment("rk3588")).stdout == "done\n"
+
+
+def test_a_program_that_declares_all_other_calls(tmp_path: Path) -> None:
+    program = build("rga_absent.cpp", tmp_path / "absent", "-std=c++11", compiler="c++", library="rga")
+    assert run([program], board_environment("rk3588")).stdout == "done\n"
+
+
+def test_a_c_program_that_letterboxes_with_improcess(tmp_path: Path) -> None:
+    program = build("rga_letterbox.c", tmp_path / "letterbox", "-std=gnu11", library="rga")
+    command = [sys.executable, "-m", "anynpu.cli", "exec", "--chip", "rk3588", "--", program, tmp_path / "box"]
+    assert run(command, clean_environment(LD_LIBRARY_PATH=None)).stdout == "done\n"
+    box = np.fromfile(tmp_path / "box", np.uint8).reshape(16, 16, 3)
+    np.testing.assert_array_equal(box[4:12], (np.arange(8 * 16 * 3) * 7).astype(np.uint8).reshape(8, 16, 3))
+    assert np.all(box[:4] == 0x72)
+    assert np.all(box[12:] == 0x72)
+
+
+CONSTANT, REFLECT, WRAP = 0, 2, 3
+
+
+@pytest.mark.parametrize(("kind", "mode"), [(CONSTANT, "constant"), (REFLECT, "symmetric"), (WRAP, "wrap")])
+@pytest.mark.parametrize(("top", "bottom", "left", "right"), [(1, 2, 3, 4), (0, 0, 9, 0), (13, 0, 0, 1)])
+def test_borders(kind: int, mode: Any, top: int, bottom: int, left: int, right: int) -> None:
+    source = noise(5, 7, 3)
+    target = np.zeros((5 + top + bottom, 7 + left + right, 3), np.uint8)
+    from_, into = wrap(source, 7, 5, RGB), wrap(target, target.shape[1], target.shape[0], RGB)
+    border = rga().immakeBorderAsync
+    border.argtypes = (Buffer, Buffer, *(ctypes.c_int,) * 8, ctypes.c_void_p)
+    assert border(from_, into, top, bottom, left, right, kind, 0x302010, 1, -1, None) == SUCCESS
+    around = ((top, bottom), (left, right))
+    filled = {"constant_values": 0} if mode == "constant" else {}
+    expected = np.stack([np.pad(source[..., c], around, mode, **filled) for c in range(3)], axis=-1)
+    if mode == "constant":
+        outside = np.pad(np.zeros((5, 7), bool), around, constant_values=True)
+        expected[outside] = (0x10, 0x20, 0x30)
+    np.testing.assert_array_equal(target, expected)
+    assert border(from_, from_, top, bottom, left, right, kind, 0, 1, -1, None) == INVALID
+    assert border(from_, into, -1, 0, 0, 0, kind, 0, 1, -1, None) == INVALID
+    assert border(from_, into, 0, 0, 0, 0, 1, 0, 1, -1, None) == INVALID
+
+
+def test_translations_and_rectangles() -> None:
+    source, target = noise(5, 7, 3), np.full((5, 7, 3), 9, np.uint8)
+    translate, rectangle = rga().imtranslate_t, rga().imrectangle_t
+    translate.argtypes = (Buffer, Buffer, *(ctypes.c_int,) * 3)
+    rectangle.argtypes = (Buffer, Rect, ctypes.c_uint32, ctypes.c_int, ctypes.c_int)
+    assert translate(wrap(source, 7, 5, RGB), wrap(target, 7, 5, RGB), 2, 1, 1) == SUCCESS
+    np.testing.assert_array_equal(target[1:, 2:], source[:-1, :-2])
+    assert np.all(target[0] == 9)
+    assert np.all(target[:, :2] == 9)
+    assert translate(wrap(source, 7, 5, RGB), wrap(target, 7, 5, RGB), 7, 0, 1) == INVALID
+    target[:] = 9
+    assert rectangle(wrap(target, 7, 5, RGB), Rect(1, 0, 5, 5), 0x030201, 1, 1) == SUCCESS
+    expected = np.full_like(target, 9)
+    expected[0:5, 1:6] = (1, 2, 3)
+    expected[1:4, 2:5] = 9
+    np.testing.assert_array_equal(target, expected)
+    assert rectangle(wrap(target, 7, 5, RGB), Rect(1, 0, 5, 5), 0x030201, -1, 1) == SUCCESS
+    assert np.all(target[:, 1:6] == (1, 2, 3))
+    assert rectangle(wrap(target, 7, 5, RGB), Rect(4, 0, 5, 5), 0, 1, 1) == INVALID
+    assert rectangle(wrap(target, 7, 5, RGB), Rect(0, 0, 5, 5), 0, 0, 1) == INVALID
 
 
 @pytest.mark.parametrize("name", ["rknnrt", "rknnmrt", "rga", "VIPlite", "NBGlinker", "awnn"])

@@ -287,6 +287,98 @@ EXPORT IM_STATUS imfill_t(rga_buffer_t dst, im_rect rect, int color, int sync)
     return status;
 }
 
+/* Where a pixel of a border comes from, on an axis of *size* pixels; -1: it has the color of the border. */
+static int mirrored(int index, int size, int type)
+{
+    if (index >= 0 && index < size)
+        return index;
+    if (type == IM_BORDER_CONSTANT)
+        return -1;
+    int period = type == IM_BORDER_REFLECT ? 2 * size : size;
+    int place = (index % period + period) % period;
+    return place < size ? place : period - 1 - place;
+}
+
+static IM_STATUS surround(const struct picture *from, const struct picture *to, int top, int left, int type, int value, int mode)
+{
+    int color[4] = {value & 0xff, value >> 8 & 0xff, value >> 16 & 0xff, value >> 24 & 0xff};
+    convert(color, RGB_FAMILY, to->layout->family, mode);
+    struct sums *sums = calloc((size_t)to->wstride / 2 + 1, sizeof *sums);
+    if (sums == NULL)
+        return anynpu_rga_refused(IM_STATUS_OUT_OF_MEMORY, "no memory");
+    for (int y = 0; y < to->rect.height; y++) {
+        int row = mirrored(y - top, from->rect.height, type);
+        for (int x = 0; x < to->rect.width; x++) {
+            int column = mirrored(x - left, from->rect.width, type), pixel[4];
+            if (row < 0 || column < 0) {
+                memcpy(pixel, color, sizeof color);
+            } else {
+                read_pixel(from, column, row, pixel);
+                convert(pixel, from->layout->family, to->layout->family, mode);
+            }
+            write_pixel(to, x, y, pixel, sums);
+        }
+        if (to->layout->family == YUV_FAMILY && (y % 2 == 1 || y == to->rect.height - 1))
+            write_chroma(to, y, sums);
+    }
+    free(sums);
+    return IM_STATUS_SUCCESS;
+}
+
+EXPORT IM_STATUS immakeBorderAsync(rga_buffer_t src, rga_buffer_t dst, int top, int bottom, int left, int right, int type, int value,
+                                   int sync, int acquire_fence_fd, int *release_fence_fd)
+{
+    (void)sync, (void)acquire_fence_fd;
+    if (release_fence_fd != NULL)
+        *release_fence_fd = -1;
+    if (type != IM_BORDER_CONSTANT && type != IM_BORDER_REFLECT && type != IM_BORDER_WRAP)
+        return anynpu_rga_refused(IM_STATUS_INVALID_PARAM, "there is no border of type %d", type);
+    if (top < 0 || bottom < 0 || left < 0 || right < 0 || top > MAX_SIDE || bottom > MAX_SIDE || left > MAX_SIDE || right > MAX_SIDE)
+        return anynpu_rga_refused(IM_STATUS_INVALID_PARAM, "a border of %d, %d, %d and %d pixels is not possible", top, bottom, left, right);
+    struct picture from, to;
+    IM_STATUS status = anynpu_rga_attach(&src, NULL, "the source", &from);
+    if (status != IM_STATUS_NOERROR)
+        return status;
+    im_rect area = {0, 0, src.width + left + right, src.height + top + bottom};
+    status = anynpu_rga_attach(&dst, &area, "the destination", &to);
+    if (status == IM_STATUS_NOERROR)
+        status = surround(&from, &to, top, left, type, value, src.color_space_mode | dst.color_space_mode);
+    anynpu_rga_detach(&to);
+    anynpu_rga_detach(&from);
+    return status;
+}
+
+EXPORT IM_STATUS imtranslate_t(const rga_buffer_t src, rga_buffer_t dst, int x, int y, int sync)
+{
+    (void)sync;
+    if (src.width != dst.width || src.height != dst.height)
+        return anynpu_rga_refused(IM_STATUS_INVALID_PARAM, "%d x %d pixels are moved into %d x %d", src.width, src.height, dst.width, dst.height);
+    if (x < 0 || y < 0 || x >= src.width || y >= src.height)
+        return anynpu_rga_refused(IM_STATUS_INVALID_PARAM, "%d,%d lies outside of the destination", x, y);
+    im_rect from = {0, 0, src.width - x, src.height - y}, into = {x, y, src.width - x, src.height - y};
+    return run(&src, &dst, &from, &into, 0);
+}
+
+EXPORT IM_STATUS imrectangle_t(rga_buffer_t dst, im_rect rect, uint32_t color, int thickness, int sync)
+{
+    if (thickness == 0)
+        return anynpu_rga_refused(IM_STATUS_INVALID_PARAM, "lines of 0 pixels cannot be drawn");
+    if (thickness < 0 || thickness >= (rect.width + 1) / 2 || thickness >= (rect.height + 1) / 2)
+        return imfill_t(dst, rect, (int)color, sync);
+    struct picture picture;
+    IM_STATUS status = anynpu_rga_look(&dst, &rect, "the destination", &picture);
+    if (status != IM_STATUS_NOERROR)
+        return status;
+    im_rect lines[4] = {{rect.x, rect.y, rect.width, thickness},
+                        {rect.x, rect.y + rect.height - thickness, rect.width, thickness},
+                        {rect.x, rect.y, thickness, rect.height},
+                        {rect.x + rect.width - thickness, rect.y, thickness, rect.height}};
+    status = IM_STATUS_SUCCESS;
+    for (int line = 0; line < 4 && status == IM_STATUS_SUCCESS; line++)
+        status = imfill_t(dst, lines[line], (int)color, sync);
+    return status;
+}
+
 static int is_supported(int usage)
 {
     return (usage & ~(IM_HAL_TRANSFORM_MASK | IM_SYNC | IM_CROP | IM_ASYNC | IM_COLOR_FILL)) == 0;

@@ -127,6 +127,8 @@ typedef enum {
 
 typedef enum { IM_CONFIG_SCHEDULER_CORE, IM_CONFIG_PRIORITY, IM_CONFIG_CHECK } IM_CONFIG_NAME;
 
+typedef enum { IM_BORDER_CONSTANT = 0, IM_BORDER_REFLECT = 2, IM_BORDER_WRAP = 3 } IM_BORDER_TYPE;
+
 typedef struct {
   int x;
   int y;
@@ -207,6 +209,10 @@ IM_STATUS imcvtcolor_t(rga_buffer_t src, rga_buffer_t dst, int sfmt, int dfmt, i
 IM_STATUS imrotate_t(const rga_buffer_t src, rga_buffer_t dst, int rotation, int sync);
 IM_STATUS imflip_t(const rga_buffer_t src, rga_buffer_t dst, int mode, int sync);
 IM_STATUS imfill_t(rga_buffer_t dst, im_rect rect, int color, int sync);
+IM_STATUS imtranslate_t(const rga_buffer_t src, rga_buffer_t dst, int x, int y, int sync);
+IM_STATUS imrectangle_t(rga_buffer_t dst, im_rect rect, uint32_t color, int thickness, int sync);
+IM_STATUS immakeBorderAsync(rga_buffer_t src, rga_buffer_t dst, int top, int bottom, int left, int right, int border_type, int value,
+                            int sync, int acquire_fence_fd, int *release_fence_fd);
 IM_STATUS improcess_t(rga_buffer_t src, rga_buffer_t dst, rga_buffer_t pat, im_rect srect, im_rect drect, im_rect prect,
                       int acquire_fence_fd, int *release_fence_fd, im_opt_t *opt, int usage);
 IM_STATUS imcheck_t(const rga_buffer_t src, const rga_buffer_t dst, const rga_buffer_t pat, const im_rect src_rect, const im_rect dst_rect,
@@ -278,6 +284,19 @@ static inline IM_STATUS imfill(rga_buffer_t dst, im_rect rect, int color, int sy
 {
   return imfill_t(dst, rect, color, sync);
 }
+static inline IM_STATUS imtranslate(const rga_buffer_t src, rga_buffer_t dst, int x, int y, int sync = 1, int * = NULL)
+{
+  return imtranslate_t(src, dst, x, y, sync);
+}
+static inline IM_STATUS imrectangle(rga_buffer_t dst, im_rect rect, uint32_t color, int thickness, int sync = 1, int * = NULL)
+{
+  return imrectangle_t(dst, rect, color, thickness, sync);
+}
+static inline IM_STATUS immakeBorder(rga_buffer_t src, rga_buffer_t dst, int top, int bottom, int left, int right, int border_type,
+                                     int value = 0, int sync = 1, int acquire_fence_fd = -1, int *release_fence_fd = NULL)
+{
+  return immakeBorderAsync(src, dst, top, bottom, left, right, border_type, value, sync, acquire_fence_fd, release_fence_fd);
+}
 static inline IM_STATUS improcess(rga_buffer_t src, rga_buffer_t dst, rga_buffer_t pat, im_rect srect, im_rect drect, im_rect prect, int usage)
 {
   return improcess_t(src, dst, pat, srect, drect, prect, -1, NULL, NULL, usage);
@@ -329,6 +348,11 @@ static inline const char *imStrError(int status) { return imStrError_t((IM_STATU
 #define imflip(...) ANYNPU_PICK_6(__VA_ARGS__, , , imflip_t, ANYNPU_FLIP_3, , )(__VA_ARGS__)
 #define ANYNPU_FILL_3(d, r, c) imfill_t(d, r, c, 1)
 #define imfill(...) ANYNPU_PICK_6(__VA_ARGS__, , , imfill_t, ANYNPU_FILL_3, , )(__VA_ARGS__)
+#define ANYNPU_TRANSLATE_4(s, d, x, y) imtranslate_t(s, d, x, y, 1)
+#define imtranslate(...) ANYNPU_PICK_6(__VA_ARGS__, , imtranslate_t, ANYNPU_TRANSLATE_4, , )(__VA_ARGS__)
+#define ANYNPU_RECTANGLE_4(d, r, c, t) imrectangle_t(d, r, c, t, 1)
+#define imrectangle(...) ANYNPU_PICK_6(__VA_ARGS__, , imrectangle_t, ANYNPU_RECTANGLE_4, , )(__VA_ARGS__)
+#define immakeBorder(s, d, t, b, l, r, type, value) immakeBorderAsync(s, d, t, b, l, r, type, value, 1, -1, NULL)
 #define ANYNPU_PROCESS_7(s, d, p, sr, dr, pr, u) improcess_t(s, d, p, sr, dr, pr, -1, NULL, NULL, u)
 #define improcess(...) ANYNPU_PICK_10(__VA_ARGS__, improcess_t, , , ANYNPU_PROCESS_7, )(__VA_ARGS__)
 #define ANYNPU_CHECK_4(s, d, sr, dr) imcheck_t(s, d, (rga_buffer_t){0}, sr, dr, (im_rect){0, 0, 0, 0}, 0)
