@@ -113,7 +113,8 @@ def test_a_missing_batch_axis_is_not_added(picture: Path, made: list[RKNNLite], 
     assert lite.inference([IMAGE[0]]) is None
     lines = capsys.readouterr().err.splitlines()
     assert "E Catch exception when setting inputs." in lines
-    assert "E The input[0] need 4dims input, but 3dims input buffer feed." in lines
+    (line,) = (line for line in lines if line.startswith("E The input[0] need 4dims input, but 3dims input buffer feed."))
+    assert "inputs=[image[None]]" in line
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -140,6 +140,7 @@ class Runtime:
         inputs_pass_through: Any = None,
         *,
         reuse_outputs: bool = False,
+        expand: Callable[[str], None] | None = None,
     ) -> tuple[list[Array], int]:
         """The outputs as float32 arrays of the caller's own, and the number of the frame.
 
@@ -148,14 +149,15 @@ class Runtime:
         :param data_format: ``nhwc`` or ``nchw`` for pictures; one name or one for each
         :param inputs_pass_through: whether an input is in the NPU's own form already; one value or one for each
         :param reuse_outputs: fill the arrays of the last such call again
+        :param expand: called with a warning when an array lacks its batch axis, which is then added; None rejects such an array
         """
         with self._lock:
             given = self._given(inputs, data_type, data_format, inputs_pass_through)
+            if expand is not None:
+                given = [_expanded(index, one, info, expand) for index, (one, info) in self._with_infos(given)]
             if self._ranges:
                 self._choose_shapes(given)
-            fitted = [
-                _fitted(index, entry, info) for index, (entry, info) in enumerate(zip(given, self.context.inputs, strict=True))
-            ]
+            fitted = [_fitted(index, one, info) for index, (one, info) in self._with_infos(given)]
             self.context.set_inputs(
                 fitted, layout=[one.layout for one in given], pass_through=[one.pass_through for one in given]
             )
@@ -168,6 +170,9 @@ class Runtime:
     def close(self) -> None:
         """Give the device back; again is harmless."""
         self.context.close()
+
+    def _with_infos(self, given: Sequence[_Given]) -> Iterable[tuple[int, tuple[_Given, TensorInfo]]]:
+        return enumerate(zip(given, self.context.inputs, strict=True))
 
     def _given(self, inputs: Any, data_type: Any, data_format: Any, pass_through: Any) -> list[_Given]:
         entries = [inputs] if isinstance(inputs, np.ndarray) else inputs
@@ -236,13 +241,30 @@ def _turned(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
     return (shape[0], shape[2], shape[3], shape[1]) if len(shape) == 4 and layout == "nchw" else shape
 
 
+def _expanded(index: int, given: _Given, info: TensorInfo, say: Callable[[str], None]) -> _Given:
+    """The input with a batch axis of 1 in front, where that is the only axis it lacks."""
+    shape = given.array.shape
+    if given.pass_through or len(shape) != len(info.shape) - 1:
+        return given
+    say(
+        f"inference: input {index} '{info.name}' has {len(shape)} dimensions {list(shape)}, the model takes {len(info.shape)}; "
+        f"a batch axis is added: {[1, *shape]} (pass image[None] to avoid this warning)"
+    )
+    return replace(given, array=given.array[np.newaxis])
+
+
 def _fitted(index: int, given: _Given, info: TensorInfo) -> Array:
     """The array in the shape and in a type that the runtime takes."""
     array = given.array
     if given.pass_through:
         return array
     if array.ndim != len(info.shape):
-        raise ShapeError(f"The input[{index}] need {len(info.shape)}dims input, but {array.ndim}dims input buffer feed.")
+        raise ShapeError(
+            f"The input[{index}] need {len(info.shape)}dims input, but {array.ndim}dims input buffer feed.",
+            hint="add the batch axis: inputs=[image[None]]"
+            if array.ndim == len(info.shape) - 1
+            else f"it takes {list(info.shape)}",
+        )
     expected = info.shape
     if len(expected) == 4 and given.layout == "nchw":
         expected = (expected[0], expected[3], expected[1], expected[2])
