@@ -27,6 +27,7 @@ from anynpu.rknn_toolkit import RKNN
 from anynpu.rknn_toolkit.config import DEFAULTS
 from anynpu.rknn_toolkit.customop import get_node_attr
 from anynpu.rknn_toolkit.hybrid import parse_config
+from anynpu.tensor import DType
 
 SIDE = 16
 
@@ -100,6 +101,23 @@ def test_the_second_position_is_the_format(rknn: RKNN, work: Path) -> None:
     built(rknn, False).init_runtime()
     turned = np.ascontiguousarray(IMAGE.transpose(0, 3, 1, 2))
     np.testing.assert_array_equal(rknn.inference([turned], "nchw")[0], rknn.inference([IMAGE])[0])
+
+
+@pytest.mark.parametrize("form", ["nhwc", "nchw"])
+def test_an_image_without_batch_axis_gets_one_with_a_warning(
+    rknn: RKNN, work: Path, form: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    built(rknn, False).init_runtime()
+    image = IMAGE if form == "nhwc" else np.ascontiguousarray(IMAGE.transpose(0, 3, 1, 2))
+    wanted = rknn.inference(inputs=[image], data_format=[form])[0]
+    capsys.readouterr()
+    for _ in range(2):
+        np.testing.assert_array_equal(rknn.inference(inputs=[image[0]], data_format=[form])[0], wanted)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("W ")
+    assert "image[None]" in line
+    assert str([1, *image[0].shape]) in line
+    assert rknn.inference(inputs=[image[0, 0]]) is None
 
 
 def test_the_name_of_the_class_tells_the_model_zoo(rknn: RKNN) -> None:
@@ -376,6 +394,90 @@ def test_hybrid_quantisation_in_two_steps(rknn: RKNN, work: Path) -> None:
     settings.write_text("nonsense\n")
     assert second.hybrid_quantization_step2("net.model", "net.data", "net.quantization.cfg") == -1
     second.release()
+
+
+def pose_network() -> tuple[Net, list[list[str]]]:
+    """Key point heads at two scales whose flattened results are joined, and the pairs that model zoos give for them."""
+    net = Net(seed=8)
+    body = net.conv(net.input("image", (1, 3, SIDE, SIDE)), 8, pads=[1, 1, 1, 1])
+    body = net.op("Mul", body, net.op("Sigmoid", body))
+    heads, starts = [], []
+    for side in (SIDE, SIDE // 2):
+        if side < SIDE:
+            body = net.op("MaxPool", body, kernel_shape=[2, 2], strides=[2, 2])
+        inner = net.conv(body, 8, cin=8, pads=[1, 1, 1, 1])
+        inner = net.op("Mul", inner, net.op("Sigmoid", inner))
+        starts.append(inner)
+        head = net.conv(net.op("Relu", net.conv(inner, 8, cin=8, pads=[1, 1, 1, 1])), 6, kernel=1, cin=8)
+        heads.append(net.op("Reshape", head, net.constant([1, 6, side * side])))
+    joined = net.op("Concat", *heads, axis=2)
+    points = net.op("Reshape", joined, net.constant([1, 2, 3, 5 * SIDE * SIDE // 4]))
+    net.output(net.op("Sigmoid", net.op("Slice", points, net.constant([0]), net.constant([2]), net.constant([2]))))
+    return net, [[start, joined] for start in starts]
+
+
+def test_layers_between_given_tensors_stay_in_float16(rknn: RKNN, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    net, pairs = pose_network()
+    onnx.save(net.proto(), work / "net.onnx")
+    rknn.config(**SCALED)
+    rknn.load_onnx("net.onnx")
+    assert rknn.hybrid_quantization_step1(dataset="dataset.txt", proposal=False, custom_hybrid=pairs) == 0
+    made = {name for node in net.nodes for name in node.output}
+    settings = work / "net.quantization.cfg"
+    floats = parse_config(settings).floats
+    assert pairs[0][1] in floats
+    assert not {"image", pairs[0][0], pairs[1][0]} & set(floats)
+    assert set(re.findall(r"^    (\S+):$", settings.read_text(), re.MULTILINE)) <= {*made, "image"}
+    assert rknn.hybrid_quantization_step2("net.model", "net.data", "net.quantization.cfg") == 0
+    assert rknn.export_rknn("hybrid.rknn") == 0
+    tensors = modelfile.read(work / "hybrid.rknn").programs[0].tensors
+    assert all(tensors[name].dtype.is_float for name in floats)
+    assert all(tensors[start].dtype is DType.INT8 for start, _ in pairs)
+    rknn.init_runtime()
+    hybrid = cosine(rknn.inference(inputs=[IMAGE[0]])[0], expected())
+    built(rknn).init_runtime()
+    assert hybrid > 0.999
+    assert hybrid >= cosine(rknn.inference(inputs=[IMAGE])[0], expected())
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        ([["image", "no_such_tensor"]], "no tensor 'no_such_tensor'"),
+        ([["no_such_tensor", "image"]], "no tensor 'no_such_tensor'"),
+        ([["{end}", "image"]], "no layer leads from"),
+        (["image"], "pairs"),
+        ([["image"]], "pairs"),
+    ],
+)
+def test_wrong_names_of_layers_to_keep_are_rejected(
+    rknn: RKNN, work: Path, pairs: Any, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end = network().proto().graph.output[0].name
+    rknn.config(**SCALED)
+    rknn.load_onnx("net.onnx")
+    given = [[name.format(end=end) for name in pair] if isinstance(pair, list) else pair for pair in pairs]
+    assert rknn.hybrid_quantization_step1(dataset="dataset.txt", custom_hybrid=given) == -1
+    assert words in capsys.readouterr().err
+    assert not (work / "net.quantization.cfg").exists()
+
+
+def test_every_tensor_that_the_first_step_writes_can_be_edited(rknn: RKNN, work: Path) -> None:
+    """The compiler's copies in another layout are no tensors of the ONNX model, and the second step does not know them."""
+    net, _ = pose_network()
+    onnx.save(net.proto(), work / "net.onnx")
+    rknn.config(**SCALED)
+    rknn.load_onnx("net.onnx")
+    assert rknn.hybrid_quantization_step1(dataset="dataset.txt") == 0
+    settings = work / "net.quantization.cfg"
+    text = re.sub(r"max: \[.*\]", "max: [10.0]", settings.read_text())
+    names = re.findall(r"^    (\S+):$", text, re.MULTILINE)
+    assert len(names) > 5
+    settings.write_text(text)
+    assert rknn.hybrid_quantization_step2("net.model", "net.data", "net.quantization.cfg") == 0
+    kept = "".join(f"    {name}: float16\n" for name in names)
+    settings.write_text(text.replace("custom_quantize_layers: {}\n", f"custom_quantize_layers:\n{kept}"))
+    assert rknn.hybrid_quantization_step2("net.model", "net.data", "net.quantization.cfg") == 0
 
 
 def test_a_file_that_other_tools_have_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,21 @@ from typing import Any
 import numpy as np
 
 from ..compiler.quantization_cfg import CfgEntry, read_cfg
-from ..errors import ModelError
+from ..errors import ModelError, ParameterError
 from ..program import Model
 from ..tensor import Affine, DType
 from .config import Config
 
-__all__ = ["Prepared", "QuantizationConfig", "parse_config", "read_prepared", "write_config", "write_prepared"]
+__all__ = [
+    "Prepared",
+    "QuantizationConfig",
+    "between",
+    "onnx_names",
+    "parse_config",
+    "read_prepared",
+    "write_config",
+    "write_prepared",
+]
 
 _FORMAT = "anynpu hybrid quantisation 1"
 _CLOSE = 1e-6
@@ -74,18 +83,69 @@ def read_prepared(path: Path) -> Prepared:
         raise ModelError(f"{path} is not what hybrid_quantization_step1 wrote: {error}", hint="run step 1 again") from None
 
 
-def write_config(path: Path, model: Model, proposed: Iterable[str] = ()) -> None:
+def onnx_names(proto: Any) -> set[str]:
+    """The tensors of an ONNX model that a ``.quantization.cfg`` can name: step 2 knows no others."""
+    return {*(entry.name for entry in proto.graph.input), *(name for node in proto.graph.node for name in node.output)}
+
+
+def between(proto: Any, pairs: Any, known: Container[str]) -> list[str]:
+    """The tensors that the nodes between pairs of tensors write, as ``custom_hybrid`` selects them.
+
+    A tensor that the compiled model does not have, because its layer was fused with the next one, stands for the result of both.
+
+    :param pairs: input and output of each subgraph; the same name twice is the layer that writes it
+    :param known: tensors of the compiled model
+    :raises ParameterError: a name is unknown, or no path leads from the input to the output
+    """
+    nodes, names = list(proto.graph.node), onnx_names(proto)
+    if not isinstance(pairs, (list, tuple)) or not all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in pairs):
+        raise ParameterError(
+            "custom_hybrid is not a list of pairs of tensor names", hint="custom_hybrid=[['input_name', 'output_name']]"
+        )
+    found: dict[str, None] = {}
+    for first, last in pairs:
+        for name in (first, last):
+            if name not in names:
+                raise ParameterError(f"custom_hybrid: the model has no tensor '{name}'", hint="take names from the ONNX file")
+        reached, needed = {first}, {last}
+        for node in nodes:  # in topological order
+            if not reached.isdisjoint(node.input):
+                reached.update(filter(None, node.output))
+        for node in reversed(nodes):
+            if not needed.isdisjoint(node.output):
+                needed.update(filter(None, node.input))
+        inside = {name for node in nodes for name in node.output if name in reached & needed and (name != first or first == last)}
+        if not inside:
+            raise ParameterError(
+                f"custom_hybrid: no layer leads from '{first}' to '{last}'", hint="give the input first, then the output"
+            )
+        for node in nodes:
+            for name in node.output:
+                if name in inside and name in known:
+                    found[name] = None
+                elif name in inside:
+                    inside.update(result for reader in nodes if name in reader.input for result in filter(None, reader.output))
+    return list(found)
+
+
+def write_config(path: Path, model: Model, names: Container[str], proposed: Iterable[str] = ()) -> None:
     """``NAME.quantization.cfg`` of a model that was compiled with one scale per tensor.
 
+    :param names: tensors of the ONNX model; the copies in another layout or type that the compiler adds are left out
     :param proposed: tensors to keep in float16
     """
-    floats = list(proposed)
+    floats = list(dict.fromkeys(proposed))
     lines = ["custom_quantize_layers:" + ("" if floats else " {}")]
     lines += [f"    {_quoted(name)}: float16" for name in floats]
     lines.append("quantize_parameters:")
     for name, spec in model.programs[0].tensors.items():
         quantization = spec.quantization
-        if spec.dtype is not DType.INT8 or not isinstance(quantization, Affine) or np.size(quantization.scale) != 1:
+        if (
+            name not in names
+            or spec.dtype is not DType.INT8
+            or not isinstance(quantization, Affine)
+            or np.size(quantization.scale) != 1
+        ):
             continue
         scale, zero = float(np.ravel(quantization.scale)[0]), int(np.ravel(quantization.zero_point)[0])
         lines += [

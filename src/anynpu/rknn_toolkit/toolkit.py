@@ -227,30 +227,31 @@ class RKNN(CoreMasks):
         """Write ``NAME.model``, ``NAME.data`` and ``NAME.quantization.cfg`` into the current folder.
 
         :param proposal: let the compiler find layers that should stay in float16
-        :param custom_hybrid: has no effect here; name tensors in the .quantization.cfg
+        :param custom_hybrid: pairs of tensors, ``[[input, output], ...]``: the layers between them stay in float16
         """
-        if custom_hybrid:
-            self.rknn_log.once(
-                "hybrid_quantization_step1: custom_hybrid has no effect here; name tensors in the .quantization.cfg"
-            )
         source, config = self._loaded()
+        names = hybrid.onnx_names(source.proto)
+        hybrid.between(source.proto, custom_hybrid or [], names)  # rejects wrong names before the work
         options = {"batch": rknn_batch_size, **self._calibration(dataset)}
         model = self._compile({**options, "channel_groups": 1, "accuracy": "fast"})
-        proposed: list[str] = []
+        proposed = hybrid.between(source.proto, custom_hybrid or [], model.programs[0].tensors)
         if proposal:
             best = self._compile({**options, "accuracy": "best", "calibration_limit": max(int(proposal_dataset_size), 1)})
             known = model.programs[0].tensors
             halves = (layer for layer in best.programs[0].layers if layer.placement.name == "NPU")
-            proposed = [
+            proposed += [
                 name
                 for layer in halves
                 for name in layer.outputs
-                if best.programs[0].tensors[name].dtype.is_float and name in known and not known[name].dtype.is_float
+                if best.programs[0].tensors[name].dtype.is_float
+                and name in names
+                and name in known
+                and not known[name].dtype.is_float
             ]
         Path(f"{source.name}.model").write_bytes(source.proto.SerializeToString())
         prepared = hybrid.Prepared(config, str(Path(dataset).resolve()), source.name, rknn_batch_size, source.sizes)
         hybrid.write_prepared(Path(f"{source.name}.data"), prepared)
-        hybrid.write_config(Path(f"{source.name}.quantization.cfg"), model, proposed)
+        hybrid.write_config(Path(f"{source.name}.quantization.cfg"), model, names, proposed)
         return 0
 
     @_answering(-1)
@@ -306,8 +307,8 @@ class RKNN(CoreMasks):
 
     @_answering(None)
     def inference(self, inputs: Any, data_format: Any = None, inputs_pass_through: Any = None, get_frame_id: bool = False) -> Any:
-        """Run the model: a list of float32 arrays; None on any failure."""
-        outputs, frame = self._running().run(inputs, None, data_format, inputs_pass_through)
+        """Run the model: a list of float32 arrays; None on any failure. An array that lacks its batch axis gets one, with a warning."""
+        outputs, frame = self._running().run(inputs, None, data_format, inputs_pass_through, expand=self.rknn_log.once)
         return (outputs, frame) if get_frame_id else outputs
 
     @_answering(None)
