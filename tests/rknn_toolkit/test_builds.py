@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 from compiler.onnx_builders import Net
 
 from anynpu import modelfile
-from anynpu.errors import ModelError
+from anynpu.errors import ModelError, ParameterError
 from anynpu.rknn_toolkit import RKNN
 from anynpu.rknn_toolkit.hybrid import parse_config
+from anynpu.rknn_toolkit.onnx_edit import onnx_edit
 
 SIDE = 8
 SCALED: dict[str, Any] = {"mean_values": [[0, 0, 0]], "std_values": [[255, 255, 255]], "target_platform": "rk3588"}
@@ -158,3 +160,81 @@ def test_a_file_of_another_program_is_no_second_step(rknn: RKNN, work: Path) -> 
     assert rknn.hybrid_quantization_step2("net.onnx", "net.data", "net.cfg") == -1
     with pytest.raises(ModelError, match="cannot be read"):
         parse_config(work / "missing.cfg")
+
+
+@pytest.mark.parametrize(
+    ("formula", "function"),
+    [
+        ("a,b,c,d->a,d,b,c", lambda x: x.transpose(0, 3, 1, 2)),
+        ("a,b,c,d->a,c,d,b", lambda x: x.transpose(0, 2, 3, 1)),
+        ("q,b,c,d -> q, b,1,cd", lambda x: x.reshape(1, 4, 1, 48)),
+        ("1,b,c,d->1,db,c", lambda x: x.transpose(0, 3, 1, 2).reshape(1, 32, 6)),
+        ("a,bc,de,f[b=2,d=3]->ab,fe,dc,1", lambda x: x.reshape(2, 2, 3, 2, 8).transpose(0, 4, 3, 2, 1).reshape(2, 16, 6, 1)),
+        ("a,bc,d,e[b=2,c=2]->cb,a,d,e", lambda x: x.reshape(1, 2, 2, 6, 8).transpose(2, 1, 0, 3, 4).reshape(4, 1, 6, 8)),
+        ("a,b,c,d->a,b,c,d", lambda x: x),
+    ],
+)
+def test_edited_inputs_and_outputs_hold_the_same_values(work: Path, formula: str, function: Any) -> None:
+    net = Net(seed=4)
+    x, other = net.input("x", (1, 4, 6, 8)), net.input("other", (1, 4, 6, 8))
+    joined = net.op("Concat", net.conv(x, 4, cin=4, pads=[1, 1, 1, 1]), other, axis=1)
+    half = net.op("Relu", net.op("Slice", joined, net.constant([0]), net.constant([4]), net.constant([1])))
+    net.output(half)
+    net.output(net.op("Sigmoid", half))  # reads an output that is edited
+    onnx.save(net.proto(), "net.onnx")
+    assert onnx_edit("net.onnx", "edited.onnx", {"x": formula}, {half: formula}) == 0
+    random = np.random.default_rng(0)
+    feeds = {name: random.standard_normal((1, 4, 6, 8), np.float32) for name in ("x", "other")}
+    right = expected(**feeds)
+    session = onnxruntime.InferenceSession("edited.onnx", providers=["CPUExecutionProvider"])
+    assert [entry.name for entry in session.get_inputs()] == ["x", "other"]
+    assert tuple(session.get_inputs()[0].shape) == function(feeds["x"]).shape
+    given = session.run(None, {"x": np.ascontiguousarray(function(feeds["x"])), "other": feeds["other"]})
+    np.testing.assert_allclose(given[0], function(right[0]), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(given[1], right[1], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "words"),
+    [
+        ({"no_such_input": "a,b->b,a"}, {}, "no input 'no_such_input'"),
+        ({}, {"image": "a,b->b,a"}, "no output 'image'"),
+        ({"image": "a,b,c->a,c,b"}, {}, "the left side has 3 dimensions"),
+        ({"image": "a,b,c,d->a,b,c"}, {}, "each letter"),
+        ({"image": "a,b,c,d->a,b,c,d,e"}, {}, "each letter"),
+        ({"image": "a,b,c,a->a,b,c"}, {}, "each letter"),
+        ({"image": "1,1,c,d->c,d"}, {}, "1 is 1"),
+        ({"image": "a,bc,d,e[b=2]->a,b,c,d,e"}, {}, "not a multiple of 2"),
+        ({"image": "a,b,cd,e->a,b,c,d,e"}, {}, "do not follow"),
+        ({"image": "a,b,cd,e[x=2]->a,b,c,d,e"}, {}, "'x=2'"),
+        ({"image": "a,b,2,e->a,b,e"}, {}, "letters and 1"),
+        ({"image": "abc"}, {}, "letters and 1"),
+    ],
+    ids=str,
+)
+def test_formulas_that_do_not_fit_are_rejected(work: Path, inputs: Any, outputs: Any, words: str) -> None:
+    with pytest.raises(ParameterError, match=re.escape(words)):
+        onnx_edit("net.onnx", "edited.onnx", inputs, outputs)
+    assert not (work / "edited.onnx").exists()
+
+
+def test_an_edit_does_not_replace_its_source(work: Path) -> None:
+    before = (work / "net.onnx").read_bytes()
+    with pytest.raises(ParameterError, match="model itself"):
+        onnx_edit(str(work / "net.onnx"), "net.onnx", {"image": "a,b,c,d->a,c,d,b"})
+    assert (work / "net.onnx").read_bytes() == before
+
+
+def test_the_dataset_of_an_edited_model_calibrates_it(rknn: RKNN, work: Path) -> None:
+    assert onnx_edit("net.onnx", "edited.onnx", {"image": "a,b,c,d->a,1,b,cd"}, dataset="dataset.txt") == 0
+    lines = (work / "dataset_for_edited.txt").read_text().splitlines()
+    assert len(lines) == len((work / "dataset.txt").read_text().split())
+    sample = np.load(lines[0])
+    picture = cv2.cvtColor(cv2.imread("0.png"), cv2.COLOR_BGR2RGB).transpose(2, 0, 1)
+    np.testing.assert_array_equal(sample, picture.reshape(1, 1, 3, -1))
+    rknn.config(target_platform="rk3588")
+    assert rknn.load_onnx("edited.onnx") == 0
+    assert rknn.build(do_quantization=True, dataset="dataset_for_edited.txt") == 0
+    assert rknn.init_runtime() == 0
+    (given,) = rknn.inference([sample], data_format="nchw")
+    assert cosine(given, expected(image=picture[np.newaxis].astype(np.float32))[0]) > 0.99

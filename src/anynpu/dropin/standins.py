@@ -55,6 +55,7 @@ STAND_INS: Mapping[str, StandIn] = {
             "rknn.api": "anynpu.rknn_toolkit",
             "rknn.api.rknn": "anynpu.rknn_toolkit",
             "rknn.api.custom_op": "anynpu.rknn_toolkit.customop",
+            "rknn.utils": "anynpu.rknn_toolkit.onnx_edit",
         },
         {"rknn/VERSION": f"{_RKNN_VERSION}\n"},
     ),
