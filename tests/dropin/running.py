@@ -12,6 +12,7 @@ import numpy as np
 from tools import need
 
 from anynpu.dropin.environment import Observation, include_folder, library_folder, program_environment
+from anynpu.dropin.standins import ALWAYS
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 600
@@ -54,7 +55,7 @@ def python_environment(chip: str | None = "rk3588", log: Path | None = None, **e
     """That of a Python program under ``anynpu exec --machine aarch64``."""
     changed = clean_environment(LD_LIBRARY_PATH=None, **environment)
     seen = Observation(None if log is None else str(log))
-    return program_environment(changed, chip=chip, machine="aarch64", observation=seen, stand_ins=("rknn", "rknnlite"))
+    return program_environment(changed, chip=chip, machine="aarch64", observation=seen, stand_ins=ALWAYS)
 
 
 def run(

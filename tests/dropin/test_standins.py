@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,7 +67,7 @@ def vendor(tmp_path: Path) -> Path:
 
 @pytest.mark.full
 def test_a_program_finds_the_board_that_it_looks_for() -> None:
-    done = execute("--chip", "rk3588", "--machine", "aarch64", "--", sys.executable, "-c", LOOK)
+    done = execute("--chip", "rk3588", "--", sys.executable, "-c", LOOK)
     found = json.loads(done.stdout)
     assert (found["machine"], found["uname"], found["tree"], found["library"], found["other"]) == (
         *("aarch64", "aarch64", "rk3588", True),
@@ -82,6 +83,40 @@ def test_without_it_the_machine_is_what_it_is() -> None:
     found = json.loads(run([sys.executable, "-c", LOOK], board_environment()).stdout)
     assert found["machine"] == platform.machine()
     assert found["rknnlite"] is None
+
+
+@pytest.mark.parametrize(
+    ("options", "machine"),
+    [
+        (["--chip", "rv1106"], "armv7l"),
+        (["--chip", "t527"], "aarch64"),
+        (["--chip", "rk3588", "--machine", "riscv64"], "riscv64"),
+        (["--chip", "rk3588", "--machine", "host"], os.uname().machine),
+        ([], os.uname().machine),
+    ],
+    ids=str,
+)
+def test_exec_reports_the_machine_type_of_the_board(options: list[str], machine: str) -> None:
+    assert execute(*options, "--", "uname", "-m").stdout == f"{machine}\n"
+
+
+def test_modules_of_the_vendor_and_the_peer_that_programs_import(models: Models) -> None:
+    program = """
+import sys
+import numpy as np
+import ztu_somemodelruntime_ez_rknn_async as peer
+from rknn.utils import onnx_edit
+from rknnlite.api import RKNNLite
+from rknnlite.api.rknn_runtime import RKNNRuntime
+lite = RKNNLite()
+assert lite.load_rknn(sys.argv[1]) == 0 and lite.init_runtime() == 0
+assert isinstance(lite.rknn_base.rknn_runtime, RKNNRuntime) and callable(onnx_edit)
+image = np.zeros((1, 32, 32, 3), np.uint8)
+session = peer.InferenceSession(sys.argv[1], provider_options=peer.make_provider_options(layout="nhwc"))
+same = np.array_equal(session.run(None, [image])[0], lite.inference(inputs=[image])[0])
+print(same, peer.InferenceSession.__module__.split(".")[0])
+"""
+    assert run([sys.executable, "-c", program, models.small], python_environment()).stdout == "True anynpu\n"
 
 
 def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> None:

@@ -551,6 +551,20 @@ def test_a_vendors_file_beside_its_onnx_file(rknn: RKNN, work: Path, capsys: pyt
     assert rknn.inference([IMAGE])[0].shape == (1, 4, SIDE, SIDE)
 
 
+def test_inputs_and_outputs_by_name(rknn: RKNN, work: Path) -> None:
+    assert rknn.rknn_base.inputs_meta["attrs"] == {}
+    rknn.config(**SCALED)
+    rknn.load_onnx("net.onnx")
+    assert rknn.rknn_base.inputs_meta["attrs"]["image"]["shape"] == [1, 3, SIDE, SIDE]
+    built(rknn).export_rknn("net.rknn")
+    other = RKNN()
+    assert other.load_rknn("net.rknn") == 0
+    for one in (rknn, other):
+        shapes = [(found["is_output"], found["shape"]) for found in one.rknn_base.inputs_meta["attrs"].values()]
+        assert shapes == [(False, [1, 3, SIDE, SIDE]), (True, list(expected().shape))]
+    other.release()
+
+
 def test_versions(rknn: RKNN, work: Path) -> None:
     built(rknn, False).init_runtime()
     assert rknn.get_sdk_version().splitlines()[1] == "RKNN VERSION:"

@@ -355,6 +355,7 @@ def test_a_vendors_file_alone_fails_with_a_hint(tmp_path: Path, made: list[RKNNL
         ("a-rk3588_i8.rknn", "a.onnx"),
         ("a_fp_rk3566.rknn", "a.onnx"),
         ("rknpu/rk3588/model.rknn", "model.onnx"),
+        ("porting/a_rk3588.rknn", "a.onnx"),
     ],
 )
 def test_where_the_onnx_file_is_looked_for(tmp_path: Path, model: str, source: str) -> None:

@@ -96,6 +96,18 @@ def remember_python() -> Path:
     return path
 
 
+HOST_MACHINE = "host"
+"""As ``machine``: what the processor of this machine is."""
+
+_ARM_32 = ("rv1103", "rv1103b", "rv1106", "rv1106b", "v851", "v853", "r853")
+"""Chips with processors of 32 bits (Cortex-A7); those of all others are of 64 bits."""
+
+
+def board_machine(chip: str) -> str:
+    """What ``uname`` reports on boards with this chip."""
+    return "armv7l" if chips.get(chip).name in _ARM_32 else "aarch64"
+
+
 def program_environment(
     environment: Mapping[str, str],
     *,
@@ -112,7 +124,7 @@ def program_environment(
 
     :param board: name of a board that several programs share
     :param realtime: jobs take as long as on the chip
-    :param machine: what ``uname`` says that the processor is, such as aarch64
+    :param machine: the machine type that ``uname`` reports, such as aarch64; ``host`` or None: that of this machine
     :param stand_ins: names of :data:`~anynpu.dropin.standins.STAND_INS`, which Python finds before anything that is installed
     :param api_version: what the library says that its version is
     :param sanitizing: watch the program with the sanitizer
@@ -147,7 +159,9 @@ def program_environment(
         changed["ANYNPU_CALL_LOG_FORMAT"] = observation.log_format
     if observation.trace is not None:
         changed["ANYNPU_TRACE"] = _emptied(observation.trace)
-    if machine is not None:
+    if machine == HOST_MACHINE:
+        changed.pop("ANYNPU_MACHINE", None)
+    elif machine is not None:
         changed["ANYNPU_MACHINE"] = machine
     if sanitizing is not None:
         changed.update(_sanitized(sanitizing))

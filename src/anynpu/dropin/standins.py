@@ -45,6 +45,7 @@ STAND_INS: Mapping[str, StandIn] = {
             "rknnlite": "",
             "rknnlite.api": "anynpu.rknnlite",
             "rknnlite.api.rknn_lite": "anynpu.rknnlite",
+            "rknnlite.api.rknn_runtime": "anynpu.rknnlite.runtime",
         },
     ),
     "rknn": StandIn(
@@ -58,6 +59,9 @@ STAND_INS: Mapping[str, StandIn] = {
             "rknn.utils": "anynpu.rknn_toolkit.onnx_edit",
         },
         {"rknn/VERSION": f"{_RKNN_VERSION}\n"},
+    ),
+    "ztu_somemodelruntime_ez_rknn_async": StandIn(
+        "ztu-somemodelruntime-ez-rknn-async", "0.11.0", {"ztu_somemodelruntime_ez_rknn_async": "anynpu.session"}
     ),
     "onnxruntime": StandIn(
         "onnxruntime",

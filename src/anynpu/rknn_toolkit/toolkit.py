@@ -76,6 +76,24 @@ class RKNN(CoreMasks):
         self._perf_debug = False
         self.rknn_log.logger.info(f"rknn-toolkit2 version: {VERSION}")
 
+    @property
+    def rknn_base(self) -> RKNN:
+        """The object itself: programs take :attr:`inputs_meta` and ``rknn_runtime`` from it."""
+        return self
+
+    @property
+    def inputs_meta(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Shape and type of the inputs and outputs by name, below ``attrs``; ``is_output`` tells them apart."""
+        attrs: dict[str, dict[str, Any]] = {}
+        if self._model is not None:
+            for specs, is_output in ((self._model.inputs, False), (self._model.outputs, True)):
+                for spec in specs:
+                    attrs[spec.name] = {"shape": list(spec.shape), "dtype": spec.dtype.value, "is_output": is_output}
+        elif self._source is not None:
+            for name, shape in self._source.shapes.items():
+                attrs[name] = {"shape": list(shape), "dtype": "float32", "is_output": False}
+        return {"attrs": attrs}
+
     # what is compiled
 
     @_answering(-1)

@@ -51,6 +51,11 @@ class RKNNLite(CoreMasks):
         self._path: Path | None = None
         self.rknn_log.logger.warning(f"rknn-toolkit-lite2 version: {VERSION}")
 
+    @property
+    def rknn_base(self) -> RKNNLite:
+        """The object itself: programs take ``rknn_runtime`` from it."""
+        return self
+
     def load_rknn(self, path: str, key_path: str | None = None) -> int:
         """Choose the model file.
 

@@ -89,11 +89,10 @@ def open_model(path: Path, device: str | None, say: Say) -> Path | CompiledModel
 
 
 def find_onnx(path: Path) -> Path | None:
-    """The ONNX file that a vendor's file came from: beside it under the same name, with or without what names of such files end with (the
-    chip, the type), or above a folder that is named after the chip."""
-    folders = [path.parent]
-    if path.parent.name.lower() in chips.names():
-        folders += list(path.parent.parents[:2])
+    """The ONNX file that a vendor's file came from: in its folder or the one above, under the same name, with or without what names of such
+    files end with (the chip, the type); or two above a folder that is named after the chip."""
+    path = path.absolute()
+    folders = [path.parent, *path.parent.parents[: 2 if path.parent.name.lower() in chips.names() else 1]]
     for folder in folders:
         for stem in _stems(path.stem):
             candidate = folder / f"{stem}.onnx"

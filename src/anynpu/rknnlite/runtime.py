@@ -19,7 +19,7 @@ from ..rknn import Context, Flag, ShapeRange, TensorInfo, rknn_tensor_type
 from ..types import Array
 from ..vendors.devices import DeviceChoice
 
-__all__ = ["RunPerformance", "Runtime", "TensorAttr"]
+__all__ = ["RKNNRuntime", "RunPerformance", "Runtime", "TensorAttr"]
 
 MAX_DIMS = 16
 
@@ -203,6 +203,10 @@ class Runtime:
         if chosen != self._set:
             self.context.set_shapes(sets[chosen])
             self._set = chosen
+
+
+RKNNRuntime = Runtime
+"""The name in ``rknnlite.api.rknn_runtime``."""
 
 
 def _ranges(context: Context) -> tuple[ShapeRange, ...]:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ...dropin.environment import Observation, Sanitizing, program_environment, remember_python
+from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment, remember_python
 from ...dropin.standins import ALWAYS
 from ...recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
 from ...sanitizer import Suppressions
@@ -59,12 +59,17 @@ def command(
     realtime: Annotated[bool, typer.Option("--realtime", help="Let every job take as long as on the chip.")] = False,
     machine: Annotated[
         str | None,
-        typer.Option("--machine", metavar="NAME", help="What uname and platform.machine() say, such as aarch64."),
+        typer.Option(
+            "--machine",
+            metavar="NAME",
+            help="Machine type that uname and platform.machine() report: by default the board's with --chip; host turns it off.",
+        ),
     ] = None,
     stand_ins: Annotated[
         bool,
         typer.Option(
-            "--stand-ins/--no-stand-ins", help="Whether Python finds our rknnlite and rknn before the vendor's packages."
+            "--stand-ins/--no-stand-ins",
+            help="Whether Python finds our rknnlite, rknn and EZ RKNN Async before installed packages.",
         ),
     ] = True,
     api_version: Annotated[
@@ -113,16 +118,17 @@ def command(
 ) -> None:
     """Run a program for a board on the software NPU.
 
-    The program finds librknnrt.so and librknnmrt.so, or libVIPlite.so, libNBGlinker.so and libawnn.so, and the device tree, memory heaps
-    and NPU files of a board. Python programs find rknnlite.api and rknn.api, and with --onnxruntime our sessions under that name: an .onnx
-    file means its compiled model then, which is made at first use. Its exit status and signals are its own.
+    The program finds librknnrt.so and librknnmrt.so, or libVIPlite.so, libNBGlinker.so and libawnn.so, and the device tree, memory
+    heaps and NPU files of a board. Python programs find rknnlite.api, rknn.api and ztu_somemodelruntime_ez_rknn_async, and with
+    --onnxruntime our sessions under that name: an .onnx file means its compiled model then, which is made at first use. Its exit status
+    and signals are its own.
 
     \b
     Example:
       anynpu exec --chip rk3588 -- ./detector yolo.rknn street.jpg
       anynpu exec --chip rv1106 --log - -- ./detector yolo.rknn street.jpg
       anynpu exec --chip t527 -- ./classify lenet.nb digit.dat
-      anynpu exec --chip rk3588 --machine aarch64 -- python detect.py yolo.rknn
+      anynpu exec --chip rk3588 -- python detect.py yolo.rknn
       anynpu exec --chip rk3588 --onnxruntime --float16 -- python ocr.py page.png
       anynpu exec --chip rk3588 --sanitize --sanitize-report found.sarif -- ./detector yolo.rknn street.jpg
     """
@@ -148,7 +154,7 @@ def command(
         board=board,
         realtime=realtime,
         observation=Observation(log, log_format.value, trace),
-        machine=machine,
+        machine=machine if machine is not None or chip is None else board_machine(chip),
         stand_ins=(*(ALWAYS if stand_ins else ()), *(("onnxruntime",) if onnxruntime else ())),
         api_version=api_version,
         sanitizing=Sanitizing(sanitize_report, suppressions, sanitize_exit_code) if sanitize else None,
