@@ -280,6 +280,27 @@ def test_dynamic_shapes(rknn: RKNN, work: Path) -> None:
     assert rknn.inference([np.zeros((1, 9, 9, 3), np.uint8)]) is None
 
 
+WRONG_SHAPES = [[1, 3, SIDE, SIDE + 1], [1, 4, SIDE, SIDE], [1, 3, SIDE], [SIDE, SIDE, 3]]
+
+
+@pytest.mark.parametrize("shape", WRONG_SHAPES, ids=str)
+def test_shapes_unlike_a_fixed_one_are_rejected_when_they_are_given(
+    rknn: RKNN, work: Path, shape: list[int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rknn.config(**SCALED)
+    assert rknn.load_onnx("net.onnx", inputs=["image"], input_size_list=[shape]) == -1
+    assert "input_size_list: input 'image' takes [1, 3, 16, 16]" in capsys.readouterr().err
+    sets = [[[1, 3, SIDE, SIDE]], [shape]]
+    assert rknn.config(**SCALED, dynamic_input=sets) == 0
+    assert rknn.load_onnx("net.onnx") == -1
+    assert "dynamic_input: input 'image' takes [1, 3, 16, 16]" in capsys.readouterr().err
+    rknn.config(**SCALED)
+    assert rknn.load_onnx("net.onnx") == 0
+    assert rknn.config(**SCALED, dynamic_input=sets) == -1
+    assert rknn.config(**SCALED, dynamic_input=[[[1, 3, SIDE, SIDE], [1, 1]]]) == -1
+    assert rknn.load_onnx("net.onnx", inputs=["image"], input_size_list=[[2, 3, SIDE, SIDE]]) == 0
+
+
 def test_a_batch(rknn: RKNN, work: Path) -> None:
     rknn.config(**SCALED)
     rknn.load_onnx("net.onnx")
@@ -353,14 +374,24 @@ def test_accuracy_analysis_writes_its_files(rknn: RKNN, work: Path, target: str 
         assert 0.9 < float(row[5]) <= 1.0
         assert (row[7] is not None) == (target is not None)
     assert ("runtime_error" in text) == (target is not None)
-    names = dict(line.split(": ") for line in (work / "snapshot" / "map_name_to_file.txt").read_text().splitlines())
+    header, *lines = ((work / "snapshot" / "map_name_to_file.txt").read_text()).splitlines()
+    assert header.split() == ["layer_name", "file_name"]
+    names = dict(line.split() for line in lines)
     assert [row[2] for row in rows] == list(names)
     for part in ("golden", "simulator", *(("runtime",) if target else ())):
         for name, file in names.items():
-            assert np.load(work / "snapshot" / part / file).size > 0, name
-    last = np.load(work / "snapshot" / "golden" / list(names.values())[-1])
+            array = np.load(work / "snapshot" / part / "npy" / Path(file).with_suffix(".npy"))
+            assert array.size > 0, name
+            np.testing.assert_array_equal(np.genfromtxt(work / "snapshot" / part / file, dtype=np.float32), array.ravel())
+    last = np.load(work / "snapshot" / "golden" / "npy" / Path(list(names.values())[-1]).with_suffix(".npy"))
     picture = cv2.cvtColor(cv2.imread("0.png"), cv2.COLOR_BGR2RGB)[np.newaxis]
     np.testing.assert_allclose(last, expected(picture), rtol=1e-3, atol=1e-4)
+
+
+def test_accuracy_analysis_without_a_folder(rknn: RKNN, work: Path) -> None:
+    assert built(rknn).accuracy_analysis(inputs=["0.png"], output_dir=None) == 0
+    assert (work / "snapshot" / "error_analysis.txt").is_file()
+    assert {file.stem for file in (work / "snapshot" / "golden").glob("*.txt")} >= {"image"}
 
 
 def test_hybrid_quantisation_in_two_steps(rknn: RKNN, work: Path) -> None:

@@ -1,6 +1,7 @@
 """``accuracy_analysis``: every layer beside the float model, as the files that the vendor's toolkit writes.
 
 ``golden`` holds the values of the float model, ``simulator`` those of the compiled one, ``runtime`` those of a target.
+Each has a tensor as NAME.txt, a number on each line, and as npy/NAME.npy in its shape; ``map_name_to_file.txt`` has the names.
 ``error_analysis.txt`` has a row for each layer: cosine and Euclidean distance to golden, in the network as it stands (entire) and fed with
 golden's values (single).
 """
@@ -132,17 +133,25 @@ def write(analysis: Analysis, folder: Path) -> None:
     for row in analysis.rows:
         stem = re.sub(r"[^\w.-]+", "_", row.tensor) or "tensor"
         taken = set(files.values())
-        name, number = f"{stem}.npy", 1
+        name, number = stem, 1
         while name in taken:
-            name, number = f"{stem}_{number}.npy", number + 1
+            name, number = f"{stem}_{number}", number + 1
         files.setdefault(row.tensor, name)
     for part, values in (("golden", analysis.golden), ("simulator", analysis.simulator), ("runtime", analysis.runtime)):
         if part != "runtime" or values:
-            (folder / part).mkdir(exist_ok=True)
+            (folder / part / "npy").mkdir(parents=True, exist_ok=True)
         for tensor, value in values.items():
-            np.save(folder / part / files[tensor], value)
-    text = "".join(f"{tensor}: {name}\n" for tensor, name in files.items())
+            np.save(folder / part / "npy" / f"{files[tensor]}.npy", value)
+            (folder / part / f"{files[tensor]}.txt").write_text(_numbers(value), encoding="utf-8")
+    width = max(map(len, ("layer_name", *files))) + 4
+    lines = [("layer_name", "file_name"), *((tensor, f"{name}.txt") for tensor, name in files.items())]
+    text = "".join(f"{tensor.ljust(width)}{name}\n" for tensor, name in lines)
     (folder / "map_name_to_file.txt").write_text(text, encoding="utf-8")
+
+
+def _numbers(values: Array) -> str:
+    """One number on each line, with the digits that float32 needs."""
+    return "".join(f"{value:.9g}\n" for value in np.asarray(values, np.float64).ravel().tolist())
 
 
 def _errors(expected: Array, given: Array) -> tuple[float, float]:

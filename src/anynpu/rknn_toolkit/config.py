@@ -11,10 +11,10 @@ import numpy as np
 
 from .. import chips
 from ..compiler.images import IMAGE_SUFFIXES, load_image
-from ..errors import CompileError, ParameterError
+from ..errors import CompileError, ParameterError, ShapeError
 from ..types import Array
 
-__all__ = ["DEFAULTS", "Config", "bgr_dataset", "config_of"]
+__all__ = ["DEFAULTS", "Config", "bgr_dataset", "check_shape", "config_of"]
 
 Say = Callable[[str], None]
 Shape = tuple[int, ...]
@@ -79,6 +79,17 @@ class Config:
     remove_weight: bool = False
     dynamic: list[list[Shape]] = field(default_factory=list)
 
+    def check_dynamic(self, inputs: Mapping[str, Shape]) -> None:
+        """Reject shapes of ``dynamic_input`` that a model with these inputs cannot have."""
+        for shapes in self.dynamic:
+            if len(shapes) != len(inputs):
+                raise CompileError(
+                    f"a set of dynamic_input has {len(shapes)} shapes, the model has {len(inputs)} inputs",
+                    hint="dynamic_input=[[[1, 3, 224, 224]], [[1, 3, 192, 192]]]: sets, and in each a shape per input",
+                )
+            for (name, declared), shape in zip(inputs.items(), shapes, strict=True):
+                check_shape("dynamic_input", name, declared, shape)
+
     def options(self, inputs: Mapping[str, Shape]) -> dict[str, Any]:
         """Options of the compiler that do not depend on how the model is built."""
         names = list(inputs)
@@ -88,14 +99,23 @@ class Config:
             if values:
                 options[key] = values
         if self.dynamic:
-            for shapes in self.dynamic:
-                if len(shapes) != len(names):
-                    raise CompileError(
-                        f"a set of dynamic_input has {len(shapes)} shapes, the model has {len(names)} inputs",
-                        hint="dynamic_input=[[[1, 3, 224, 224]], [[1, 3, 192, 192]]]: sets, and in each a shape per input",
-                    )
+            self.check_dynamic(inputs)
             options["shapes"] = [dict(zip(names, shapes, strict=True)) for shapes in self.dynamic]
         return options
+
+
+def check_shape(what: str, name: str, declared: Shape, given: Shape) -> None:
+    """Reject a shape that differs from the model's in a fixed dimension other than the batch.
+
+    :param what: the argument that has the shape
+    :param declared: 0 where a dimension is dynamic
+    """
+    if len(given) != len(declared) or any(want and want != have for want, have in list(zip(declared, given, strict=True))[1:]):
+        text = ", ".join(str(extent or "?") for extent in declared)
+        raise ShapeError(
+            f"{what}: input '{name}' takes [{text}], got {list(given)}",
+            hint="export the model with dynamic dimensions (shown as ?); only these and the batch can be chosen",
+        )
 
 
 def config_of(given: Mapping[str, Any], once: Say) -> Config:

@@ -16,6 +16,7 @@ from .._optional import onnx
 from ..compiler.onnx_model import load_onnx
 from ..errors import CompileError, MissingDependencyError, ModelError, ParameterError
 from ..frontends import check_script
+from .config import check_shape
 
 __all__ = ["ModelSource", "from_onnx", "from_pytorch", "from_tflite"]
 
@@ -87,6 +88,8 @@ def source_of(
             rank = len(shapes.get(entry, ())) or len(size)
             given = tuple(int(extent) for extent in size)
             sizes[entry] = (1, *given) if len(given) == rank - 1 else given
+            if shapes.get(entry):
+                check_shape("input_size_list", entry, shapes[entry], sizes[entry])
     if input_initial_val is not None:
         for entry, value in zip(order, input_initial_val, strict=False):
             if value is not None:

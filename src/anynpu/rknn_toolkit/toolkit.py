@@ -131,7 +131,10 @@ class RKNN(CoreMasks):
     ) -> int:
         """How models are compiled; the page on migration says what each keyword does, and one without effect says so once."""
         given = {name: value for name, value in locals().items() if name in DEFAULTS}
-        self._config = config_of({**given, **kwargs}, self.rknn_log.once)
+        config = config_of({**given, **kwargs}, self.rknn_log.once)
+        if self._source is not None:
+            config.check_dynamic(self._source.inputs)
+        self._config = config
         return 0
 
     @_answering(-1)
@@ -349,11 +352,12 @@ class RKNN(CoreMasks):
 
     @_answering(-1)
     def accuracy_analysis(
-        self, inputs: Any, output_dir: str = "./snapshot", target: str | None = None, device_id: str | None = None
+        self, inputs: Any, output_dir: str | None = "./snapshot", target: str | None = None, device_id: str | None = None
     ) -> int:
         """Every layer beside the float model, on one sample, as files in *output_dir*.
 
         :param inputs: a file or an array for each input
+        :param output_dir: None is ./snapshot
         :param target: also run it on the target
         """
         source, _ = self._loaded()
@@ -366,7 +370,7 @@ class RKNN(CoreMasks):
                 raise ModelError(f"the model does not start on {target}", hint="see the line before")
         shapes = {spec.name: spec.shape for spec in model.inputs}
         result = analysis.analyse(source.proto, model, taken, shapes, on_target)
-        analysis.write(result, Path(output_dir))
+        analysis.write(result, Path(output_dir or "./snapshot"))
         return 0
 
     @_answering(-1)
@@ -401,6 +405,8 @@ class RKNN(CoreMasks):
     # inside
 
     def _take(self, source: ModelSource) -> int:
+        if self._config is not None:
+            self._config.check_dynamic(source.inputs)
         self._source, self._model, self._file = source, None, None
         return 0
 
