@@ -36,7 +36,20 @@ tool = load_tool()
 module_name = tool.module_name
 room_of = tool.room_of
 
-BASE = {"errors", "types", "lifetime", "tensor", "native", "_optional", "arrayfile", "printable", "options", "names", "progress"}
+BASE = {
+    "errors",
+    "types",
+    "lifetime",
+    "tensor",
+    "native",
+    "_optional",
+    "arrayfile",
+    "outputfile",
+    "printable",
+    "options",
+    "names",
+    "progress",
+}
 """What every room may import: errors, tensors, C kernels, packages that are loaded at first use, files and text of strangers."""
 
 DATA = BASE | {"faults", "recording", "program", "arithmetic", "chips", "vendors", "convert", "modelfile"}
@@ -50,6 +63,7 @@ ARROWS: dict[str, set[str]] = {
     "types": set(),
     "lifetime": set(),
     "arrayfile": set(),
+    "outputfile": {"errors"},
     "printable": set(),
     "names": set(),
     "progress": set(),

@@ -91,6 +91,7 @@ __all__ = [
     "ModelVersionError",
     "OptionError",
     "OptionTypeError",
+    "OutputFileError",
     "OverloadedError",
     "ParameterError",
     "RequestError",
@@ -159,6 +160,10 @@ class ToolkitError(ModelError, RuntimeError):
 
 class ModelFileError(ModelError, OSError):
     """There is no such file, or it cannot be read."""
+
+
+class OutputFileError(ModelError, OSError):
+    """A file cannot be written: it is an input, not a regular file, or the disk rejects it."""
 
 
 class CompileError(ModelError, ValueError):

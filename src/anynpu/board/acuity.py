@@ -28,7 +28,7 @@ from ..program import Preprocess
 from ..progress import Progress
 from ..tensor import Affine
 from . import acuity_ranges
-from .built import Built
+from .built import Built, check_folder, fresh_folder
 
 __all__ = ["COMMANDS", "OPTIMIZE", "SCRIPT", "build_acuity"]
 
@@ -66,6 +66,8 @@ def build_acuity(
             f"ACUITY's name of the NPU of {target} is not known",
             hint=f"choose one of: {', '.join(OPTIMIZE)}; or use anynpu compile",
         )
+    job = output / f"{name}.acuity"
+    check_folder(job, (model, options.dataset))
     given = float_handover(model, options)
     onnx_model = given.model
     # ACUITY quantises the model's own weights, so there is no re-fit
@@ -75,9 +77,7 @@ def build_acuity(
         raise CompileError(
             f"build writes uint8 and int8 models for ACUITY, not {twin.dtype}", hint="leave --dtype out, or use i8"
         )
-    job = output / f"{name}.acuity"
-    shutil.rmtree(job, ignore_errors=True)
-    (job / "samples").mkdir(parents=True)
+    fresh_folder(job)
     _optional.onnx().save(onnx_model, str(job / f"{name}.onnx"))
     _write_samples(job, onnx_model, options, given.preprocess)
     (job / f"{name}_inputmeta.yml").write_text(_inputmeta(onnx_model), encoding="utf-8")

@@ -28,7 +28,7 @@ from ..progress import Progress
 from ..vendors import registry
 from . import worker
 from .acuity import build_acuity
-from .built import Built, check_name
+from .built import Built, check_folder, check_name, fresh_folder
 from .environment import Toolkit
 from .runner import TIME_LIMIT, run_logged
 
@@ -73,6 +73,7 @@ def build(
     if vendor == _ACUITY:
         return build_acuity(model, output, target, options, name=name, progress=progress)
     job = output / f"{name}.toolkit"
+    check_folder(job, (model, options.dataset))
     given, passed = _chosen(model, target, options, progress)
     _write_job(job, name, target, options, given)
     rknn = cfg = None
@@ -127,9 +128,7 @@ def _or_split(given: Handover, target: str, options: dict[str, Any], progress: P
 
 def _write_job(job: Path, name: str, target: str, options: CompileOptions, given: Handover) -> None:
     """The folder with everything that the toolkit is given."""
-    samples = job / "samples"
-    shutil.rmtree(job, ignore_errors=True)
-    samples.mkdir(parents=True)
+    fresh_folder(job)
     _optional.onnx().save(given.model, str(job / f"{name}.onnx"))
     inputs = [entry.name for entry in given.model.graph.input]
     lines = []

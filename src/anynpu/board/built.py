@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from ..errors import CompileError
+from ..errors import CompileError, OutputFileError
 
-__all__ = ["Built", "check_name"]
+__all__ = ["Built", "check_folder", "check_name", "fresh_folder"]
 
 
 @dataclass(frozen=True)
@@ -40,3 +43,16 @@ def check_name(name: str) -> None:
         raise CompileError(
             f"{name[:80]!r} cannot be the name of what is built", hint="rename the file, or give another: --name yolo"
         )
+
+
+def check_folder(job: Path, inputs: Iterable[Any]) -> None:
+    """Reject a folder that a build would replace while it holds what the build reads."""
+    for entry in inputs:
+        if isinstance(entry, str | Path) and Path(entry).exists() and Path(entry).resolve().is_relative_to(job.resolve()):
+            raise OutputFileError(f"{entry} is an input and lies in {job}, which is replaced", hint="name another output folder")
+
+
+def fresh_folder(job: Path) -> None:
+    """Make the folder of a build, empty, with a folder for samples."""
+    shutil.rmtree(job, ignore_errors=True)
+    (job / "samples").mkdir(parents=True)

@@ -14,6 +14,7 @@ from typing import Any
 
 from .._optional import onnx
 from ..modelfile import CompiledModel
+from ..outputfile import write_output
 from ..tails import ORDER, tail_path
 from .custom import DOMAIN as CUSTOM_DOMAIN
 
@@ -43,7 +44,7 @@ class ModelWithTail(CompiledModel):
     def save(self, path: str | os.PathLike[str], *, remove_weight: bool = False) -> Path:
         """Write the model file, and the tail beside it (:func:`tail_path`); the path of the first is returned."""
         written = super().save(path, remove_weight=remove_weight)
-        tail_path(written).write_bytes(self.tail)
+        write_output(tail_path(written), self.tail)
         return written
 
 

@@ -10,12 +10,15 @@ import numpy as np
 
 from .. import _optional
 from ..compiler import compile
+from ..errors import OutputFileError
+from ..outputfile import write_output
 from ..types import Floats
 
 __all__ = ["PICTURES", "write_samples"]
 
 PICTURES = 12
 _SEED = 11
+_PRODUCER = "anynpu samples"
 
 
 def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]:
@@ -27,6 +30,7 @@ def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]
     """
     place = Path(folder)
     street = place / "street"
+    _check_place(place)
     street.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(_SEED)
     made = [_write_picture(street / f"{number:03d}.jpg", rng) for number in range(1, pictures + 1)]
@@ -36,11 +40,19 @@ def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]
         place / "det.onnx": (place / "det.rknn", _pyramid("x", "heat", 480, 3, rng)),
     }
     for path, (compiled, proto) in pyramids.items():
-        _optional.onnx().save(proto, str(path))
+        write_output(path, proto.SerializeToString())
         made += [path, compile(path, "rk3588", dataset=street, std=(255, 255, 255)).save(compiled)]
-    _optional.onnx().save(_product(rng), str(tiny))
+    write_output(tiny, _product(rng).SerializeToString())
     made += [tiny, compile(tiny, "rk3588", dtype="fp16").save(place / "tiny.rknn")]
     return made
+
+
+def _check_place(place: Path) -> None:
+    """Reject a folder that holds models of these names from elsewhere."""
+    for name in ("yolo", "det", "tiny"):
+        path = place / f"{name}.onnx"
+        if path.exists() and (not path.is_file() or _PRODUCER.encode() not in path.read_bytes()):
+            raise OutputFileError(f"{path} exists and is not a sample; it would be overwritten", hint="name another folder")
 
 
 def _write_picture(path: Path, rng: np.random.Generator) -> Path:
@@ -53,8 +65,7 @@ def _write_picture(path: Path, rng: np.random.Generator) -> Path:
         color = [int(value) for value in rng.integers(0, 256, 3)]
         cv2.rectangle(picture, (left, top), (left + int(rng.integers(8, 28)), top + int(rng.integers(8, 24))), color, -1)
     picture = np.clip(picture + rng.normal(0, 6, picture.shape), 0, 255).astype(np.uint8)
-    cv2.imwrite(str(path), picture)
-    return path
+    return write_output(path, cv2.imencode(".jpg", picture)[1].tobytes())
 
 
 def _pyramid(source: str, result: str, size: int, halvings: int, rng: np.random.Generator) -> Any:
@@ -92,4 +103,4 @@ def _model(
     weights = [onnx.numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()]
     ports = [helper.make_tensor_value_info(name, float32, shape) for name, shape in (source, result)]
     graph = helper.make_graph(nodes, result[0], ports[:1], ports[1:], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name="anynpu samples")
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name=_PRODUCER)

@@ -17,7 +17,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -26,7 +25,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import chips
-from ..errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
+from ..errors import DeviceMemoryError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
+from ..outputfile import check_suffix, write_output
 from ..program import Model
 from ..tensor import round_up
 from ..types import Array
@@ -150,25 +150,10 @@ def write(model: Model, path: str | os.PathLike[str], *, remove_weight: bool = F
     """Write a model file and return its path. The file appears complete or not at all.
 
     :param remove_weight: leave the weights out; they must then come from another context, see :func:`attach_weights`
+    :raises OutputFileError: it cannot be written, is not a regular file, or has the extension of a source model
     """
-    target = Path(path)
-    encoded = encode(model, remove_weight=remove_weight)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        try:
-            with temporary.open("xb") as file:
-                for piece in _pieces(model, encoded):
-                    file.write(piece)
-            os.replace(temporary, target)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ModelError(
-            f"{target} cannot be written: {reason}", hint="check that the folder exists, may be written to and has room"
-        ) from error
-    return target
+    check_suffix(path)
+    return write_output(path, _pieces(model, encode(model, remove_weight=remove_weight)))
 
 
 def to_bytes(model: Model, *, remove_weight: bool = False) -> bytes:

@@ -19,6 +19,7 @@ from ..compiler import compile as compile_model
 from ..compiler import optimize
 from ..errors import AnynpuError, CompileError, ModelError, ParameterError
 from ..modelfile import CompiledModel
+from ..outputfile import write_output
 from ..rknn import Flag
 from ..rknnlite.lite import VERSION, CoreMasks
 from ..rknnlite.log import RKNNLog, describe
@@ -231,7 +232,7 @@ class RKNN(CoreMasks):
         config = self._config
         result = optimize(model, config.target if config is not None else "rk3588", dataset=inputs_for_dump)
         target = Path(optimized_path) if optimized_path else path.with_name(f"{path.stem}_optimized.onnx")
-        target.write_bytes(result.model.SerializeToString())
+        write_output(target, result.model.SerializeToString(), inputs=[path])
         return 0
 
     # hybrid quantisation

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-from ..errors import OptionError
+from ..errors import OptionError, OutputFileError
+from ..outputfile import write_output
 from .kinds import KINDS, Kind, kind
 from .stacks import Stack, StackFrame, take
 
@@ -192,13 +193,11 @@ class Reporter:
             return
         sarif = self._path.suffix.lower() == ".sarif"
         content = self.as_sarif() if sarif else self.as_json()
-        fresh = self._path.with_name(f"{self._path.name}.{os.getpid()}")
         try:
-            fresh.write_text(json.dumps(_merged(self._path, content, sarif), indent=1), encoding="utf-8")
-            fresh.replace(self._path)
-        except OSError as error:  # the program goes on
+            write_output(self._path, json.dumps(_merged(self._path, content, sarif), indent=1))
+        except OutputFileError as error:  # the program goes on
             if self._stream is not None:
-                self._stream.write(f"anynpu sanitizer: {self._path} cannot be written: {error.strerror}\n")
+                self._stream.write(f"anynpu sanitizer: {error.message}\n")
             self._path = None
 
 

@@ -9,9 +9,9 @@ import json
 import os
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..outputfile import write_output
 from .lanes import Slot
 from .request import Request
 
@@ -199,4 +199,4 @@ def trace_events(entries: list[Entry], description: str) -> list[dict[str, Any]]
 
 def write_trace(path: str | os.PathLike[str], entries: list[Entry], description: str) -> None:
     """Write the trace as JSON."""
-    Path(path).write_text(json.dumps({"traceEvents": trace_events(entries, description)}), encoding="utf-8")
+    write_output(path, json.dumps({"traceEvents": trace_events(entries, description)}))

@@ -11,6 +11,7 @@ from typing import Any
 from ..chips import get
 from ..chips.timing import FloatParameters, TimingParameters, TimingProfile, timing_profile
 from ..errors import ModelFormatError
+from ..outputfile import write_output
 
 __all__ = ["read_board", "write_board"]
 
@@ -23,9 +24,7 @@ _MAY_BE_ZERO_OR_LESS = {"offset_ns"}
 def write_board(profile: TimingProfile, path: str | Path) -> Path:
     """Write a profile and return its path."""
     data = {"format": _FORMAT, "version": _VERSION, **asdict(profile)}
-    target = Path(path)
-    target.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    return target
+    return write_output(path, json.dumps(data, indent=2) + "\n")
 
 
 def read_board(path: str | Path) -> TimingProfile:

@@ -41,7 +41,9 @@ def command(
             "--log", metavar="MODEL=TEXT", help="A model, and a file with what the board printed about its run; repeatable."
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="The profile to write (JSON).")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The profile to write (JSON).", dir_okay=False)
+    ] = None,
     models: Annotated[
         Path | None,
         typer.Option("--models", metavar="FOLDER", help="Where the models are.", exists=True, file_okay=False),

@@ -29,6 +29,7 @@ from ...comparison import (
     steps_apart,
 )
 from ...errors import ParameterError
+from ...outputfile import write_output
 from ..helpers.console import plain_table, print_json, progress_bar, results
 from ..helpers.onnxfile import input_names
 from ..helpers.options import ChannelOrder, JsonOption, SeedOption, ShapeOption, parse_channel_values, parse_shapes
@@ -158,7 +159,7 @@ def command(
             given, total = data, data.length
         made = compare(first, second, given, alone=alone, limits=Limits(cosine, scale), total=total, progress=progress)
     if html is not None:
-        html.write_text(comparison_page(made), encoding="utf-8")
+        write_output(html, comparison_page(made))
     missed = _missed(made, thresholds, fail_diverging)
     by_codes = simulated or arithmetic is not None
     if as_json:

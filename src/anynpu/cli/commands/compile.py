@@ -10,12 +10,15 @@ from rich.console import Console
 
 import anynpu
 
+from ... import chips
 from ...compiler import CompileOptions
 from ...compiler.tail import ModelWithTail
+from ...outputfile import check_output
 from ...program import Model
 from ...reports import report
 from ...tails import tail_path
-from ..helpers.console import print_json, progress_bar, results, size_text
+from ...vendors import registry
+from ..helpers.console import print_json, progress_bar, results, size_text, warn
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
 from ..helpers.preprocess import complaint_of
@@ -52,9 +55,12 @@ def command(
           --dataset street/ --std 255,255,255 --preprocess rgb
       anynpu compile yolo.onnx -o yolo.rknn -c yolo.toml
     """
+    _check_extension(output, target)
     with progress_bar(f"compiling {model.stem} for {target} ({dtype_words(given['dtype'], target)})") as progress:
         options = CompileOptions(**read_inputs(model, given))
         compiled = anynpu.compile(model, target, options, progress=progress)
+    if isinstance(compiled, ModelWithTail):
+        check_output(tail_path(output), [model])
     path = compiled.save(output, remove_weight=remove_weight)
     if save_recipe is not None:
         write_recipe(context, save_recipe)
@@ -76,6 +82,14 @@ def command(
     if isinstance(compiled, ModelWithTail):
         end = tail_path(path)
         console.print(f"wrote {end} ({size_text(end.stat().st_size)}), the end that the host computes; keep it beside the model")
+
+
+def _check_extension(output: Path, target: str) -> None:
+    """Warn about the extension of another vendor's models."""
+    own = registry.of_chip(chips.get(target))
+    for vendor in registry.all_vendors():
+        if vendor is not own and output.suffix.lower() in vendor.suffixes:
+            warn(f"{output.suffix} is the extension of models for {vendor.title}; for {target} use {own.suffixes[0]}")
 
 
 def _print_summary(console: Console, compiled: Model) -> None:

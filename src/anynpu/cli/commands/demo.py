@@ -10,6 +10,7 @@ import typer
 
 from ... import _optional, chips
 from ...demo.pages import Grain
+from ...outputfile import write_output
 from ...profiling import Profile, profile_page, profile_program
 from ...reports import report
 from ...timing import fps
@@ -49,8 +50,8 @@ def command(
     comparison = detection.compare(detector, model, grain)
     profile = profile_program(model.programs[0], chips.get(target))
     picture, page = output / "page.png", output / "profile.html"
-    _optional.cv2().imwrite(str(picture), comparison.picture[..., ::-1])
-    page.write_text(profile_page(profile, "PP-OCRv4 detection"), encoding="utf-8")
+    write_output(picture, _optional.cv2().imencode(".png", comparison.picture[..., ::-1])[1].tobytes())
+    write_output(page, profile_page(profile, "PP-OCRv4 detection"))
     mean, worst = statistics.mean(comparison.cosines), min(comparison.cosines)
     milliseconds = 1000 * statistics.median(comparison.seconds)
     if as_json:

@@ -13,6 +13,8 @@ import typer
 
 from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment, remember_python
 from ...dropin.standins import ALWAYS
+from ...errors import OutputFileError
+from ...outputfile import check_output
 from ...recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
 from ...sanitizer import Suppressions
 from ..helpers.console import fail
@@ -147,6 +149,12 @@ def command(
         raise typer.Exit(USAGE)
     if suppressions is not None:
         Suppressions.read(suppressions)  # refuse now what the program could only complain about
+    for name, written in (("--log", log), ("--trace", trace), ("--record", record), ("--sanitize-report", sanitize_report)):
+        if written is not None and (name != "--log" or Path(written).is_file()):  # a log may go to a device
+            try:
+                check_output(written, [suppressions or "", faults or "", *program])
+            except OutputFileError as error:
+                raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=f"'{name}'") from None
     remember_python()
     environment = program_environment(
         os.environ,

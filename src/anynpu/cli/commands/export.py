@@ -14,6 +14,7 @@ from ...compiler.compile_options import CompileOptions
 from ...compiler.export import scales_of, to_qdq
 from ...compiler.handover import handover
 from ...errors import ModelError
+from ...outputfile import write_output
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
@@ -70,10 +71,10 @@ def command(
         chosen = handover(model, target, refit=refit, progress=progress, **options)
     written = []
     if qdq is not None:
-        qdq.write_bytes(to_qdq(chosen).SerializeToString())
+        write_output(qdq, to_qdq(chosen).SerializeToString())
         written.append(qdq)
     if scales is not None:
-        scales.write_text(json.dumps(scales_of(chosen), indent=1) + "\n", encoding="utf-8")
+        write_output(scales, json.dumps(scales_of(chosen), indent=1) + "\n")
         written.append(scales)
     if cfg is not None:
         _set_ranges(cfg, chosen.ranges)
@@ -96,4 +97,4 @@ def _set_ranges(cfg: Path, ranges: Mapping[str, tuple[float, float]]) -> None:
             f"{cfg} has no int8 tensor of this model",
             hint="give the .quantization.cfg that hybrid_quantization_step1 wrote for it",
         )
-    cfg.write_text(text, encoding="utf-8")
+    write_output(cfg, text)

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from ... import _optional
 from ...compiler import CompileOptions, optimize
+from ...outputfile import write_output
 from ..helpers.console import print_json, progress_bar, results
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
@@ -19,7 +19,7 @@ __all__ = ["command"]
 @with_flags(CompileOptions, only=("dataset", "mean", "std", "shapes", "batch", "calibration_limit"), required=("dataset",))
 def command(
     model: OnnxArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The ONNX model to write.", dir_okay=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The ONNX model to write.", dir_okay=False)],
     given: dict[str, Any],
     target: TargetOption = "rk3588",
     channel_groups: Annotated[int, typer.Option(min=1, help="Maximum channel groups per tensor.")] = 4,
@@ -47,7 +47,7 @@ def command(
             **read_inputs(model, given, "optimize"),
             progress=progress,
         )
-    _optional.onnx().save(better.model, str(output))
+    write_output(output, better.model.SerializeToString())
     if as_json:
         groups = {name: {"groups": count, "noise_divided_by": gain} for name, (count, gain) in better.groups.items()}
         errors = {"max_error": better.largest_error, "relative_error": better.relative_error}

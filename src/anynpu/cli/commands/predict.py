@@ -14,6 +14,7 @@ from ... import chips
 from ...chips import Chip
 from ...chips.timing import TimingProfile
 from ...errors import AnynpuError, CompileError
+from ...outputfile import write_output
 from ...program import Program
 from ...timing import Bound, Prediction, fps, predict
 from ...timing.advice import cpu_costs
@@ -178,7 +179,7 @@ def command(
     words = {"w8a8": "int8", "w16a16": "int16"}.get(wanted, wanted)
     if plot is not None:
         made = [row.prediction for row in rows if row.prediction is not None]
-        plot.write_text(prediction_chart(f"{model.name}, {words}: one run on one core", made), encoding="utf-8")
+        write_output(plot, prediction_chart(f"{model.name}, {words}: one run on one core", made))
     if as_json:
         print_json({"model": model.name, "dtype": words, "predictions": [_row_json(row) for row in rows]})
         return

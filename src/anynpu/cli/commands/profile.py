@@ -16,6 +16,7 @@ from ...compiler import ModelOutline
 from ...errors import UnsupportedCall
 from ...modelfile.recognise import open_source, vendor_of
 from ...npu import Device, LoadedModel
+from ...outputfile import write_output
 from ...profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
 from ...program import Model
 from ...timing.board import read_board
@@ -100,9 +101,9 @@ def command(
     measured = _host_times(compiled) if host and compiled is not None else None
     made = profile_program(program, chip, cores=cores, board=timing, host_us=measured)
     if html is not None:
-        html.write_text(profile_page(made, model.name), encoding="utf-8")
+        write_output(html, profile_page(made, model.name))
     if trace is not None:
-        trace.write_text(chrome_trace(profile_events(made), process=f"{model.name} on {chip.name}"), encoding="utf-8")
+        write_output(trace, chrome_trace(profile_events(made), process=f"{model.name} on {chip.name}"))
     if as_json:
         print_json(_json(made, model.name))
         return

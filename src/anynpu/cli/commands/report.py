@@ -10,6 +10,7 @@ import typer
 from ...compiler import CompileOptions
 from ...decision import Decision, decide, decision_data, decision_page
 from ...decision.gather import SAMPLES
+from ...outputfile import write_output
 from ..helpers.console import plain_table, print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, dtype_name, read_inputs
@@ -48,7 +49,7 @@ def command(
     with progress_bar(f"reporting on {model.stem}") as progress:
         made = decide(model, chips_of(target), samples=samples, progress=progress, **options)
     if html is not None:
-        html.write_text(decision_page(made), encoding="utf-8")
+        write_output(html, decision_page(made))
     if as_json:
         print_json(decision_data(made))
         return

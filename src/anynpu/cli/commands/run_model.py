@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import io
 import itertools
 import re
 from collections.abc import Iterable, Mapping
@@ -17,6 +18,7 @@ import anynpu
 
 from ...arrayfile import open_array
 from ...errors import ImageError, ParameterError, ShapeError
+from ...outputfile import write_output
 from ...program import Model
 from ...session import InferenceSession, SessionOptions
 from ...tasks import Thresholds, labels_from_file
@@ -254,7 +256,9 @@ def _run_raw(
             loaded.context(shapes=shape_set) as context,
         ):
             values = context.run(arrays)
-    saved = [] if output is None else _save(output, (spec.name for spec in program.output_specs), values)
+    saved = (
+        [] if output is None else _save(output, (spec.name for spec in program.output_specs), values, [model, *files.values()])
+    )
     if as_json:
         print_json(_raw_json(model.name, target or compiled.chip, program.output_specs, values, saved))
         return
@@ -329,7 +333,7 @@ def _largest(value: Array) -> str:
     return "  ".join(f"{[int(i) for i in np.unravel_index(place, value.shape)]} {flat[place]:.4g}" for place in places)
 
 
-def _save(folder: Path, names: Iterable[str], values: Iterable[Array]) -> list[Path]:
+def _save(folder: Path, names: Iterable[str], values: Iterable[Array], inputs: Iterable[Path]) -> list[Path]:
     """One .npy file for each output; characters that do not belong in a file name become underscores."""
     folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -338,6 +342,8 @@ def _save(folder: Path, names: Iterable[str], values: Iterable[Array]) -> list[P
         path = folder / f"{stem}.npy"
         if path in paths:
             path = folder / f"{stem}.{index}.npy"
-        np.save(path, value, allow_pickle=False)
+        buffer = io.BytesIO()
+        np.save(buffer, value, allow_pickle=False)
+        write_output(path, buffer.getbuffer(), inputs=inputs)
         paths.append(path)
     return paths

@@ -24,7 +24,18 @@ from ...printable import printable
 from .fitting import FittingTable
 from .verbosity import is_quiet
 
-__all__ = ["ProgressFunction", "TimeLeft", "fail", "numbers", "plain_table", "print_json", "progress_bar", "results", "size_text"]
+__all__ = [
+    "ProgressFunction",
+    "TimeLeft",
+    "fail",
+    "numbers",
+    "plain_table",
+    "print_json",
+    "progress_bar",
+    "results",
+    "size_text",
+    "warn",
+]
 
 ProgressFunction = Callable[[str, int, int | None], None]
 
@@ -69,6 +80,11 @@ def fail(message: str) -> None:
     if mark:
         text.append(f"{_HINT}{printable(hint)}", style="yellow")
     _console(stderr=True).print(text)
+
+
+def warn(message: str) -> None:
+    """Print a warning to stderr."""
+    _console(stderr=True).print(Text.assemble(("warning: ", "bold yellow"), printable(message)))
 
 
 def print_json(data: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -42,11 +42,13 @@ class FrameSource:
 
     :ivar kind: ``picture``, ``folder``, ``video``, ``camera`` or ``stream``
     :ivar fps: pictures per second that the source itself states; 0 if it does not
+    :ivar files: what is read
     """
 
     kind: str
     frames: Iterator[Frame]
     fps: float = 0.0
+    files: tuple[Path, ...] = ()
 
     @property
     def is_moving(self) -> bool:
@@ -66,7 +68,7 @@ def open_source(text: str) -> FrameSource:
         files = sorted(entry for entry in path.iterdir() if entry.suffix.lower() in IMAGE_SUFFIXES and entry.is_file())
         if not files:
             raise ImageError(f"no pictures in the folder '{path}'", hint="name the folder that holds the pictures themselves")
-        return FrameSource("folder", (Frame(file.name, read_image(file)) for file in files))
+        return FrameSource("folder", (Frame(file.name, read_image(file)) for file in files), files=tuple(files))
     if text.isdecimal() and not path.exists():
         return _captured(int(text), f"camera {text}", "camera")
     if path.is_char_device() and path.name.startswith("video"):
@@ -77,8 +79,8 @@ def open_source(text: str) -> FrameSource:
             hint="give a path, the number of a camera, or - for pictures on stdin",
         )
     if path.suffix.lower() in VIDEO_SUFFIXES:
-        return _captured(text, path.name, "video")
-    return FrameSource("picture", iter([Frame(path.name, read_image(path))]))
+        return replace(_captured(text, path.name, "video"), files=(path,))
+    return FrameSource("picture", iter([Frame(path.name, read_image(path))]), files=(path,))
 
 
 def _captured(which: int | str, name: str, kind: str) -> FrameSource:

@@ -21,6 +21,7 @@ import typer
 
 from ...compiler import CompileOptions
 from ...options import read_table
+from ...outputfile import write_output
 
 __all__ = ["RecipeOption", "SaveRecipeOption", "write_recipe"]
 
@@ -86,7 +87,7 @@ def write_recipe(context: typer.Context, path: Path) -> None:
         text = json.dumps(given, indent=1, ensure_ascii=False) + "\n"
     else:  # texts, numbers, truths and lists of texts are written in TOML as in JSON
         text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in given.items())
-    path.write_text(text, encoding="utf-8")
+    write_output(path, text)
 
 
 def _plain(value: Any, path: Path) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ from rich.console import Console
 from ... import _optional
 from ...compiler.images import IMAGE_SUFFIXES
 from ...errors import ImageError, ParameterError
+from ...outputfile import check_output, write_output
 from ...tasks import Result, TextLine, TextRegions, Thresholds
 from ...tasks.draw import draw
 from ...types import Array
@@ -65,6 +68,7 @@ class Canvas:
         self._path = path
         self._source = source
         self._writer: Any = None
+        self._unfinished = path.with_name(f".{path.stem}.{secrets.token_hex(6)}{path.suffix}")
         suffix = path.suffix.lower()
         self._is_video = suffix in VIDEO_SUFFIXES
         self._is_file = suffix in IMAGE_SUFFIXES
@@ -78,6 +82,9 @@ class Canvas:
             raise ParameterError(
                 f"--draw {path}: pictures are not written as {path.suffix}", hint="write .jpg or .png, or give a folder"
             )
+        drawn = [path] if self._is_file or self._is_video else [path / _file_name(file.name) for file in source.files]
+        for file in drawn:
+            check_output(file, source.files)
         folder = path.parent if self._is_file or self._is_video else path
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -94,20 +101,19 @@ class Canvas:
             if self._writer is None:
                 code = cv2.VideoWriter_fourcc(*("MJPG" if self._path.suffix.lower() == ".avi" else "mp4v"))
                 extent = (picture.shape[1], picture.shape[0])
-                self._writer = cv2.VideoWriter(str(self._path), code, self._source.fps or _FPS, extent)
+                self._writer = cv2.VideoWriter(str(self._unfinished), code, self._source.fps or _FPS, extent)
                 if not self._writer.isOpened():
                     raise ImageError(f"cannot write the video '{self._path}'", hint="write .avi or .mp4, or give a folder")
             self._writer.write(turned)
             return self._path
         path = self._path if self._is_file else self._path / _file_name(name)
-        if not cv2.imwrite(str(path), turned):
-            raise ImageError(f"cannot write the picture '{path}'", hint="check the folder and its permissions")
-        return path
+        return write_output(path, cv2.imencode(path.suffix, turned)[1].tobytes(), inputs=self._source.files)
 
     def close(self) -> None:
         """End a video."""
         if self._writer is not None:
             self._writer.release()
+            os.replace(self._unfinished, os.path.realpath(self._path))
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from rich.table import Table
 from ...chips import Chip
 from ...compiler import ModelOutline
 from ...decision import Decision, decision_data, decision_of, decision_page
+from ...outputfile import write_output
 from .console import plain_table, print_json, results
 from .timed import time_text
 
@@ -22,7 +23,7 @@ def side_by_side(
     """Print the layers that take longest, with their time on each chip; write the page if it is asked for."""
     made = decision_of(model.name, outline, chips)
     if html is not None:
-        html.write_text(decision_page(made), encoding="utf-8")
+        write_output(html, decision_page(made))
     if as_json:
         print_json(decision_data(made))
         return

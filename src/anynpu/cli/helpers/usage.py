@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import inspect
 import os
 import re
@@ -13,7 +14,10 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-__all__ = ["CheckedCommand", "check_outputs"]
+from ...errors import OutputFileError
+from ...outputfile import check_output, check_suffix
+
+__all__ = ["CheckedCommand", "check_outputs", "named_files"]
 
 _SHOWN = 4
 
@@ -42,10 +46,7 @@ def _better(error: typer.BadParameter, ctx: Any) -> typer.BadParameter:
 
 
 def _instead_of(folder: Path) -> str:
-    from ...modelfile.twins import TWIN_SUFFIX
-    from ...vendors import registry
-
-    suffixes = {".onnx", TWIN_SUFFIX, *(suffix for vendor in registry.all_vendors() for suffix in vendor.suffixes)}
+    suffixes = _model_suffixes()
     models = sorted(str(path) for path in folder.iterdir() if path.suffix in suffixes) if os.access(folder, os.R_OK) else []
     if not models:
         return f"{folder} is a folder without models; name a file"
@@ -55,11 +56,44 @@ def _instead_of(folder: Path) -> str:
 
 def check_outputs(parameters: Iterable[inspect.Parameter], given: Mapping[str, Any]) -> None:
     """Refuse files and folders to write that cannot be written, before the work."""
+    outputs: dict[str, tuple[Path, Any]] = {}
     for parameter in parameters:
         value = given.get(parameter.name)
         for facts in typing.get_args(parameter.annotation)[1:]:
             if isinstance(value, Path) and not getattr(facts, "exists", True) and facts.file_okay != facts.dir_okay:
-                _check_output(value, f"'{_name(facts, parameter.name)}'", is_file=facts.file_okay)
+                outputs[parameter.name] = value, facts
+    inputs = [path for name, value in given.items() if name not in outputs for path in named_files(value)]
+    for name, (path, facts) in outputs.items():
+        hint = f"'{_name(facts, name)}'"
+        _check_output(path, hint, is_file=facts.file_okay)
+        try:
+            if facts.file_okay:
+                check_output(path, inputs)
+            if not path.is_dir() and not str(facts.metavar).endswith(".onnx"):
+                check_suffix(path)
+        except OutputFileError as error:
+            raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=hint) from None
+        if not facts.file_okay and path.suffix.lower() in _model_suffixes() and not path.is_dir():
+            raise typer.BadParameter(
+                f"this command writes a folder, and {path} is the name of a model; name a folder, such as out/", param_hint=hint
+            )
+
+
+def named_files(value: Any) -> list[str]:
+    """The paths that a value of the command line may name: ``FILE``, ``NAME=FILE``, or several of them."""
+    if isinstance(value, list | tuple):
+        return [path for entry in value for path in named_files(entry)]
+    if not isinstance(value, str | Path) or isinstance(value, enum.Enum):
+        return []
+    text = str(value)
+    return [text, text.partition("=")[2]] if "=" in text else [text]
+
+
+def _model_suffixes() -> set[str]:
+    from ...modelfile.twins import TWIN_SUFFIX
+    from ...vendors import registry
+
+    return {".onnx", TWIN_SUFFIX, *(suffix for vendor in registry.all_vendors() for suffix in vendor.suffixes)}
 
 
 def _name(facts: Any, name: str) -> str:
