@@ -111,7 +111,7 @@ def test_lib_as_json(invoke: Invoke) -> None:
 
 
 def test_a_missing_chip_gets_the_list(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
-    for arguments in (("check", model_path), ("compile", model_path, "-o", tmp_path / "a.rknn")):
+    for arguments in (("calibrate", model_path), ("calibrate", "-o", tmp_path / "a.json")):
         outcome = invoke(*arguments)
         assert outcome.code == 2
         assert ", ".join(chips.names()) in " ".join(outcome.err.split())

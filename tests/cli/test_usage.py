@@ -150,3 +150,58 @@ def test_a_process_reports_its_status(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("count", "text"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 kB"), (1_572_864, "1.5 MB")])
 def test_sizes_are_readable(count: int, text: str) -> None:
     assert console.size_text(count) == text
+
+
+@pytest.mark.parametrize("name", ["--target", "--chip", "-t"])
+def test_the_chip_has_the_same_names_everywhere(
+    invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path, name: str
+) -> None:
+    out = tmp_path / "small.rknn"
+    assert invoke("compile", model_path, "-o", out, name, "rk3588", "--dtype", "fp16").code == 0
+    for command in ("check", "predict", "profile", "report"):
+        assert invoke(command, model_path, name, "rk3588").code == 0, command
+    for command in ("run", "inspect"):
+        assert invoke(command, out, name, "rk3588").code == 0, command
+    assert invoke("lint", model_path, "--dataset", pictures, name, "rk3588").code == 0
+    assert invoke("exec", name, "rk3588", "--", "no-such-program").code == 127
+
+
+def test_commands_that_take_one_chip_have_the_same_default(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    assert "rk3588" in invoke("check", model_path).out
+    assert "rk3588" in invoke("profile", model_path).out
+    outcome = invoke("compile", model_path, "-o", tmp_path / "x.rknn", "--dtype", "fp16")
+    assert outcome.code == 0
+    assert "for rk3588" in outcome.err
+
+
+def test_the_name_of_an_option_is_no_value(
+    invoke: Invoke, model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments in (("exec", "--trace", "--", "true"), ("profile", model_path, "--html", "--json")):
+        outcome = invoke(*arguments)
+        assert outcome.code == 2
+        assert "needs a value" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_network_alone_is_shown(invoke: Invoke) -> None:
+    assert invoke("models", "yolox-nano").out == invoke("models", "show", "yolox-nano").out
+    assert "yolox-nano" in invoke("models", "yolox-nano").out
+    assert invoke("models", "yolox-nano", "pose").code == 2
+
+
+def test_lint_takes_the_channel_order(invoke: Invoke, model_path: Path, pictures: Path) -> None:
+    assert invoke("lint", model_path, "--dataset", pictures, "--std", "255,255,255", "--channel-order", "bgr").code == 0
+
+
+def test_profile_names_what_it_wrote(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    page, trace = tmp_path / "page.html", tmp_path / "trace.json"
+    outcome = invoke("profile", model_path, "--html", page, "--trace", trace)
+    assert f"wrote {page}\nwrote {trace}\n" in outcome.out
+
+
+def test_the_example_of_a_mean_is_in_pixels(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    outcome = invoke("compile", model_path, "-o", tmp_path / "x.rknn", "--mean", "abc")
+    assert outcome.code == 2
+    assert "127.5,127.5,127.5" in outcome.err

@@ -15,7 +15,7 @@ from ...compiler import CompileOptions
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.ending import orderly_end
 from ..helpers.flags import with_flags
-from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, read_inputs
+from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, dtype_name, read_inputs
 
 __all__ = ["command"]
 
@@ -39,8 +39,8 @@ _OPTIONS = (
 def command(
     model: OnnxArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write.", file_okay=False)],
-    target: TargetOption,
     given: dict[str, Any],
+    target: TargetOption = DEFAULT_CHIP,
     toolkit: Annotated[
         Path | None,
         typer.Option(

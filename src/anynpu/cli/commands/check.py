@@ -18,6 +18,7 @@ from ..helpers.console import numbers, plain_table, print_json, results, size_te
 from ..helpers.flags import with_flags
 from ..helpers.options import (
     ALL_CHIPS,
+    DEFAULT_CHIP,
     JsonOption,
     LayersOption,
     OnnxArgument,
@@ -34,8 +35,8 @@ __all__ = ["command"]
 @with_flags(CompileOptions, only=("dtype", "shapes", "batch", "custom_ops"), callbacks={"dtype": dtype_name})
 def command(
     model: OnnxArgument,
-    target: TargetOrAllOption,
     given: dict[str, Any],
+    target: TargetOrAllOption = DEFAULT_CHIP,
     layers: LayersOption = False,
     as_json: JsonOption = False,
 ) -> None:

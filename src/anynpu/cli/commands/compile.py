@@ -20,7 +20,7 @@ from ...tails import tail_path
 from ...vendors import registry
 from ..helpers.console import print_json, progress_bar, results, size_text, warn
 from ..helpers.flags import with_flags
-from ..helpers.options import JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
+from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
 from ..helpers.preprocess import complaint_of
 from ..helpers.recipe_file import RecipeOption, SaveRecipeOption, write_recipe
 from ..helpers.story import story, story_json
@@ -35,8 +35,8 @@ def command(
     context: typer.Context,
     model: OnnxArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="The model file to write.", dir_okay=False)],
-    target: TargetOption,
     given: dict[str, Any],
+    target: TargetOption = DEFAULT_CHIP,
     remove_weight: Annotated[bool, typer.Option("--remove-weight", help="Leave the weights out of the file.")] = False,
     as_json: JsonOption = False,
     recipe: RecipeOption = None,

@@ -15,7 +15,7 @@ from ...profiling import Profile, profile_page, profile_program
 from ...reports import report
 from ...timing import fps
 from ..helpers.console import print_json, progress_bar, results
-from ..helpers.options import JsonOption, TargetOption
+from ..helpers.options import DEFAULT_CHIP, JsonOption, TargetOption
 from ..helpers.summary import summary_line
 
 __all__ = ["command"]
@@ -26,7 +26,7 @@ def command(
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the results go.", file_okay=False)
     ] = Path("demo"),
     pages: Annotated[int, typer.Option(min=1, help="Number of pages for calibration.")] = 16,
-    target: TargetOption = "rk3588",
+    target: TargetOption = DEFAULT_CHIP,
     grain: Annotated[Grain, typer.Option(help="Noise of the pages; int8 finds grey and none harder than color.")] = Grain.COLOR,
     as_json: JsonOption = False,
 ) -> None:

@@ -17,7 +17,7 @@ from ...errors import ModelError
 from ...outputfile import write_output
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
-from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
+from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs
 
 __all__ = ["command"]
 
@@ -27,8 +27,8 @@ _OPTIONS = ("dataset", "mean", "std", "channel_order", "shapes", "batch", "accur
 @with_flags(CompileOptions, only=_OPTIONS, required=("dataset",))
 def command(
     model: OnnxArgument,
-    target: TargetOption,
     given: dict[str, Any],
+    target: TargetOption = DEFAULT_CHIP,
     qdq: Annotated[
         Path | None,
         typer.Option("--qdq", metavar="OUT.onnx", help="Write the quantised model, which onnxruntime runs.", dir_okay=False),

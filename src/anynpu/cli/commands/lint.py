@@ -9,16 +9,20 @@ import typer
 from ...compiler import CompileOptions, lint
 from ..helpers.console import plain_table, print_json, progress_bar, results
 from ..helpers.flags import with_flags
-from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
+from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs
 
 __all__ = ["command"]
 
 
-@with_flags(CompileOptions, only=("dataset", "mean", "std", "shapes", "batch", "calibration_limit"), required=("dataset",))
+@with_flags(
+    CompileOptions,
+    only=("dataset", "mean", "std", "channel_order", "shapes", "batch", "calibration_limit"),
+    required=("dataset",),
+)
 def command(
     model: OnnxArgument,
     given: dict[str, Any],
-    target: TargetOption = "rk3588",
+    target: TargetOption = DEFAULT_CHIP,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if anything but notes is found.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Annotated
 
 import typer
@@ -15,18 +14,18 @@ from ..helpers.options import JsonOption
 __all__ = ["command"]
 
 
-class Action(str, enum.Enum):
-    """What to do."""
-
-    LIST = "list"
-    SHOW = "show"
-    RECIPE = "recipe"
+_ACTIONS = ("list", "show", "recipe")
 
 
 def command(
     action: Annotated[
-        Action, typer.Argument(help="List all, show one, or print the recipe of one for compile -c.", show_default=False)
-    ] = Action.LIST,
+        str,
+        typer.Argument(
+            metavar="[list|show|recipe|NAME]",
+            help="List all, show one, or print the recipe of one for compile -c. A name alone shows that network.",
+            show_default=False,
+        ),
+    ] = "list",
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="The network; for list, a part of its name or a task.")
     ] = None,
@@ -40,16 +39,20 @@ def command(
     Example:
       anynpu models
       anynpu models list pose
-      anynpu models show yolox-nano
+      anynpu models yolox-nano
       anynpu models recipe yolox-nano > yolox.toml
     """
-    if action is Action.LIST:
+    if action not in _ACTIONS and name is None:
+        action, name = "show", action
+    if action not in _ACTIONS:
+        raise typer.BadParameter(f"'{action}' is not one of {', '.join(_ACTIONS)}", param_hint="'[list|show|recipe|NAME]'")
+    if action == "list":
         _list(name or "", as_json)
         return
     if name is None:
-        raise typer.BadParameter(f"say which network to {action.value}; anynpu models lists them", param_hint="'NAME'")
+        raise typer.BadParameter(f"say which network to {action}; anynpu models lists them", param_hint="'NAME'")
     network = get(name)
-    if action is Action.RECIPE:
+    if action == "recipe":
         typer.echo(recipe_text(network, as_json=as_json), nl=False)
     elif as_json:
         print_json(network.to_json())

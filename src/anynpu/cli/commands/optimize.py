@@ -11,7 +11,7 @@ from ...compiler import CompileOptions, optimize
 from ...outputfile import write_output
 from ..helpers.console import print_json, progress_bar, results
 from ..helpers.flags import with_flags
-from ..helpers.options import JsonOption, OnnxArgument, TargetOption, read_inputs
+from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs
 
 __all__ = ["command"]
 
@@ -21,7 +21,7 @@ def command(
     model: OnnxArgument,
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT.onnx", help="The ONNX model to write.", dir_okay=False)],
     given: dict[str, Any],
-    target: TargetOption = "rk3588",
+    target: TargetOption = DEFAULT_CHIP,
     channel_groups: Annotated[int, typer.Option(min=1, help="Maximum channel groups per tensor.")] = 4,
     split_outputs: Annotated[
         bool, typer.Option("--split-outputs", help="Make several outputs of one that concatenates tensors.")

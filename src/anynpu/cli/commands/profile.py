@@ -24,7 +24,7 @@ from ...vendors import registry
 from ...vendors.devices import SOFTWARE, choose_device
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.models import TimedModel
-from ..helpers.options import BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
+from ..helpers.options import DEFAULT_CHIP, BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
 from ..helpers.side_by_side import side_by_side
 from ..helpers.summary import shape_text
 from ..helpers.targets import chips_of, several_chips
@@ -96,7 +96,7 @@ def command(
     if compiled is not None and target is not None and chips.get(target).name != compiled.chip:
         raise typer.BadParameter(f"{model.name} was compiled for {compiled.chip}", param_hint="'--target'")
     timing = read_board(board) if board is not None else None
-    chip = chips.get(timing.chip if timing is not None else compiled.chip if compiled is not None else target or "rk3588")
+    chip = chips.get(timing.chip if timing is not None else compiled.chip if compiled is not None else target or DEFAULT_CHIP)
     program = subject.program(chip, subject.dtype(None))
     measured = _host_times(compiled) if host and compiled is not None else None
     made = profile_program(program, chip, cores=cores, board=timing, host_us=measured)
@@ -108,6 +108,8 @@ def command(
         print_json(_json(made, model.name))
         return
     _print(made, top)
+    for path in filter(None, (html, trace)):
+        results().print(f"wrote {path}")
 
 
 def _print(profile: Profile, top: int) -> None:

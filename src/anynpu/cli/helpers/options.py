@@ -18,6 +18,7 @@ from . import onnxfile
 
 __all__ = [
     "ALL_CHIPS",
+    "DEFAULT_CHIP",
     "BatchOption",
     "BoardOption",
     "ChannelOrder",
@@ -44,6 +45,8 @@ __all__ = [
 ]
 
 ALL_CHIPS = "all"
+DEFAULT_CHIP = "rk3588"
+"""The chip of a command that was given an ONNX model and no chip."""
 
 
 class ChannelOrder(str, enum.Enum):
@@ -235,7 +238,7 @@ def parse_channel_values(
             channels = tuple(float(number) for number in numbers.split(","))
         except ValueError:
             raise typer.BadParameter(
-                f"{value!r} is not a list of numbers; write it as 0.5,0.5,0.5", param_hint=f"'{option}'"
+                f"{value!r} is not a list of numbers; write it in pixel units, as 127.5,127.5,127.5", param_hint=f"'{option}'"
             ) from None
         if not equals:
             if position >= len(input_names):

@@ -25,12 +25,31 @@ _SHOWN = 4
 class CheckedCommand(TyperCommand):
     """A command whose complaints about arguments say what to do."""
 
+    def __init__(self, *arguments: Any, **facts: Any) -> None:
+        super().__init__(*arguments, **facts)
+        for parameter in self.params:
+            if not {"--target", "--chip"}.isdisjoint(parameter.opts):
+                taken = {name for other in self.params if other is not parameter for name in other.opts}
+                names = (*parameter.opts, "--target", "--chip", *({"-t"} - taken))
+                parameter.opts = list(dict.fromkeys(names))
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments that are left."""
         try:
-            return super().parse_args(ctx, args)
+            left = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             raise _better(error, ctx) from None
+        for parameter in self.params:
+            given = ctx.params.get(parameter.name)
+            for value in given if isinstance(given, list | tuple) else (given,):
+                is_option = parameter.param_type_name == "option" and isinstance(value, str | Path)
+                if is_option and str(value).startswith("--"):
+                    raise typer.BadParameter(
+                        f"needs a value, and got {str(value)!r}; a file of that name is written ./{value}",
+                        ctx=ctx,
+                        param=parameter,
+                    )
+        return left
 
 
 def _better(error: typer.BadParameter, ctx: Any) -> typer.BadParameter:
