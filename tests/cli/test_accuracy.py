@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,8 +56,9 @@ def test_optimize_writes_a_model_and_the_difference(invoke: Invoke, diseased: tu
 def test_compile_tells_and_records_what_it_did(invoke: Invoke, diseased: tuple[Path, Path], tmp_path: Path) -> None:
     model, samples = diseased
     saved = tmp_path / "net.rknn"
-    outcome = invoke("compile", model, "-o", saved, "-t", "rk3588", "--dataset", samples)
+    outcome = invoke("compile", model, "-o", saved, "-t", "rk3588", "--dataset", samples, "-v")
     assert outcome.code == 0
+    assert re.fullmatch(r"int8 keeps 0\.99\d\d of the float output: good", outcome.out.splitlines()[0])
     assert "1 tensor has a scale per channel group" in outcome.out
     assert f"(tensor {STEM}) with " in outcome.out or f"{STEM} with " in outcome.out
     assert "convolutions fitted to rounded inputs" in outcome.out or "weights    not fitted" in outcome.out
@@ -68,7 +70,7 @@ def test_compile_tells_and_records_what_it_did(invoke: Invoke, diseased: tuple[P
 def test_steps_are_left_out(invoke: Invoke, diseased: tuple[Path, Path], tmp_path: Path) -> None:
     model, samples = diseased
     options = ("compile", model, "-o", tmp_path / "net.rknn", "-t", "rk3588", "--dataset", samples)
-    outcome = invoke(*options, "--without", "groups", "--without", "refit")
+    outcome = invoke(*options, "--without", "groups", "--without", "refit", "-v")
     assert outcome.code == 0
     assert "channel group" not in outcome.out
     assert "fitted" not in outcome.out
@@ -80,7 +82,9 @@ def test_steps_are_left_out(invoke: Invoke, diseased: tuple[Path, Path], tmp_pat
 
 def test_best_prints_what_each_step_bought(invoke: Invoke, diseased: tuple[Path, Path], tmp_path: Path) -> None:
     model, samples = diseased
-    outcome = invoke("compile", model, "-o", tmp_path / "net.rknn", "-t", "rk3588", "--dataset", samples, "--accuracy", "best")
+    outcome = invoke(
+        "compile", model, "-o", tmp_path / "net.rknn", "-t", "rk3588", "--dataset", samples, "--accuracy", "best", "-v"
+    )
     assert outcome.code == 0
     assert outcome.out.count("  tried      ") == 12
     assert outcome.out.count("  chosen     ") == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import onnx
 import pytest
 
 import anynpu
+from anynpu.cli.helpers.story import brief, story
 from anynpu.compiler.ranges import ALGORITHMS
 
 Invoke = Callable[..., Any]
@@ -274,3 +276,35 @@ def test_the_tail_is_written_beside_the_model(invoke: Invoke, tmp_path: Path) ->
     assert "runs on the host: the model ends in 'boxes', 'scores'" in anynpu.load(out).provenance["tail"]
     assert f"wrote {tmp_path / 'detector.tail.onnx'}" in outcome.out.replace("\n", "")
     assert anynpu.compiler.Tail(out).inputs == ("boxes", "scores")
+
+
+def test_the_verdict_is_first_and_details_need_verbosity(
+    invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path
+) -> None:
+    arguments = (
+        "compile",
+        model_path,
+        "-o",
+        tmp_path / "small.rknn",
+        "-t",
+        "rk3588",
+        "--dataset",
+        pictures,
+        "--std",
+        "255,255,255",
+    )
+    first, second, *rest = invoke(*arguments).out.splitlines()
+    assert first.startswith("int8: accuracy not measured") or re.fullmatch(
+        r"int8 keeps 0\.\d{4} of the float output: good", first
+    )
+    assert "software NPU" in second
+    assert "anynpu build" in second
+    assert not [line for line in rest if line.startswith(("  tried", "  ranges"))]
+    assert "\n  ranges " in invoke(*arguments, "-v").out
+
+
+def test_a_finding_with_a_semicolon_is_one_line() -> None:
+    findings = "warning: a: wide; channel ranges 0.2 to 4; warning: b: thin; and 3 more"
+    model = anynpu.Model("rk3588", "w8a8", (), provenance={"warnings": findings})
+    assert story(model) == ["  look at    a: wide; channel ranges 0.2 to 4", "  look at    b: thin", "  look at    and 3 more"]
+    assert brief(story(model)) == ["  3 findings about int8 accuracy: -v prints them, 'anynpu lint' explains them"]

@@ -23,9 +23,9 @@ from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
 from ..helpers.preprocess import complaint_of
 from ..helpers.recipe_file import RecipeOption, SaveRecipeOption, write_recipe
-from ..helpers.story import story, story_json
+from ..helpers.story import brief, story, story_json, verdict
 from ..helpers.summary import shape_text, summary_line
-from ..helpers.verbosity import is_quiet
+from ..helpers.verbosity import is_quiet, is_verbose
 
 __all__ = ["command"]
 
@@ -72,6 +72,8 @@ def command(
         return
     console = results()
     if not is_quiet():
+        console.print(verdict(compiled))
+        console.print(f"runs on the software NPU (anynpu run {path}); 'anynpu build' makes the file for a board")
         _print_summary(console, compiled)
         doubt = complaint_of(model, options)
         if doubt:
@@ -97,5 +99,5 @@ def _print_summary(console: Console, compiled: Model) -> None:
         if len(compiled.programs) > 1:
             console.print(f"  shape set {index}: {', '.join(f'{s.name} {shape_text(s.shape)}' for s in program.input_specs)}")
         console.print(summary_line(report(compiled, index)))
-    for line in story(compiled):
+    for line in story(compiled) if is_verbose() else brief(story(compiled)):
         console.print(line)

@@ -7,12 +7,21 @@ from __future__ import annotations
 
 import re
 
+from ... import chips
+from ...compiler.formats import format_of
 from ...program import Model
 
-__all__ = ["story", "story_json"]
+__all__ = ["brief", "story", "story_json", "verdict"]
 
 _GROUPS = re.compile(r"groups: (not )?(.+) in (\d+), noise 1/(\d+), ([-+][\d.]+) % time(.*)")
 _REFIT = re.compile(r"refit: (\d+) convolutions, (.+)")
+_COSINE = re.compile(r"(?:(?<!worst )cosine|->) (?:cosine )?([01]\.\d+)")
+_FINDINGS = re.compile(r"; (?=(?:error|warning): |and \d+ more$)")
+"""Where one finding ends; a finding may have semicolons itself."""
+_SCORED = ("chosen: ", "refit: ", "tried: ")
+_LOOK = "  look at    "
+_DETAILS = ("ranges ", "tried ", "weights ", "scales ", "cost ", "plain min/max ", "look at ")
+_VERDICTS = ((0.99, "good"), (0.95, "fair, try --accuracy best"), (-1.0, "poor, see 'anynpu lint'"))
 _SHOWN = 3
 
 
@@ -26,7 +35,7 @@ def story(model: Model) -> list[str]:
     if refused:
         names = _listed([_layer(model, found[2]) for found in refused])
         lines.append(f"  cost       {names}: scales per channel group would take too long on this chip, and were left out")
-    return [*lines, *(f"  look at    {_finding(model, text)}" for text in _entries(model, "warnings"))]
+    return [*lines, *(f"{_LOOK}{_finding(model, text)}" for text in _entries(model, "warnings"))]
 
 
 def story_json(model: Model) -> dict[str, list[str]]:
@@ -34,8 +43,35 @@ def story_json(model: Model) -> dict[str, list[str]]:
     return {"accuracy": _entries(model, "accuracy"), "warnings": _entries(model, "warnings")}
 
 
+def verdict(model: Model) -> str:
+    """How much of the float model's output the model keeps, in one sentence."""
+    words = format_of(model.dtype, chips.get(model.chip)).words
+    steps = _entries(model, "accuracy")
+    # the last number of what was chosen, else of the fit that was kept, else the best of what was tried
+    of_steps = ([float(value) for text in steps if text.startswith(word) for value in _COSINE.findall(text)] for word in _SCORED)
+    kept = next(
+        (max(values) if word == "tried: " else values[-1] for word, values in zip(_SCORED, of_steps, strict=True) if values), None
+    )
+    if kept is None:
+        return f"{words}: accuracy not measured; 'anynpu compare' compares it with the float model"
+    word = next(word for least, word in _VERDICTS if kept >= least)
+    return f"{words} keeps {kept:.4f} of the float output: {word}"
+
+
+def brief(lines: list[str]) -> list[str]:
+    """The lines of a :func:`story` that are shown without ``-v``: what concerns the use of the model."""
+    shown = [line for line in lines if not line.strip().startswith(_DETAILS)]
+    findings = sum(line.startswith(_LOOK) for line in lines)
+    if findings:
+        shown.append(
+            f"  {findings} finding{'' if findings == 1 else 's'} about int8 accuracy: -v prints them, 'anynpu lint' explains them"
+        )
+    return shown
+
+
 def _entries(model: Model, key: str) -> list[str]:
-    return [text for text in model.provenance.get(key, "").split("; ") if text]
+    text = model.provenance.get(key, "")
+    return [entry for entry in (_FINDINGS.split(text) if key == "warnings" else text.split("; ")) if entry]
 
 
 def _line(model: Model, text: str) -> str:

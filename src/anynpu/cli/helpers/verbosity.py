@@ -18,7 +18,7 @@ import typer
 
 from .usage import check_outputs
 
-__all__ = ["attach", "explain", "is_quiet", "level", "reset", "reset_log", "with_verbosity"]
+__all__ = ["attach", "explain", "is_quiet", "is_verbose", "level", "reset", "reset_log", "with_verbosity"]
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no notes: results and errors only.")]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print the log too, and where an error came from.")]
@@ -30,6 +30,11 @@ _attached: list[logging.Handler] = []
 def is_quiet() -> bool:
     """Whether ``-q`` was given."""
     return _chosen["quiet"]
+
+
+def is_verbose() -> bool:
+    """Whether ``-v`` was given."""
+    return _chosen["verbose"]
 
 
 def level() -> int:
