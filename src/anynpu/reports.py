@@ -30,7 +30,7 @@ class LayerReport:
     nodes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """A model on one chip: totals and layers of one shape set."""
 
@@ -42,6 +42,9 @@ class Report:
     internal_bytes: int
     io_bytes: int
     layers: tuple[LayerReport, ...]
+
+    def __repr__(self) -> str:
+        return f"Report({self.chip}, {self.dtype}, {self.on_npu} layers on NPU, {len(self.on_cpu)} on CPU)"
 
     @property
     def on_npu(self) -> int:

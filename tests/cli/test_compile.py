@@ -12,8 +12,10 @@ import onnx
 import pytest
 
 import anynpu
+from anynpu import chips, modelfile, timing
 from anynpu.cli.helpers.story import brief, story
 from anynpu.compiler.ranges import ALGORITHMS
+from anynpu.profiling import profile_program
 
 Invoke = Callable[..., Any]
 
@@ -308,3 +310,16 @@ def test_a_finding_with_a_semicolon_is_one_line() -> None:
     model = anynpu.Model("rk3588", "w8a8", (), provenance={"warnings": findings})
     assert story(model) == ["  look at    a: wide; channel ranges 0.2 to 4", "  look at    b: thin", "  look at    and 3 more"]
     assert brief(story(model)) == ["  3 findings about int8 accuracy: -v prints them, 'anynpu lint' explains them"]
+
+
+def test_public_objects_have_a_repr_of_one_line(model_path: Path) -> None:
+    model = anynpu.compile(model_path, "rk3588", dtype="fp16")
+    program = model.programs[0]
+    made = [
+        *(model, program, program.layers[0], anynpu.report(model), anynpu.check(model_path, "rk3588")),
+        *(modelfile.encode(model), timing.predict(program, chips.get("rk3588")), profile_program(program, chips.get("rk3588"))),
+    ]
+    for entry in made:
+        assert "\n" not in repr(entry)
+        assert len(repr(entry)) < 200
+        assert repr(entry).startswith(type(entry).__name__)

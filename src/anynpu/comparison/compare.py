@@ -88,7 +88,7 @@ class Divergence:
     reason: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """Two sides, compared.
 
@@ -104,6 +104,9 @@ class Comparison:
     layers: tuple[LayerComparison, ...]
     outputs: tuple[str, ...]
     limits: Limits
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.a!r}, {self.b!r}, {self.samples} samples, {len(self.layers)} layers)"
 
     @property
     def output_layers(self) -> tuple[LayerComparison, ...]:

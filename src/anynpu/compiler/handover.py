@@ -40,7 +40,7 @@ _TRIED = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Handover:
     """A model and its quantisation, for another toolkit.
 
@@ -60,6 +60,9 @@ class Handover:
     notes: tuple[str, ...]
     folded: Any = None
     score: Score | None = None
+
+    def __repr__(self) -> str:
+        return f"Handover({len(self.ranges)} ranges)"
 
 
 def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> Handover:

@@ -38,7 +38,7 @@ _BLOCK = 16
 _TINY = 1e-30
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Optimized:
     """A rewritten model.
 
@@ -58,6 +58,9 @@ class Optimized:
     nodes: tuple[int, int]
     note: str = ""
     stems: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Optimized({len(self.groups)} tensors split, nodes {self.nodes[0]} -> {self.nodes[1]})"
 
 
 def optimize(

@@ -29,7 +29,7 @@ _NETWORK = ("Conv", "ConvTranspose", "Gemm", "LSTM", "GRU", "RNN", "Attention", 
 """What a tail does not have: with it, the data-dependent operator stands in the middle of the network."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ModelWithTail(CompiledModel):
     """A compiled model whose last operators run on the host.
 

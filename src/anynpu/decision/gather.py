@@ -82,7 +82,7 @@ class Accuracy:
         return min((entry.so_far.snr for entry in self.comparison.output_layers), default=0.0)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Decision:
     """A model on all chips.
 
@@ -97,6 +97,9 @@ class Decision:
     accuracy: Mapping[str, Accuracy] = field(default_factory=dict)
     edges: Mapping[str, tuple[tuple[int, int], ...]] = field(default_factory=dict)
     dataset: str = ""
+
+    def __repr__(self) -> str:
+        return f"Decision({len(self.chips)} chips)"
 
     @property
     def taking(self) -> list[ChipFigures]:

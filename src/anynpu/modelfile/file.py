@@ -76,7 +76,7 @@ _WRONG_WEIGHTS = "these are not the weights of this model"
 _TAKE_WEIGHTS = "take the weights of the model it was written with"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class CompiledModel(Model):
     """A model that can be saved: what the compiler makes and what :func:`read` gives.
 
@@ -89,7 +89,7 @@ class CompiledModel(Model):
         return write(self, path, remove_weight=remove_weight)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class WeightlessModel(CompiledModel):
     """A model whose weights were left out. Its arrays have type and shape and take no memory; :func:`attach_weights` fills them.
 
@@ -103,7 +103,7 @@ class WeightlessModel(CompiledModel):
     weight_offsets: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Encoded:
     """A model taken apart: what the sections of its file hold, the weights still as arrays.
 
@@ -119,6 +119,9 @@ class Encoded:
     weight_size: int
     weight_digest: str
     weightless: bool = False
+
+    def __repr__(self) -> str:
+        return f"Encoded({len(self.header)} bytes of header, {self.weight_size} of weights)"
 
     def weight_pieces(self) -> Iterator[memoryview]:
         """The weights from start to end, padding included."""

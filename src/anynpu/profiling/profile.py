@@ -47,7 +47,7 @@ class LayerProfile:
     host_us: float | None = None
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Profile:
     """All layers of one run, in order."""
 
@@ -55,6 +55,9 @@ class Profile:
     prediction: Prediction
     layers: tuple[LayerProfile, ...]
     internal_bytes: int
+
+    def __repr__(self) -> str:
+        return f"Profile({self.chip.name}, {len(self.layers)} layers, {self.latency_us:.0f} us)"
 
     @property
     def latency_us(self) -> float:

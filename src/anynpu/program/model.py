@@ -57,7 +57,7 @@ Op = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Layer:
     """One step of the NPU.
 
@@ -83,6 +83,9 @@ class Layer:
     nodes: tuple[str, ...] = ()
     operator: str = ""
     activation: str = ""
+
+    def __repr__(self) -> str:
+        return f"Layer({self.name!r}, {type(self.op).__name__}, outputs {list(self.outputs)})"
 
     @property
     def does(self) -> str:
@@ -136,7 +139,7 @@ def float_stretches(layers: Sequence[Layer], outputs: Collection[str], views: Ma
     return tuple(found)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Program:
     """What the NPU executes for one set of input shapes.
 
@@ -149,6 +152,9 @@ class Program:
     layers: tuple[Layer, ...]
     memory: MemoryPlan
     views: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"Program({len(self.layers)} layers, inputs {list(self.inputs)}, outputs {list(self.outputs)})"
 
     @property
     def input_specs(self) -> tuple[TensorSpec, ...]:
@@ -185,7 +191,7 @@ class Preprocess:
     picture: Literal["", "rgb", "bgr"] = ""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Model:
     """A compiled model: one or more programs for one chip.
 
@@ -210,6 +216,9 @@ class Model:
     weightless: bool = False
     arithmetic: str = "simulator"
     metadata: OnnxMetadata | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, {self.chip}, {self.dtype}, shape sets: {len(self.programs)})"
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

@@ -92,7 +92,7 @@ class LayerPrediction:
         return max(self.npu_cycles, self.ddr_cycles)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """A program on a chip.
 
@@ -110,6 +110,9 @@ class Prediction:
     profile: TimingProfile
     work: ProgramWork
     sram_bytes: int = 0
+
+    def __repr__(self) -> str:
+        return f"Prediction({self.chip.name}, {self.dtype}, {len(self.layers)} layers, {self.latency_us:.0f} us)"
 
     @cached_property
     def latency_us(self) -> float:

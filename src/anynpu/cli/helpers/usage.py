@@ -39,7 +39,8 @@ class CheckedCommand(TyperCommand):
             left = super().parse_args(ctx, args)
         except typer.BadParameter as error:
             raise _better(error, ctx) from None
-        for parameter in self.params:
+        known: list[Any] = self.params
+        for parameter in known:
             given = ctx.params.get(parameter.name)
             for value in given if isinstance(given, list | tuple) else (given,):
                 is_option = parameter.param_type_name == "option" and isinstance(value, str | Path)
