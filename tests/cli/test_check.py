@@ -155,3 +155,18 @@ def test_what_would_avoid_the_cpu(invoke: Invoke, tmp_path: Path) -> None:
     assert "to avoid it" not in invoke("check", path, "--target", "rk3576").out
     (advice,) = json.loads(invoke("check", path, "--target", "rk3588", "--json").out)["advice"]
     assert advice.startswith("Transpose: export the model so that it ends before it")
+
+
+def test_another_kind_of_file_is_named(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    compiled, image = tmp_path / "small.rknn", tmp_path / "photo.jpg"
+    assert invoke("compile", model_path, "-o", compiled, "-t", "rk3588", "--dtype", "fp16").code == 0
+    outcome = invoke("check", compiled)
+    assert outcome.code == 1
+    assert f"{compiled} is a compiled model, made by anynpu, not an ONNX model" in outcome.err
+    image.write_bytes(b"\xff\xd8\xff\xe0" + bytes(100))
+    assert f"{image} is a JPEG image, not an ONNX model" in invoke("check", image).err
+
+
+def test_configs_state_which_images_to_calibrate_with(invoke: Invoke) -> None:
+    assert "# calibrate with: cropped lines of text" in invoke("models", "recipe", "ppocr-v4-rec").out
+    assert "# calibrate with: images like those of your application" in invoke("models", "recipe", "yolox-nano").out

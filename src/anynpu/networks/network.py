@@ -68,6 +68,14 @@ class Network:
         }
 
 
+def _images(network: Network) -> str:
+    """Which images to calibrate with: of the content and the shape that the network gets in use."""
+    if network.name.startswith("ppocr-") and not network.name.endswith("-det"):
+        return f"cropped lines of text, of a shape like the input's ({network.inputs}); not whole pages"
+    what = {"ocr": "pages with text", "face": "images with faces", "classify": "images of the classes"}
+    return f"{what.get(network.task, 'images')} like those of your application"
+
+
 def recipe_text(network: Network, *, as_json: bool = False) -> str:
     """A recipe for ``anynpu compile -c``: TOML with what is known as comments, or JSON, which has none."""
     if as_json:
@@ -80,6 +88,7 @@ def recipe_text(network: Network, *, as_json: bool = False) -> str:
         "cut": network.cut,
         "note": network.note,
         "measured": network.measured or NOT_MEASURED,
+        "calibrate with": _images(network),
         "use": "anynpu compile MODEL.onnx -o MODEL.rknn --target CHIP --dataset PICTURES/ -c THIS.toml",
         "run": f"anynpu run MODEL.rknn PICTURE {network.run_flags}".rstrip() + " --draw out.jpg",
     }

@@ -14,6 +14,9 @@ from ...frontends import is_foreign
 __all__ = ["OnnxInfo", "OnnxTensor", "describe", "foreign_operators", "input_names"]
 
 
+_IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n": "PNG"}
+
+
 @dataclass(frozen=True)
 class OnnxTensor:
     """An input or output. An axis without a fixed extent is a text: its name, or ``?``."""
@@ -81,14 +84,33 @@ def _parse(path: Path) -> Any:
     onnx = _optional.onnx()
     from google.protobuf.message import DecodeError
 
+    data = path.read_bytes()
+    _check_kind(path, data)
     proto = onnx.ModelProto()
     try:
-        proto.ParseFromString(path.read_bytes())
+        proto.ParseFromString(data)
     except (DecodeError, ValueError, RecursionError):
         proto = None
     if proto is None or not (proto.graph.node or proto.graph.output):
         raise ModelFormatError(f"{path} is not an ONNX model, or is damaged", hint="export the model to ONNX again")
     return proto
+
+
+def _check_kind(path: Path, data: bytes) -> None:
+    """Reject files of other known kinds by their names."""
+    from ...modelfile.recognise import FileKind, kind_of, vendor_of
+
+    found = vendor_of(memoryview(data))
+    if found is not None:
+        ours = kind_of(memoryview(data)) is FileKind.ANYNPU
+        maker = "anynpu" if ours else f"the toolkit of {found[0].title}"
+        raise ModelFormatError(
+            f"{path} is a compiled model, made by {maker}, not an ONNX model",
+            hint="give the ONNX model that it was made of; 'anynpu inspect' shows what a compiled model holds",
+        )
+    image = next((name for start, name in _IMAGES.items() if data.startswith(start)), None)
+    if image is not None:
+        raise ModelFormatError(f"{path} is a {image} image, not an ONNX model", hint="give the .onnx file")
 
 
 def _tensor(value: Any) -> OnnxTensor:
