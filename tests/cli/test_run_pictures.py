@@ -328,3 +328,13 @@ def test_text_is_found_and_read(invoke: Invoke, tmp_path: Path) -> None:
     (line,) = json.loads(invoke("run", paths[1], tmp_path / "page.png", "--json").out)["pictures"][0]["results"]
     assert set(line["text"]) <= {"I", " "}
     assert (tmp_path / "out.png").is_file()
+
+
+def test_an_image_given_as_input_is_drawn_on(invoke: Invoke, squares: Path, street: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.png", tmp_path / "second.png"
+    assert invoke("run", squares, street, "--draw", first).code == 0
+    outcome = invoke("run", squares, "--input", street, "--draw", second)
+    assert outcome.code == 0, outcome.err
+    assert f"wrote {second}" in outcome.out
+    assert second.read_bytes() == first.read_bytes()
+    assert invoke("run", squares, "--input", street, "--draw", street).code != 0

@@ -31,6 +31,7 @@ from ..helpers.options import JsonOption, SeedOption, optional_chip, parse_named
 from ..helpers.pictured import PictureModel, predicted_fps
 from ..helpers.showing import open_canvas, print_shown, show, speed_line
 from ..helpers.summary import shape_text
+from ..helpers.usage import named_files
 
 __all__ = ["command"]
 
@@ -134,6 +135,8 @@ def command(
       anynpu run yolo.rknn --input images=frame.npy --output results/
     """
     chosen = None if task is None else task.value
+    if draw is not None and source is None and inputs and len(inputs) == 1 and output is None and chosen != "raw":
+        source, inputs = named_files(inputs)[-1], None  # one image, which is drawn on
     if source is not None and chosen != "raw":
         if inputs or output:
             raise typer.BadParameter("pictures are decoded; use --input and --output without one, or with --task raw")
