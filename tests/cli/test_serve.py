@@ -168,3 +168,13 @@ def test_a_server_without_models_and_without_a_playground_says_what_is_missing(i
     assert outcome.code == 2
     assert "name at least one model" in outcome.err
     assert "--playground" in outcome.err
+
+
+def test_a_client_is_told_flags_of_the_server_and_no_python() -> None:
+    from anynpu.errors import FeedShapeError
+    from anynpu.serve.failures import message_of
+
+    error = FeedShapeError("wrong shape", hint='this looks like NHWC; pass make_provider_options(layout="nhwc") or transpose it')
+    text = message_of(error)
+    assert "make_provider_options" not in text
+    assert "start the server with --layout nhwc or transpose it" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from ..errors import (
@@ -63,6 +64,9 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
     (ModelError, Failure(400, "INVALID_ARGUMENT", "failed")),
 )
 
+_PYTHON_OPTION = re.compile(r"pass make_provider_options\((\w+)=\"(\w+)\"\)")
+"""An option in the hint of a session, which a client of the server cannot pass."""
+
 
 def failure_of(error: BaseException) -> Failure:
     """How *error* is told.
@@ -91,4 +95,5 @@ def retry_after_of(error: BaseException) -> float | None:
 
 def message_of(error: BaseException) -> str:
     """What a client is told: all of an error of ours, and of others no more than that there was one."""
-    return str(error) if isinstance(error, AnynpuError) else "the server failed; its log says why"
+    text = str(error) if isinstance(error, AnynpuError) else "the server failed; its log says why"
+    return _PYTHON_OPTION.sub(r"start the server with --\1 \2", text)
