@@ -26,8 +26,10 @@ from waiting import PATIENCE, wait_until
 
 from anynpu.errors import RequestError
 from anynpu.protocol.messages import METHODS, SERVICE, messages
+from anynpu.protocol.raw_contents import field_of
 from anynpu.serve import Server
 from anynpu.serve.rest import parse_infer
+from anynpu.serve.rpc import Calls
 from anynpu.serve.unpack import pieces
 
 from .conftest import Serve, exchange, infer_body
@@ -135,6 +137,49 @@ def test_json_data_may_be_nested_as_deep_as_a_shape(depth: int, accepted: bool) 
         data = [data]
     with nullcontext() if accepted else pytest.raises(RequestError, match="nested"):
         parse_infer("net", "", json_body(data, shape=(1,)), None)
+
+
+def many(part: bytes) -> bytes:
+    return part * (2**20 // len(part) + 16)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        *(many(field_of(number, b"")) for number in (3, 4, 5, 6, 7, 99)),
+        field_of(5, many(field_of(4, b""))),
+        field_of(5, field_of(3, bytes(2**20 + 1))),
+        field_of(5, field_of(5, many(field_of(8, b"")))),
+        field_of(5, field_of(5, field_of(3, bytes(2**19 + 1)))),
+        field_of(5, field_of(5, field_of(2, bytes(2**20 + 1)))),
+        field_of(5, field_of(5, many(b"\x18\x01"))),
+        many(field_of(5, b"")) + b"\x0a",
+    ],
+    ids=[
+        *("id", "parameters", "inputs", "outputs", "raw contents", "unknown", "nested parameters", "shape", "texts"),
+        *("int64", "int32", "unpacked", "broken"),
+    ],
+)
+def test_messages_of_many_small_fields_are_rejected_before_they_are_parsed(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, message: bytes
+) -> None:
+    """protobuf makes 2.9 GB of 62 MB of empty fields."""
+    server = serve(FakeDevice(), max_request_bytes=2**22)
+
+    def parsed(*_: Any) -> None:
+        raise AssertionError("the message was parsed")
+
+    monkeypatch.setattr(Calls, "_read", parsed)
+    with grpc.insecure_channel(server.grpc_address) as channel, pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(f"/{SERVICE}/ModelInfer")(field_of(1, b"net") + message, timeout=PATIENCE)
+    assert caught.value.code().name in ("RESOURCE_EXHAUSTED", "INVALID_ARGUMENT")  # type: ignore[attr-defined]
+    assert "parsed" not in caught.value.details().replace("when parsed", "")  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["RepositoryModelLoad", "ModelMetadata"])
+def test_other_messages_are_small(serve: Serve, method: str) -> None:
+    with grpc.insecure_channel(serve(FakeDevice()).grpc_address) as channel, pytest.raises(grpc.RpcError, match="takes 1048576"):
+        channel.unary_unary(f"/{SERVICE}/{method}")(many(field_of(2, b"")), timeout=PATIENCE)
 
 
 @pytest.mark.full

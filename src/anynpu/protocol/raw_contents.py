@@ -6,21 +6,25 @@ out of it as views, and what is left is a small message that protobuf reads; and
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
 from ..types import Array
 
-__all__ = ["field_of", "join_contents", "split_contents"]
+__all__ = ["BYTES", "VARINT", "field_of", "fields_of", "join_contents", "split_contents"]
 
 Wire = TypeVar("Wire", bound=bytes | memoryview)
 
 MAX_FIELDS = 4096
 """Fields that are looked at here; protobuf is quicker for messages with more."""
 
-_VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
+VARINT, BYTES = 0, 2
+"""Wire types of fields: a number, and bytes or a message."""
+
+_EIGHT_BYTES, _FOUR_BYTES = 1, 5
 
 
 def split_contents(message: Wire, field: int) -> tuple[Wire | bytes, list[memoryview]]:
@@ -35,32 +39,44 @@ def split_contents(message: Wire, field: int) -> tuple[Wire | bytes, list[memory
     view = memoryview(message)
     contents: list[memoryview] = []
     rest: list[memoryview] = []
-    at = kept = 0
+    kept = end = 0
     try:
-        for _ in range(MAX_FIELDS):
-            if at == len(message):
-                break
-            start = at
-            tag, at = _varint(message, at)
-            kind = tag & 7
-            if kind == _BYTES:
-                size, at = _varint(message, at)
-                if tag >> 3 == field and size <= len(message) - at:
-                    contents.append(view[at : at + size])
-                    rest.append(view[kept:start])
-                    kept = at + size
-                at += size
-            elif kind == _VARINT:
-                _, at = _varint(message, at)
-            elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
-                at += 8 if kind == _EIGHT_BYTES else 4
-            else:
-                return message, []
+        for number, kind, begin, after in islice(fields_of(message), MAX_FIELDS):
+            if number == field and kind == BYTES:
+                contents.append(view[begin:after])
+                rest.append(view[kept:end])
+                kept = after
+            end = after
     except IndexError:
         return message, []
-    if at != len(message):
+    if end != len(message):
         return message, []
     return b"".join((*rest, view[kept:])) if contents else message, contents
+
+
+def fields_of(message: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Number, wire type, begin and end of the value of each field of a message; an IndexError where it is broken or has groups.
+
+    >>> list(fields_of(b"\\x0a\\x03net" + b"\\x18\\x05"))
+    [(1, 2, 2, 5), (3, 0, 6, 7)]
+    """
+    at, size = 0, len(message)
+    while at < size:
+        tag, at = _varint(message, at)
+        kind = tag & 7
+        begin = at
+        if kind == BYTES:
+            length, begin = _varint(message, at)
+            at = begin + length
+        elif kind == VARINT:
+            _, at = _varint(message, at)
+        elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
+            at += 8 if kind == _EIGHT_BYTES else 4
+        else:
+            raise IndexError
+        if at > size:
+            raise IndexError
+        yield tag >> 3, kind, begin, at
 
 
 def join_contents(message: bytes, field: int, arrays: Iterable[Array]) -> bytes:
@@ -88,7 +104,7 @@ def field_of(field: int, data: bytes) -> bytes:
 
 
 def _head(field: int, size: int) -> bytes:
-    return _packed(field << 3 | _BYTES) + _packed(size)
+    return _packed(field << 3 | BYTES) + _packed(size)
 
 
 def _packed(number: int) -> bytes:

@@ -23,7 +23,7 @@ from .faces import Model
 from .model import TensorDescription
 from .options import ServeOptions
 
-__all__ = ["GRACE", "PROGRESS", "Complaints", "Holding", "Keys", "Limits"]
+__all__ = ["FREE_BYTES", "GRACE", "PROGRESS", "Complaints", "Holding", "Keys", "Limits"]
 
 log = logging.getLogger("anynpu.serve")
 

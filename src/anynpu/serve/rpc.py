@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import _optional
-from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError
+from ..errors import AnynpuError, DeviceTimeout, OverloadedError, RequestError, RequestTooLargeError
 from ..protocol.messages import (
     DATATYPES,
     DETAILS,
@@ -29,14 +29,14 @@ from ..protocol.messages import (
     datatype_of,
     messages,
 )
-from ..protocol.raw_contents import field_of, join_contents, split_contents
+from ..protocol.raw_contents import BYTES, VARINT, field_of, fields_of, join_contents, split_contents
 from ..types import Array
 from .body import MAX_HEAD
 from .configuration import configuration_message
 from .faces import Model
 from .failures import failure_of, message_of, retry_after_of
 from .intake import Dropped, Intake
-from .limits import Holding
+from .limits import FREE_BYTES, Holding
 from .listener import connection_bound
 from .model import InferAnswer, InferRequest
 from .regions import SharedTensor, read_place
@@ -83,12 +83,25 @@ _CONTENTS = {
 """The field of the message that holds a datatype, and what its elements are."""
 
 
-class WireRequest(NamedTuple):
-    """An inference as it came: the message, its raw contents, and its bytes."""
+_NAME, _VERSION, _ID, _INPUTS, _TENSOR_CONTENTS = 1, 2, 3, 5, 5
+"""Numbers of fields of an inference and of its inputs."""
 
-    message: Any
-    raw: Sequence[bytes | memoryview]
-    nbytes: int
+_ELEMENT_BYTES = {1: 1, 2: 4, 3: 8, 4: 4, 5: 8}
+"""Bytes of an element, once it is parsed, by the number of a field of typed contents that holds varints."""
+
+_FLOAT_CONTENTS = (6, 7)
+
+MAX_MESSAGE_FIELDS = 16 * MAX_TENSORS
+"""Fields of one inference, those of its inputs and their contents among them. protobuf takes up to 50 times their size for empty ones."""
+
+
+class WireRequest(NamedTuple):
+    """An inference as it came, and what is needed of it before it is parsed."""
+
+    data: bytes | memoryview
+    model: str
+    version: str
+    id: str
 
 
 def rpc_server(service: Service) -> Any:
@@ -181,6 +194,10 @@ class Calls:
         request_class = getattr(messages(), METHODS[name][0])
 
         async def handle(data: bytes | memoryview, context: Any) -> bytes:
+            if len(data) > FREE_BYTES:
+                raise RequestTooLargeError(
+                    f"the message has {len(data)} bytes, and {name} takes {FREE_BYTES}", hint="send fewer parameters"
+                )
             answer: bytes = (await call(self._read(request_class, data), context)).SerializeToString()
             return answer
 
@@ -188,7 +205,9 @@ class Calls:
 
     async def infer(self, data: bytes | memoryview, context: Any) -> bytes:
         """The call ``ModelInfer``."""
-        return await self._infer(self._wire_request(data), context.time_remaining(), self._carrier(context))
+        return await self._infer(
+            _outlined(data, self._service.options.max_request_bytes), context.time_remaining(), self._carrier(context)
+        )
 
     async def stream(self, requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[Any]:
         """The call ``ModelStreamInfer``."""
@@ -243,8 +262,8 @@ class Calls:
             if isinstance(received, OverloadedError):
                 raise received
             data, holding = received
-            request = self._wire_request(await self._unpacked(data, holding))
-            answer.infer_response.id = request.message.id
+            request = _outlined(await self._unpacked(data, holding), self._service.options.max_request_bytes)
+            answer.infer_response.id = request.id
             return field_of(STREAMED_ANSWER, await self._infer(request, None, carrier))
         except AnynpuError as error:
             answer.error_message = message_of(error)
@@ -257,10 +276,10 @@ class Calls:
         told: bytes = answer.SerializeToString()
         return told
 
-    def _wire_request(self, data: bytes | memoryview) -> WireRequest:
+    def _parse(self, data: bytes | memoryview) -> InferRequest:
         rest, raw = split_contents(data, RAW_INPUTS)
         message = self._read(messages().ModelInferRequest, rest)
-        return WireRequest(message, raw or message.raw_input_contents, len(data))
+        return _request(message, raw or message.raw_input_contents)
 
     def _read(self, request_class: Any, data: bytes | memoryview) -> Any:
         try:
@@ -356,16 +375,15 @@ class Calls:
     async def _infer(self, request: WireRequest, remaining: float | None, carrier: Mapping[str, str]) -> bytes:
         async def read(model: Model) -> InferRequest:
             limits = self._service.limits
-            limits.check_size(request.nbytes, limits.max_body(model, self._service.options.max_json_bytes))
-            parsed = _request(request)
+            limits.check_size(len(request.data), limits.max_body(model, self._service.options.max_json_bytes))
+            parsed = self._parse(request.data)
             if remaining is not None:
                 if remaining <= 0:
                     raise DeviceTimeout("the deadline of the request has passed", hint="give it more time")
                 parsed.timeout = remaining if parsed.timeout is None else min(parsed.timeout, remaining)
             return parsed
 
-        message = request.message
-        answer = await self._service.infer("grpc", message.model_name, message.model_version, read, carrier)
+        answer = await self._service.infer("grpc", request.model, request.version, read, carrier)
         return _answer(answer)
 
 
@@ -380,15 +398,59 @@ def _headers(context: Any) -> dict[str, str]:
     return {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
-def _request(request: WireRequest) -> InferRequest:
-    message = request.message
+def _outlined(data: bytes | memoryview, max_decoded: int) -> WireRequest:
+    """Look through the fields of an inference before protobuf parses it, which takes many times the memory of small fields.
+
+    :param max_decoded: bytes that the typed contents of its inputs may have once they are parsed
+    """
+    texts = {_NAME: "", _VERSION: "", _ID: ""}
+    count = small = decoded = 0
+    try:
+        for depth, number, kind, value in _walk(memoryview(data)):
+            count += 1
+            if count > MAX_MESSAGE_FIELDS:
+                raise RequestTooLargeError(
+                    f"the message has more than {MAX_MESSAGE_FIELDS} fields", hint="send raw contents, one for each input"
+                )
+            if depth == 2 and number in _ELEMENT_BYTES and kind in (BYTES, VARINT):
+                elements = 1 if kind == VARINT else int(np.count_nonzero(np.frombuffer(value, np.uint8) < 128))
+                decoded += elements * _ELEMENT_BYTES[number]
+            elif depth == 2 and number in _FLOAT_CONTENTS:
+                decoded += len(value)
+            elif depth or number != RAW_INPUTS or kind != BYTES:
+                small += len(value)
+            if depth == 0 and kind == BYTES and number in texts:
+                texts[number] = str(value[: FREE_BYTES + 1], "utf-8")
+            if small > FREE_BYTES or decoded > max_decoded:
+                raise RequestTooLargeError(
+                    f"the contents of the message take more than {max_decoded} bytes when parsed"
+                    if decoded > max_decoded
+                    else f"the message has more than {FREE_BYTES} bytes besides tensors",
+                    hint="send raw contents, or less at a time",
+                )
+    except (IndexError, UnicodeDecodeError):
+        raise RequestError("the message is no ModelInferRequest", hint="does the client speak the protocol?") from None
+    return WireRequest(data, texts[_NAME], texts[_VERSION], texts[_ID])
+
+
+def _walk(message: memoryview, depth: int = 0) -> Iterator[tuple[int, int, int, memoryview]]:
+    """Depth, number, wire type and value of the fields of an inference, of its inputs and of their contents."""
+    for number, kind, begin, end in fields_of(message):
+        value = message[begin:end]
+        inner = kind == BYTES and ((depth == 0 and number == _INPUTS) or (depth == 1 and number == _TENSOR_CONTENTS))
+        yield depth, number, kind, value[:0] if inner else value
+        if inner:
+            yield from _walk(value, depth + 1)
+
+
+def _request(message: Any, raw: Sequence[bytes | memoryview]) -> InferRequest:
     priority, timeout = read_parameters(_parameters(message))
     outputs = [output.name for output in message.outputs]
     if len(set(outputs)) != len(outputs):
         raise RequestError("an output comes twice", hint="ask for each output once")
     places = {output.name: read_place(_parameters(output), output.name) for output in message.outputs if output.parameters}
     shared_outputs = {name: place for name, place in places.items() if place is not None}
-    inputs, shared = _inputs(message, request.raw)
+    inputs, shared = _inputs(message, raw)
     return InferRequest(
         message.model_name, message.model_version, message.id, inputs, outputs, priority, timeout, shared, shared_outputs
     )
