@@ -6,10 +6,16 @@ import random
 from pathlib import Path
 
 import pytest
+from builders import every_operator_model
 from fuzz.driver import CORPUS, SUFFIXES, fuzz
 from fuzz.modelfiles import outcome
+from fuzz.mutate import mutant, take_apart
 from fuzz.streams import STREAMS, running
 from tools import need
+
+from anynpu import modelfile
+from anynpu.errors import AnynpuError
+from anynpu.program import Conv, Pool
 
 STREAM_CASES = {"http": 1500, "grpc": 900}
 """About twenty seconds each, on an idle machine; `make soak` runs each for hours."""
@@ -58,8 +64,24 @@ def test_streams(what: str, tmp_path: Path) -> None:
 
 @pytest.mark.full
 def test_model_files_under_sanitizers(tmp_path: Path) -> None:
+    """`make soak` runs 100,000 mutants with extreme geometries."""
     need("address sanitizer")
-    found = fuzz("modelfiles", tmp_path, count=MUTANTS)
-    assert not found.findings, found.explained()
-    assert found.done == MUTANTS
-    assert found.results["run"] > MUTANTS // 20, "hardly a mutant runs"
+    for what in ("modelfiles", "geometries"):
+        found = fuzz(what, tmp_path, count=MUTANTS)
+        assert not found.findings, found.explained()
+        assert found.done == MUTANTS
+        assert found.results["run"] > MUTANTS // 20, "hardly a mutant runs"
+
+
+def test_mutants_reach_extreme_geometries() -> None:
+    """Valid files whose pads and dilations reach the largest possible ones."""
+    sample, largest = take_apart(modelfile.to_bytes(every_operator_model(sides=(4,)))), 0
+    for number in range(300):
+        dice = random.Random(number)
+        try:
+            model = modelfile.read(mutant(sample, dice, geometries=True))
+        except AnynpuError:
+            continue
+        windows = [layer.op for layer in model.programs[0].layers if isinstance(layer.op, Conv | Pool)]
+        largest = max(largest, *(min(max(op.pads), max(op.dilations)) for op in windows))
+    assert largest >= 1 << 19

@@ -9,7 +9,7 @@ from builders import CLASSES, ProgramBuilder, epilogue, every_operator, every_op
 
 from anynpu.errors import ModelFormatError
 from anynpu.modelfile.validate import validate_model, validate_program
-from anynpu.program import Conv, CustomConstant, Float, FloatOp, Pool, Program, Table, Transpose
+from anynpu.program import Binary, Conv, CustomConstant, Float, FloatOp, Pool, Program, Table, Transpose
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
 
 PROGRAM = every_operator(8)
@@ -165,6 +165,7 @@ OPERATORS: list[tuple[Program, str]] = [
     (with_op("turned", perm=(0, 0)), "is no order of 2 axes"),
     (with_op("turned", view=(2,) * 8 + (1,), perm=tuple(range(9))), "9 axes"),
     (with_tensor("logits", shape=(10, 1)), "the input is"),
+    (with_op("c1", pads=(4099, 1, 1, 1)), "pads of 4099 for a kernel over 3 pixels; at most 4098"),
     (with_op("largest", kernel=(0, 3)), "kernel"),
     (with_op("largest", strides=(1, 2)), "8 pixels give 7"),
     (with_op("largest", pads=(3, 1, 0, 0), strides=(2, 2)), "give 5"),
@@ -315,6 +316,7 @@ def test_float_layers_run_where_the_first_of_their_stretch_stands() -> None:
         (2, 1, (1, 1), 4, 3, 1, False),  # both elements beside the input
         (3, 1, (2, 2), 2, 5, 5, True),
         (7, 2, (0, 0), 1, 6, 1, True),  # larger than the input, rounded up
+        (2, 1 << 20, (0, 1 << 20), 1, 1, 1, False),  # padding that no window reaches
     ],
 )
 def test_every_pooling_window_meets_the_input(
@@ -329,6 +331,14 @@ def test_every_pooling_window_meets_the_input(
     else:
         with pytest.raises(ModelFormatError):
             validate_program(program)
+
+
+def test_a_binary_operator_needs_a_channel_axis() -> None:
+    b = ProgramBuilder()
+    x, y, z = (b.tensor(name, ()) for name in "xyz")
+    b.layer(Binary("add", floats(1), floats(1), epilogue(1, multiplier=floats())), [x, y], [z])
+    with pytest.raises(ModelFormatError, match="both inputs are scalars"):
+        validate_program(b.program([x, y], [z]))
 
 
 def test_tensors_of_rank_three_are_images_of_height_one() -> None:

@@ -1,6 +1,7 @@
 """Runs the fuzzers and keeps what they find: ``python -m fuzz.driver modelfiles --seconds 60`` from the folder ``tests``.
 
-There are three: ``modelfiles`` loads and runs mutated files, on kernels that are built with sanitizers; ``http`` and ``grpc`` send mutated
+There are four: ``modelfiles`` loads and runs mutated files, on kernels that are built with sanitizers; ``geometries`` does so with extreme
+strides, dilations, pads and kernels; ``http`` and ``grpc`` send mutated
 byte streams to a running server. Each number stands for one input, so that a run can be repeated, or go on where another ended
 (``--first``).
 
@@ -31,7 +32,7 @@ __all__ = ["CORPUS", "Outcome", "fuzz"]
 TESTS = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
 """Inputs that were found or thought of, in a folder for each fuzzer."""
-SUFFIXES = {"modelfiles": ".model", "http": ".http", "grpc": ".grpc"}
+SUFFIXES = {"modelfiles": ".model", "geometries": ".model", "http": ".http", "grpc": ".grpc"}
 BATCH = 2000
 """Inputs of one process: memory that other libraries keep does not add up for ever."""
 GUARDED = 4
@@ -77,7 +78,7 @@ def fuzz(
 ) -> Outcome:
     """Try inputs until *seconds* have passed or *count* were tried.
 
-    :param what: ``modelfiles``, ``http`` or ``grpc``
+    :param what: ``modelfiles``, ``geometries``, ``http`` or ``grpc``
     :param folder: for the sanitized module, the seeds and the findings; what was built there before is used again
     :param first: number of the first input
     :param sanitize: model files on kernels with sanitizers
@@ -89,7 +90,8 @@ def fuzz(
         environment.pop(name, None)
     command = [sys.executable, "-m", "fuzz.streams", what]
     behind: list[str] = []
-    if what == "modelfiles":
+    files = what in ("modelfiles", "geometries")
+    if files:
         seeds, module = folder / "seeds", folder / "sanitized" / "_native.abi3.so"
         if not seeds.exists():
             write_seeds(seeds)
@@ -98,14 +100,14 @@ def fuzz(
             if not module.exists():
                 build_extension(module.parent)
             behind = [str(module)]
-        command = [sys.executable, "-m", "fuzz.modelfiles", str(seeds)]
+        command = [sys.executable, "-m", "fuzz.modelfiles", what, str(seeds)]
     total = Outcome()
     end = time.monotonic() + seconds
     number = first
     while (left := end - time.monotonic()) > 0 and number < first + count and len(total.findings) < max_findings:
         with tempfile.TemporaryDirectory(dir=folder) as state:
             wanted = min(BATCH, first + count - number)
-            if what == "modelfiles" and sanitize:
+            if files and sanitize:
                 environment["PYTHONMALLOC"] = "pymalloc" if number // BATCH % GUARDED else "malloc"
             done = subprocess.run(
                 [*command, state, str(number), str(wanted), str(left), *behind],

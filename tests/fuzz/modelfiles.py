@@ -1,8 +1,9 @@
 """Loads and runs mutated model files: the part that runs in a process of its own, which a driver watches.
 
-Run as ``python -m fuzz.modelfiles SEEDS STATE FIRST COUNT SECONDS [MODULE]``: mutants from FIRST on, COUNT of them or as many as fit in
-SECONDS, of the files in the folder SEEDS. Each is written into ``STATE/current`` before it is tried, and its number into ``STATE/number``;
-``STATE/progress`` says what was done. MODULE is an extension module to use in the place of the installed one: the one with sanitizers.
+Run as ``python -m fuzz.modelfiles WHAT SEEDS STATE FIRST COUNT SECONDS [MODULE]``: mutants from FIRST on, COUNT of them or as many as fit
+in SECONDS, of the files in SEEDS. WHAT is ``modelfiles``, or ``geometries`` for mutants with extreme strides, dilations, pads or
+kernels. Each is written into ``STATE/current`` before it is tried, and its number into ``STATE/number``; ``STATE/progress`` says what was
+done. MODULE is an extension module to use in the place of the installed one: the one with sanitizers.
 
 A mutant is refused with an error of ours, or it is loaded and run on both engines: native, and the reference engine, in which onnxruntime
 executes float operators. Everything else ends the process: another exception, a sanitizer's report, a signal, more than 5 s of processor
@@ -82,7 +83,7 @@ def _name(error: Any) -> str:
     return type(error).__name__
 
 
-def main(seeds: str, state: str, first: str, count: str, seconds: str, module: str = "") -> None:
+def main(what: str, seeds: str, state: str, first: str, count: str, seconds: str, module: str = "") -> None:
     """Work through mutants; see the text at the head of this file."""
     if module:
         use_module(module)
@@ -107,7 +108,7 @@ def main(seeds: str, state: str, first: str, count: str, seconds: str, module: s
             counter.seek(0)
             counter.write(b"%020d" % number)
             dice = random.Random(f"mutant {number}")
-            data = mutant(dice.choice(samples), dice)
+            data = mutant(dice.choice(samples), dice, geometries=what == "geometries")
             file.seek(0)
             file.truncate()
             file.write(data)

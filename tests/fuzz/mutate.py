@@ -47,6 +47,8 @@ EDGES = (
     1 << 40,
     (1 << 63) - 1,
 )
+GEOMETRIES = (1, 1, 1, 2, 3, 16, 255, 4095, 4096, 65536, (1 << 19) - 1, 1 << 19, (1 << 20) - 1, 1 << 20)
+"""Strides, dilations and kernels, up to the largest that a file may have."""
 NUMBERS = (0.0, -0.0, 1.0, -1.0, 1e-320, 1e-38, 1e30, 3.4e38, 1e308, -1e308)
 TEXTS = (
     "",
@@ -122,11 +124,12 @@ def take_apart(data: bytes) -> Sample:
     return Sample(data[:4], document, {kind: bytearray(part) for kind, part in sections.items() if kind != HEADER})
 
 
-def mutant(sample: Sample, dice: random.Random) -> bytes:
-    """A file with one to four changes."""
+def mutant(sample: Sample, dice: random.Random, *, geometries: bool = False) -> bytes:
+    """A file with one to four changes; with *geometries* up to three of extreme geometries, and seldom another one."""
     changed = sample.copy()
-    for _ in range(dice.choice((1, 1, 1, 2, 2, 4))):
-        mutate = dice.choices(list(MUTATORS), list(MUTATORS.values()))[0]
+    chosen = [change_geometry] * dice.choice((1, 1, 2, 3)) if geometries else []
+    count = dice.choice((0, 0, 0, 1) if geometries else (1, 1, 1, 2, 2, 4))
+    for mutate in [*chosen, *dice.choices(list(MUTATORS), list(MUTATORS.values()), k=count)]:
         try:
             mutate(changed, dice)
         except (LookupError, TypeError, ValueError, AttributeError):
@@ -302,6 +305,30 @@ def replan(sample: Sample, dice: random.Random) -> None:
         program["memory"]["size"] = place
 
 
+def change_geometry(sample: Sample, dice: random.Random) -> None:
+    """A convolution or pooling gets an extreme stride, dilation and pads that give the same output, so that most such files are valid."""
+    program = a_program(sample, dice)
+    layer = dice.choice([layer for layer in program["layers"] if "weights" in layer["op"] or "kernel" in layer["op"]])
+    op = layer["op"]
+    source, target = (program["tensors"][layer[ports][0]]["shape"][-2:] for ports in ("inputs", "outputs"))
+    pooling = "kernel" in op
+    kernel = op["kernel"] if pooling else op["weights"]["shape"][1:3]
+    strides, dilations, pads = [1, 1], [1, 1], [0, 0, 0, 0]
+    for axis in range(2):
+        if pooling and dice.random() < 0.5:
+            kernel[axis] = dice.choice((kernel[axis], *GEOMETRIES))
+        strides[axis], dilations[axis] = dice.choice(GEOMETRIES), dice.choice(GEOMETRIES)
+        reach = (kernel[axis] - 1) * dilations[axis]
+        rest = dice.choice((0, 0, strides[axis] - 1))
+        missing = max(0, (target[axis] - 1) * strides[axis] + rest + reach + 1 - source[axis])
+        most = reach if pooling else reach + 4096
+        before = dice.choice((0, missing // 2, missing, min(missing, most)))
+        pads[axis], pads[axis + 2] = before, missing - before
+    op.update(strides=strides, dilations=dilations, pads=pads)
+    if pooling and dice.random() < 0.5:
+        op["count_include_pad"] = True
+
+
 def shift_memory(sample: Sample, dice: random.Random) -> None:
     memory = a_program(sample, dice)["memory"]
     name = dice.choice(list(memory["offsets"]))
@@ -450,6 +477,7 @@ MUTATORS: dict[Callable[[Sample, random.Random], None], int] = {
     rewire: 8,
     move_layer: 6,
     reshape: 12,
+    change_geometry: 6,
     shift_memory: 4,
     swap_kind: 6,
     add_view: 3,

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 from npu.engines.cases_large import LARGE_BUILDERS, large_case
-from npu.engines.ingredients import Array, Case, Rng
+from npu.engines.ingredients import Array, Case, Rng, nhwc
 from npu.engines.test_reference import constant_dense
 
-from anynpu.program import Binary, Conv, ConvTranspose, Dense, Finish, FixedPoint, MatMul, Pool
+from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, Finish, FixedPoint, MatMul, Pool
 from anynpu.tensor import Affine, DType
 
 __all__ = ["extreme_cases"]
@@ -21,11 +21,18 @@ DEPTHS = (257, 33_000, 33_100, 66_100, 70_001)
 """From about 33,000 products on 32 bits do not hold the sum any more."""
 
 
+DILATIONS = (7, 900, (1 << 20) - 1, 1 << 20)
+"""With the last ones, the scratch memory of a fast kernel would be terabytes."""
+
+
 def extreme_cases() -> Iterator[tuple[str, Case]]:
     """Names and cases; the same every time."""
     for depth in DEPTHS:
         yield f"sum of {depth} products", constant_dense(depth, DType.INT8, 7)
     yield "sum of 4001 products of 16 bits", constant_dense(4_001, DType.INT16, -5)
+    for dilation in DILATIONS:
+        for groups in (1, 8):
+            yield f"dilation of {dilation}, {groups} groups", _dilated(dilation, groups)
     for operator in LARGE_BUILDERS:
         for seed in range(SEEDS):
             made = large_case(operator, seed)
@@ -36,6 +43,22 @@ def extreme_cases() -> Iterator[tuple[str, Case]]:
                 yield f"beyond the range {operator} {seed}", _beyond_the_range(made, rng)
             if isinstance(made.op, Conv | ConvTranspose | Dense | MatMul):
                 yield f"far input zero {operator} {seed}", _far_input_zero(made, rng)
+
+
+def _dilated(dilation: int, groups: int) -> Case:
+    """A kernel of 3 x 3 in padding, of which one element meets the input."""
+    op = Conv(
+        np.arange(8 * 9 * 8 // groups).astype(np.int8).reshape(8, 3, 3, 8 // groups),
+        np.zeros(1, np.int32),
+        np.full(8, 5, np.int32),
+        Epilogue(np.full(1, 0.01, np.float32), np.zeros(1, np.int32)),
+        strides=(dilation, dilation),
+        pads=(dilation,) * 4,
+        dilations=(dilation, dilation),
+        groups=groups,
+    )
+    x = nhwc("x", (1, 1, 1, 8), DType.INT8, Affine.per_tensor(0.1, 3))
+    return Case(op, (np.arange(8, dtype=np.int8).reshape(1, 1, 1, 8),), (x,), (x.renamed("y"),))
 
 
 def _rails(rng: Rng, array: Array) -> Array:

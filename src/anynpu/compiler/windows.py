@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..modelfile.operator_rules import MAX_PAD_BEYOND
 from ..program import RESIZE_BITS
 from .graph import Graph, Node
 
@@ -33,7 +34,9 @@ class Window:
     @property
     def is_moderate(self) -> bool:
         """Whether its numbers are such as an image can have; a stride beyond the image means nothing, and may be anything."""
-        return max(*self.kernel, *self.strides, *self.pads, *self.dilations) <= _MAX_VALUE
+        reach = [(kernel - 1) * dilation for kernel, dilation in zip(self.kernel, self.dilations, strict=True)]
+        near = all(pad <= most + MAX_PAD_BEYOND for pad, most in zip(self.pads, reach * 2, strict=True))
+        return near and max(*self.kernel, *self.strides, *self.pads, *self.dilations) <= _MAX_VALUE
 
 
 def window_of(graph: Graph, node: Node) -> Window:

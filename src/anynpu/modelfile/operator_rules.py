@@ -38,12 +38,14 @@ from ..program import (
 from ..tensor import DType, Layout, TensorSpec
 from ..types import Array
 
-__all__ = ["MAX_DIMENSIONS", "Operands", "RuleBroken", "Seen", "check_operator", "require"]
+__all__ = ["MAX_DIMENSIONS", "MAX_PAD_BEYOND", "Operands", "RuleBroken", "Seen", "check_operator", "require"]
 
 
 MAX_DIMENSIONS = 8
 MAX_STEP = 1 << 20
 """Largest kernel, stride, dilation or pad."""
+MAX_PAD_BEYOND = 4096
+"""How many pixels a pad of a convolution may have beyond the reach of its kernel; FCN-8s has a pad of 100 for a kernel of 3."""
 WIDEST_ZERO_POINT = 1 << 16
 
 MAX_FACTOR = 1 << 15
@@ -347,6 +349,8 @@ def _conv(op: Conv | ConvTranspose, operands: Operands) -> None:
         before, after, stride = op.pads[axis], op.pads[axis + 2], op.strides[axis]
         source, target = x[axis + 1], y[axis + 1]
         if isinstance(op, Conv):
+            most = size - 1 + MAX_PAD_BEYOND
+            require(max(before, after) <= most, f"pads of {max(before, after)} for a kernel over {size} pixels; at most {most}")
             room = source + before + after - size
             extent = room // stride + 1 if room >= 0 else 0
             require(target == extent, f"{source} pixels give {extent}, the output has {target}")
@@ -389,6 +393,7 @@ def _binary(op: Binary, operands: Operands) -> None:
         _codes(spec)
     shape = _broadcast(*map(_dense, operands.inputs))
     require(shape == _dense(target), f"the inputs give {list(shape)}, the output is {list(_dense(target))}")
+    require(shape, "both inputs are scalars; the operator needs a channel axis")
     if isinstance(op.epilogue, FixedPoint):
         for factor in (op.a_multiplier, op.b_multiplier):
             _channel_array(factor, "a factor", "int32", (0,) if op.kind == "mul" else (1,))
@@ -512,6 +517,7 @@ def _pool_axis(op: Pool, axis: int, source: int, target: int) -> None:
     require((target - 1) * stride - before < source, "the last window lies outside the input")
     # windows that begin in the padding reach the input if the first one does, and cannot step over it
     reaches = before <= (kernel - 1) * dilation and (dilation <= source or before == 0)
+    require(after <= (kernel - 1) * dilation, f"padding of {after} after a kernel of {kernel} is beyond its reach")
     require(reaches, f"padding of {before} before a kernel of {kernel} leaves windows outside the input")
 
 

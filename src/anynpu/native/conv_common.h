@@ -17,6 +17,7 @@
 #include "channel_tables.h"
 #include "conv_fits.h"
 #include "kernels.h"
+#include "sizes.h"
 #include "unroll.h"
 
 #define CONV_ALIGNMENT 64
@@ -111,11 +112,6 @@ struct conv_plan {
     size_t ring, row_sums, sums, scratch_size;
 };
 
-static inline size_t conv_round_up(size_t value, size_t unit)
-{
-    return (value + unit - 1) / unit * unit;
-}
-
 static inline size_t conv_smaller(size_t a, size_t b)
 {
     return a < b ? a : b;
@@ -138,42 +134,49 @@ static inline int conv_is_pointwise(const struct anynpu_conv *conv)
     return one_tap && conv->top == 0 && conv->left == 0 && conv->oh == conv->h && conv->ow == conv->w;
 }
 
+static inline size_t conv_weight_bytes(const struct anynpu_conv *conv, const struct conv_plan *plan)
+{
+    return size_times(plan->tile_weight_bytes, size_times(plan->group_padded, conv->groups));
+}
+
 static inline struct conv_plan conv_plan(const struct anynpu_conv *conv, const struct conv_target *target)
 {
     struct conv_plan plan = {0};
     plan.pointwise = conv_is_pointwise(conv);
     plan.group_cin = conv->cin / conv->groups;
     plan.group_cout = conv->cout / conv->groups;
-    plan.group_padded = conv_round_up(plan.group_cout, CONV_SMALLEST_TILE);
+    plan.group_padded = size_whole(plan.group_cout, CONV_SMALLEST_TILE);
     plan.taps = conv->dw == 1 && conv->groups == 1 ? 1 : conv->kw;
-    plan.run_count = conv->kh * plan.taps;
-    plan.run_length = plan.taps == 1 && conv->groups == 1 ? conv->kw * plan.group_cin : plan.group_cin;
-    plan.steps = (plan.run_length + target->granule - 1) / target->granule;
-    plan.pixel_bytes = conv->cin * target->element_size;
-    plan.tile_weight_bytes = plan.run_count * plan.steps * target->granule * target->element_size;
+    plan.run_count = size_times(conv->kh, plan.taps);
+    plan.run_length = plan.taps == 1 && conv->groups == 1 ? size_times(conv->kw, plan.group_cin) : plan.group_cin;
+    plan.steps = size_whole(plan.run_length, target->granule) / target->granule;
+    plan.pixel_bytes = size_times(conv->cin, target->element_size);
+    plan.tile_weight_bytes = size_times(plan.run_count, size_times(plan.steps, target->granule * target->element_size));
 
     if (plan.pointwise) {
         plan.band = 1;
         plan.line_pixels = target->line_pixels;
-        plan.row_bytes = target->element_size == 1 ? 0 : target->line_pixels * plan.pixel_bytes + CONV_OVERREAD;
+        plan.row_bytes =
+            target->element_size == 1 ? 0 : size_plus(size_times(target->line_pixels, plan.pixel_bytes), CONV_OVERREAD);
         plan.ring_rows = 1;
     } else {
-        size_t window = (conv->kh - 1) * conv->dh + 1;
-        plan.padded_width = (conv->ow - 1) * conv->sw + (conv->kw - 1) * conv->dw + 1;
-        plan.row_bytes = conv_round_up(plan.padded_width * plan.pixel_bytes + CONV_OVERREAD, CONV_ALIGNMENT);
+        size_t window = size_reach(1, 1, conv->kh, conv->dh);
+        plan.padded_width = size_reach(conv->ow, conv->sw, conv->kw, conv->dw);
+        plan.row_bytes = size_whole(size_plus(size_times(plan.padded_width, plan.pixel_bytes), CONV_OVERREAD), CONV_ALIGNMENT);
         plan.band = 1;
-        size_t weight_bytes = plan.tile_weight_bytes * plan.group_padded * conv->groups;
+        size_t weight_bytes = conv_weight_bytes(conv, &plan);
         size_t cached_rows = CONV_CACHED_BAND / plan.row_bytes;
         if (weight_bytes > CONV_CACHED_WEIGHTS && cached_rows > window)
             plan.band = conv_smaller(conv->oh, (cached_rows - window) / conv->sh + 1);
-        plan.ring_rows = (plan.band - 1) * conv->sh + window;
+        plan.ring_rows = size_plus(size_times(plan.band - 1, conv->sh), window);
         plan.line_pixels = conv->ow;
     }
-    plan.sum_stride = target->sum_runs ? conv_round_up(plan.line_pixels, CONV_ALIGNMENT / sizeof(int32_t)) : 0;
-    plan.ring = conv_round_up(plan.run_count * sizeof(void *), CONV_ALIGNMENT);
-    plan.row_sums = plan.ring + conv_round_up(plan.ring_rows * plan.row_bytes, CONV_ALIGNMENT);
-    plan.sums = plan.row_sums + (plan.pointwise ? 0 : plan.ring_rows * conv->groups * plan.sum_stride * sizeof(int32_t));
-    plan.scratch_size = plan.sums + plan.band * conv->groups * plan.sum_stride * sizeof(int32_t);
+    plan.sum_stride = target->sum_runs ? size_whole(plan.line_pixels, CONV_ALIGNMENT / sizeof(int32_t)) : 0;
+    size_t row_sums_size = size_times(size_times(conv->groups, plan.sum_stride), sizeof(int32_t));
+    plan.ring = size_whole(size_times(plan.run_count, sizeof(void *)), CONV_ALIGNMENT);
+    plan.row_sums = size_plus(plan.ring, size_whole(size_times(plan.ring_rows, plan.row_bytes), CONV_ALIGNMENT));
+    plan.sums = size_plus(plan.row_sums, plan.pointwise ? 0 : size_times(plan.ring_rows, row_sums_size));
+    plan.scratch_size = size_plus(plan.sums, size_times(plan.band, row_sums_size));
     return plan;
 }
 
@@ -188,31 +191,31 @@ _Static_assert(sizeof(struct conv_header) <= CONV_HEADER_BYTES, "the header has 
 static inline size_t conv_channel_count(const struct anynpu_conv *conv, const struct conv_plan *plan)
 {
     /* A kernel may load whole vectors of constants for the narrow tile at the end. */
-    return conv_round_up(plan->group_padded * conv->groups, CONV_ALIGNMENT) + CONV_ALIGNMENT;
+    return size_plus(size_whole(size_times(plan->group_padded, conv->groups), CONV_ALIGNMENT), CONV_ALIGNMENT);
 }
 
 /* The count is a multiple of the alignment: so are the weights' addresses. */
 static inline size_t conv_constants_size(const struct anynpu_conv *conv, const struct conv_plan *plan)
 {
-    return CONV_HEADER_BYTES + CONV_CHANNEL_BYTES * conv_channel_count(conv, plan);
+    return size_plus(CONV_HEADER_BYTES, size_times(CONV_CHANNEL_BYTES, conv_channel_count(conv, plan)));
 }
 
 /* Where the numbers and tables of FIXED_DOUBLE begin: after the constants. */
 static inline size_t conv_tables_at(const struct anynpu_conv *conv, const struct conv_plan *plan)
 {
-    return conv_round_up(conv_constants_size(conv, plan), CONV_ALIGNMENT);
+    return size_whole(conv_constants_size(conv, plan), CONV_ALIGNMENT);
 }
 
 static inline size_t conv_packed_weights_size(const struct anynpu_conv *conv, const struct conv_target *target)
 {
     struct conv_plan plan = conv_plan(conv, target);
-    return plan.tile_weight_bytes * plan.group_padded * conv->groups;
+    return conv_weight_bytes(conv, &plan);
 }
 
 static inline size_t conv_packed_size(const struct anynpu_conv *conv, const struct conv_target *target)
 {
     struct conv_plan plan = conv_plan(conv, target);
-    return conv_tables_at(conv, &plan) + fixed_tables_size(&conv->epilogue, conv->cout);
+    return size_plus(conv_tables_at(conv, &plan), fixed_tables_size(&conv->epilogue, conv->cout));
 }
 
 static inline struct conv_channels conv_channels_at(const void *packed, size_t count, size_t channel)

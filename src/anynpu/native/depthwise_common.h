@@ -15,6 +15,7 @@
 
 #include "kernels.h"
 #include "lanes_epilogue.h"
+#include "sizes.h"
 
 #define TILE 8 /* pixels */
 #define MAX_KERNEL 32
@@ -61,7 +62,7 @@ typedef void strip_function(const struct strip *strip, size_t first_pixel, size_
 
 static size_t padded_channels(const struct anynpu_conv *conv)
 {
-    return (conv->cout + ANYNPU_CHANNEL_PADDING - 1) / ANYNPU_CHANNEL_PADDING * ANYNPU_CHANNEL_PADDING;
+    return size_whole(conv->cout, ANYNPU_CHANNEL_PADDING);
 }
 
 /* Rows of the ring in a window. */
@@ -72,7 +73,7 @@ static size_t ring_height(const struct anynpu_conv *conv)
 
 static size_t fixed_floats(const struct anynpu_conv *conv)
 {
-    return conv->epilogue.fixed == NULL ? 0 : FIXED_ARRAYS * padded_channels(conv);
+    return conv->epilogue.fixed == NULL ? 0 : size_times(FIXED_ARRAYS, padded_channels(conv));
 }
 
 static struct depthwise depthwise_of(const struct anynpu_conv *conv, const void *packed)
@@ -144,9 +145,10 @@ static int depthwise_fits(const struct anynpu_conv *conv)
 
 static size_t depthwise_packed_size(const struct anynpu_conv *conv)
 {
-    return HEADER_BYTES + fixed_floats(conv) * sizeof(float) +
-           padded_channels(conv) * (sizeof(int32_t) + ring_height(conv) * conv->kw * sizeof(stored_factor) + 1) +
-           fixed_tables_size(&conv->epilogue, conv->cout);
+    const size_t factors = size_times(size_times(ring_height(conv), conv->kw), sizeof(stored_factor));
+    const size_t by_channel = size_times(padded_channels(conv), size_plus(factors, sizeof(int32_t) + 1));
+    const size_t fixed = size_times(fixed_floats(conv), sizeof(float));
+    return size_plus(size_plus(HEADER_BYTES, fixed), size_plus(by_channel, fixed_tables_size(&conv->epilogue, conv->cout)));
 }
 
 /* The factor of rows of the kernel that lie together; those beyond the kernel's height are 0. */
@@ -198,13 +200,13 @@ struct ring {
 /* Input columns, padding included, that an output row needs. */
 static size_t padded_columns(const struct anynpu_conv *conv)
 {
-    return (conv->ow - 1) * conv->sw + (conv->kw - 1) * conv->dw + 1;
+    return size_reach(conv->ow, conv->sw, conv->kw, conv->dw);
 }
 
 static size_t padding_bytes(const struct anynpu_conv *conv)
 {
     const size_t columns = padded_columns(conv);
-    return (columns > conv->w ? columns : conv->w) * conv->cin + SLACK;
+    return size_plus(size_times(columns > conv->w ? columns : conv->w, conv->cin), SLACK);
 }
 
 static size_t common_divisor(size_t a, size_t b)
@@ -223,9 +225,10 @@ static struct ring ring_of(const struct depthwise *depthwise, void *scratch)
     const struct anynpu_conv *conv = depthwise->conv;
     struct ring ring = {.depthwise = depthwise, .padding = scratch};
     ring.rows = scratch == NULL ? NULL : (int8_t *)scratch + padding_bytes(conv);
-    ring.row_bytes = ROWS_TOGETHER * padded_columns(conv) * conv->cin + SLACK;
-    ring.step = common_divisor(conv->sh, ROWS_TOGETHER * conv->dh);
-    ring.slots = (ring_height(conv) - 1) * ROWS_TOGETHER * conv->dh / ring.step + 1;
+    const size_t rows = size_times(ROWS_TOGETHER, conv->dh); /* from a row of the ring to the next one of a window */
+    ring.row_bytes = size_plus(size_times(ROWS_TOGETHER, size_times(padded_columns(conv), conv->cin)), SLACK);
+    ring.step = common_divisor(conv->sh, rows);
+    ring.slots = size_plus(size_times(ring_height(conv) - 1, rows / ring.step), 1);
     return ring;
 }
 
@@ -233,7 +236,7 @@ static size_t depthwise_scratch_size(const struct anynpu_conv *conv)
 {
     const struct depthwise depthwise = {.conv = conv};
     const struct ring ring = ring_of(&depthwise, NULL);
-    return padding_bytes(conv) + ring.slots * ring.row_bytes;
+    return size_plus(padding_bytes(conv), size_times(ring.slots, ring.row_bytes));
 }
 
 static void fill_padding(const struct depthwise *depthwise, int8_t *target)

@@ -3,6 +3,7 @@
 #include <time.h>
 
 #include "levels.h"
+#include "sizes.h"
 #include "subpixel.h"
 #include "workers.h"
 
@@ -16,14 +17,23 @@ static int fits_a_byte(const int32_t *zeros, size_t count)
     return 1;
 }
 
-static const struct anynpu_conv_kernel *conv_kernel(const struct anynpu_kernel_set *set, const struct anynpu_conv *conv)
+/* Whether what the kernel needs for a layer stays within bounds: pads and dilations make its scratch larger than all tensors. */
+static int sizes_fit(const struct anynpu_conv_kernel *kernel, const struct anynpu_layer *layer, const struct anynpu_conv *conv)
+{
+    size_t scratch = layer->kind == ANYNPU_LAYER_SUBPIXEL ? anynpu_subpixel_scratch(layer->descriptor, kernel) : kernel->scratch_size(conv);
+    size_t weights = kernel->packed_weights_size == NULL ? 0 : kernel->packed_weights_size(conv);
+    return scratch <= ANYNPU_MAX_SCRATCH && weights < SIZE_MAX && kernel->packed_size(conv) < SIZE_MAX;
+}
+
+static const struct anynpu_conv_kernel *conv_kernel(const struct anynpu_kernel_set *set, const struct anynpu_layer *layer,
+                                                    const struct anynpu_conv *conv)
 {
     /* Kernels fill up with zero points as if they were codes. */
     int bytes = fits_a_byte(conv->weight_zero, conv->cout) &&
                 (conv->input_zeros == NULL ? fits_a_byte(&conv->input_zero, 1) : fits_a_byte(conv->input_zeros, conv->cin));
     for (size_t list = 0; bytes && set->convolutions[list] != NULL; list++)
         for (const struct anynpu_conv_kernel *const *kernel = set->convolutions[list]; *kernel != NULL; kernel++)
-            if ((*kernel)->fits(conv))
+            if ((*kernel)->fits(conv) && sizes_fit(*kernel, layer, conv))
                 return *kernel;
     return NULL;
 }
@@ -74,7 +84,7 @@ int anynpu_choose(struct anynpu_layer *layer, int level)
     if (layer->codes != ANYNPU_CODES_I8)
         return 1;
     const struct anynpu_conv *conv = conv_of(layer);
-    layer->kernel = conv != NULL ? (const void *)conv_kernel(set, conv) : simple_kernel(set->simple, layer);
+    layer->kernel = conv != NULL ? (const void *)conv_kernel(set, layer, conv) : simple_kernel(set->simple, layer);
     return 1;
 }
 

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "arithmetic.h"
+#include "sizes.h"
 
 #define CURVE_MAX_INDEX (1 << 20)
 #define CURVE_MAX_TABLES 16
@@ -35,7 +36,7 @@ enum curve_number {
 
 static inline size_t curve_channels(size_t channels)
 {
-    return (channels + ANYNPU_CHANNEL_PADDING - 1) / ANYNPU_CHANNEL_PADDING * ANYNPU_CHANNEL_PADDING;
+    return size_whole(channels, ANYNPU_CHANNEL_PADDING);
 }
 
 static inline const struct anynpu_curve *curve_of_channel(const struct anynpu_fixed_point *fixed, size_t channel)
@@ -120,13 +121,13 @@ static inline int curves_fit(const struct anynpu_epilogue *e, size_t channels)
 static inline size_t curves_size(const struct anynpu_epilogue *e, size_t channels)
 {
     struct curve_owners owners = {.count = 0};
-    size_t size = CURVE_CHANNEL_BYTES * curve_channels(channels);
+    size_t size = size_times(CURVE_CHANNEL_BYTES, curve_channels(channels));
     if (e->fixed == NULL || e->fixed->curves == NULL)
         return 0;
     for (size_t channel = 0; channel < channels; channel++)
         if (curve_owner(e, &owners, channel) == channel)
-            size += (size_t)(ANYNPU_CURVE_HALF + curve_last(e, channel) + 1);
-    return (size + 63) / 64 * 64;
+            size = size_plus(size, (size_t)(ANYNPU_CURVE_HALF + curve_last(e, channel) + 1));
+    return size_whole(size, 64);
 }
 
 static inline struct curve_tables curve_tables_at(const void *packed, size_t channels)

@@ -195,12 +195,12 @@ struct fixed_tables {
 
 static inline size_t fixed_numbers_size(size_t channels)
 {
-    return FIXED_NUMBERS * sizeof(double) * curve_channels(channels);
+    return size_times(FIXED_NUMBERS * sizeof(double), curve_channels(channels));
 }
 
 static inline size_t fixed_tables_size(const struct anynpu_epilogue *e, size_t channels)
 {
-    return e->fixed == NULL ? 0 : fixed_numbers_size(channels) + curves_size(e, channels);
+    return e->fixed == NULL ? 0 : size_plus(fixed_numbers_size(channels), curves_size(e, channels));
 }
 
 static inline struct fixed_tables fixed_tables_at(const void *packed, size_t channels)

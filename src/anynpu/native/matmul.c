@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "matmul_source.h"
+#include "sizes.h"
 #include "workers.h"
 
 enum {
@@ -70,7 +71,7 @@ const char *anynpu_matrix_kernel_name(const struct anynpu_matrix *b)
 size_t anynpu_matrix_packed_size(const struct anynpu_matrix *b)
 {
     const struct anynpu_matrix_kernel *kernel = kernel_of(b);
-    return whole(b->k, kernel->group) * whole(b->n, kernel->width) * element_size(b);
+    return size_times(size_times(size_whole(b->k, kernel->group), size_whole(b->n, kernel->width)), element_size(b));
 }
 
 /* Steps [first, first + steps) of the columns of one panel; steps is a multiple of the group. */
@@ -218,8 +219,8 @@ enum { PARTS = 9 };
 
 static size_t waiting_sums(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
 {
-    const size_t by_row = m > ANYNPU_FEW_BY_ROW ? 0 : least(m * whole(b->n, ANYNPU_LINE_CODES), ANYNPU_FEW_SUMS);
-    return m > FEW_ROWS ? by_row : most(by_row, m * whole(b->n, kernel->width));
+    const size_t by_row = m > ANYNPU_FEW_BY_ROW ? 0 : least(size_times(m, size_whole(b->n, ANYNPU_LINE_CODES)), ANYNPU_FEW_SUMS);
+    return m > FEW_ROWS ? by_row : most(by_row, size_times(m, size_whole(b->n, kernel->width)));
 }
 
 static struct scratch scratch_of(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m, size_t panel,
@@ -234,11 +235,11 @@ static struct scratch scratch_of(const struct anynpu_matrix *b, const struct any
                                  rows * sizeof(int32_t),
                                  panel,
                                  panel > 0 ? sizeof(struct anynpu_matrix_piece) : 0,
-                                 panel > 0 && m <= MAX_FEW ? m * b->k * sizeof(int16_t) : 0,
-                                 panel > 0 ? waiting_sums(b, kernel, m) * RESULT_SIZE : 0};
+                                 panel > 0 && m <= MAX_FEW ? size_times(size_times(m, b->k), sizeof(int16_t)) : 0,
+                                 panel > 0 ? size_times(waiting_sums(b, kernel, m), RESULT_SIZE) : 0};
     size_t offsets[PARTS + 1] = {0};
     for (size_t i = 0; i < PARTS; i++)
-        offsets[i + 1] = offsets[i] + whole(sizes[i], ALIGNMENT);
+        offsets[i + 1] = size_plus(offsets[i], size_whole(sizes[i], ALIGNMENT));
     if (memory == NULL)
         return (struct scratch){.size = offsets[PARTS]};
     return (struct scratch){memory,
@@ -397,7 +398,7 @@ void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, c
 static size_t panels_size(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
 {
     if (m > MAX_ROWS)
-        return whole(b->k, kernel->group) * whole(b->n, kernel->width) * element_size(b);
+        return anynpu_matrix_packed_size(b);
     const size_t columns = most(kernel->width, ANYNPU_LINE_CODES) * least(kernel->depth, whole(b->k, kernel->group));
     return most(columns, whole(FEW_COLUMNS, kernel->width) * FEW_STEPS) * element_size(b);
 }

@@ -7,6 +7,7 @@
 
 #include "arithmetic.h"
 #include "levels.h"
+#include "sizes.h"
 
 enum {
     PIXELS = 32,  /* output pixels whose operands are gathered at a time: the weights are gathered once for each such block */
@@ -22,6 +23,11 @@ enum {
 static size_t whole(size_t count, size_t unit)
 {
     return (count + unit - 1) / unit * unit;
+}
+
+static int conv_is_depthwise(const struct anynpu_conv *conv)
+{
+    return conv->groups > 1 && conv->groups == conv->cin && conv->groups == conv->cout;
 }
 
 /* How output positions of one phase meet input positions along one axis:
@@ -49,31 +55,43 @@ static struct axis transposed_axis(size_t kernel, size_t stride, size_t pad, siz
 {
     struct axis axis = {.first = phase, .out_step = stride, .step = 1, .tap_step = 1};
     axis.outputs = phase < outputs ? (outputs - phase - 1) / stride + 1 : 0;
+    if (axis.outputs == 0)
+        return axis;
     while (axis.tap < kernel && (phase + pad + axis.tap * (stride - dilation % stride)) % stride != 0)
         axis.tap++;
     if (axis.tap == kernel)
         return axis;
-    while (axis.tap_step * dilation % stride != 0)
-        axis.tap_step++;
+    size_t divisor = stride;
+    for (size_t rest = dilation % stride; rest != 0;) {
+        size_t next = divisor % rest;
+        divisor = rest, rest = next;
+    }
+    axis.tap_step = stride / divisor; /* the first multiple of the dilation that is one of the stride */
     axis.taps = (kernel - axis.tap - 1) / axis.tap_step + 1;
     axis.offset = ((ptrdiff_t)(phase + pad) - (ptrdiff_t)(axis.tap * dilation)) / (ptrdiff_t)stride;
     axis.offset_step = -(ptrdiff_t)(axis.tap_step * dilation / stride);
     return axis;
 }
 
+/* Sums of some pixels, then rows of operands for them and for some channels. */
+static size_t gathered_scratch(size_t channels, size_t length)
+{
+    size_t sums = size_times(PIXELS * SUM_BYTES, size_whole(channels, ANYNPU_CHANNEL_PADDING));
+    return size_plus(sums, size_times((PIXELS + CHANNELS) * OPERAND_BYTES, size_whole(length, ROW)));
+}
+
 static size_t conv_scratch(const struct anynpu_conv *conv)
 {
-    size_t row = whole(conv->kh * conv->kw * (conv->cin / conv->groups), ROW);
-    size_t sums = PIXELS * whole(conv->cout, ANYNPU_CHANNEL_PADDING) * SUM_BYTES;
-    size_t depthwise = (conv->kh * conv->kw + 1) * whole(conv->cin, ANYNPU_CHANNEL_PADDING) * OPERAND_BYTES;
-    size_t gathered = (PIXELS + CHANNELS) * row * OPERAND_BYTES;
-    return sums + (gathered > depthwise ? gathered : depthwise);
+    size_t taps = size_times(conv->kh, conv->kw), channels = size_whole(conv->cin, ANYNPU_CHANNEL_PADDING);
+    size_t gathered = gathered_scratch(conv->cout, size_times(taps, conv->cin / conv->groups));
+    /* one sum for each channel, then its weights and zero points */
+    size_t depthwise = size_times(channels, size_plus(SUM_BYTES, size_times(size_plus(taps, 1), OPERAND_BYTES)));
+    return conv_is_depthwise(conv) && depthwise > gathered ? depthwise : gathered;
 }
 
 static size_t matmul_scratch(const struct anynpu_matmul *matmul)
 {
-    return PIXELS * whole(matmul->n, ANYNPU_CHANNEL_PADDING) * SUM_BYTES +
-           (PIXELS + CHANNELS) * whole(matmul->k, ROW) * OPERAND_BYTES;
+    return gathered_scratch(matmul->n, matmul->k);
 }
 
 #define CODE int8_t

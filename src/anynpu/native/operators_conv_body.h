@@ -181,7 +181,7 @@ static void NAME(depthwise)(const struct anynpu_conv *conv, const CODE *x, const
 static void NAME(conv)(const struct anynpu_conv *conv, const void *x, const void *residual, void *y, void *scratch,
                        size_t first_row, size_t last_row)
 {
-    if (conv->groups > 1 && conv->groups == conv->cin && conv->groups == conv->cout) {
+    if (conv_is_depthwise(conv)) {
         NAME(depthwise)(conv, x, residual, y, scratch, first_row, last_row);
         return;
     }
@@ -202,7 +202,7 @@ static void NAME(conv_transpose)(const struct anynpu_conv *conv, const void *x, 
     for (size_t row = first_row; row < last_row; row++) {
         size_t n = row / conv->oh, phase = row % conv->oh % conv->sh;
         struct axis rows = transposed_axis(conv->kh, conv->sh, conv->top, conv->dh, conv->oh, phase);
-        for (size_t along = 0; along < conv->sw; along++) {
+        for (size_t along = 0; along < conv->sw && along < conv->ow; along++) {
             struct axis columns = transposed_axis(conv->kw, conv->sw, conv->left, conv->dw, conv->ow, along);
             NAME(conv_row)(conv, (const CODE *)x + n * image_in, residual == NULL ? NULL : (const CODE *)residual + n * image_out,
                            (CODE *)y + n * image_out, scratch, &rows, row % conv->oh / conv->sh, &columns);

@@ -3,10 +3,11 @@
 
 #include "arithmetic.h"
 #include "levels.h"
+#include "sizes.h"
 
 static size_t pool_scratch(const struct anynpu_pool *pool)
 {
-    return pool->c * sizeof(int64_t);
+    return size_times(pool->c, sizeof(int64_t));
 }
 
 /* Elements of one axis of a window: those inside the input are [begin, end), and counted is how many an average divides by. */
@@ -14,20 +15,21 @@ struct window {
     size_t begin, end, counted;
 };
 
+/* How many of a window's elements lie before the position end; the window begins at origin. */
+static size_t elements_before(ptrdiff_t origin, size_t dilation, size_t kernel, size_t end)
+{
+    size_t distance = origin >= (ptrdiff_t)end ? 0 : (size_t)((ptrdiff_t)end - origin);
+    size_t count = (distance + dilation - 1) / dilation;
+    return count < kernel ? count : kernel;
+}
+
 static struct window window_of(size_t position, size_t stride, size_t dilation, size_t kernel, size_t before, size_t after,
                                size_t extent, int count_padding)
 {
-    struct window window = {kernel, 0, 0};
     ptrdiff_t origin = (ptrdiff_t)(position * stride) - (ptrdiff_t)before;
-    for (size_t a = 0; a < kernel; a++) {
-        ptrdiff_t place = origin + (ptrdiff_t)(a * dilation);
-        int inside = place >= 0 && place < (ptrdiff_t)extent;
-        if (inside && window.begin == kernel)
-            window.begin = a;
-        if (inside)
-            window.end = a + 1;
-        window.counted += count_padding ? place < (ptrdiff_t)(extent + after) : inside; /* none lies before the padding */
-    }
+    struct window window = {elements_before(origin, dilation, kernel, 0), elements_before(origin, dilation, kernel, extent), 0};
+    /* none lies before the padding */
+    window.counted = count_padding ? elements_before(origin, dilation, kernel, extent + after) : window.end - window.begin;
     return window;
 }
 

@@ -2,13 +2,14 @@
  * they are in the cache. */
 #include <string.h>
 
+#include "sizes.h"
 #include "subpixel.h"
 
 enum { BLOCK_BYTES = 64 << 10 };
 
 static size_t row_bytes(const struct anynpu_subpixel *subpixel)
 {
-    return subpixel->conv.ow * subpixel->conv.cout;
+    return size_times(subpixel->conv.ow, subpixel->conv.cout);
 }
 
 /* Rows of the ordinary convolution that are computed at a time. */
@@ -20,12 +21,12 @@ static size_t rows_at_once(const struct anynpu_subpixel *subpixel)
 
 static size_t kernel_scratch(const struct anynpu_subpixel *subpixel, const struct anynpu_conv_kernel *kernel)
 {
-    return (kernel->scratch_size(&subpixel->conv) + 63) / 64 * 64;
+    return size_whole(kernel->scratch_size(&subpixel->conv), 64);
 }
 
 size_t anynpu_subpixel_scratch(const struct anynpu_subpixel *subpixel, const struct anynpu_conv_kernel *kernel)
 {
-    return kernel_scratch(subpixel, kernel) + rows_at_once(subpixel) * row_bytes(subpixel);
+    return size_plus(kernel_scratch(subpixel, kernel), size_times(rows_at_once(subpixel), row_bytes(subpixel)));
 }
 
 /* count runs of size bytes that lie step bytes apart, side by side */
