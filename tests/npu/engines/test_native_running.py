@@ -13,11 +13,14 @@ import pytest
 from waiting import wait_until
 
 from anynpu._native import ffi, lib
-from anynpu.errors import DeviceTimeout, JobCancelled
+from anynpu.errors import DeviceMemoryError, DeviceTimeout, JobCancelled
 from anynpu.npu import Buffer, Device, NativeEngine, RunControl
-from anynpu.npu.engines import native_memory
+from anynpu.npu.engines import native_arrays, native_memory
 from anynpu.npu.engines.base import BoundProgram, ReferenceEngine
 from anynpu.npu.engines.choice import choose_engine
+from anynpu.npu.engines.native import NativeExecutable
+from anynpu.npu.engines.preparation import ROOM, Preparation
+from anynpu.npu.engines.reference import execute
 from anynpu.program import Conv, Epilogue, Layer, MatMul, MemoryPlan, Pool, Program
 from anynpu.tensor import Affine, DType, TensorSpec
 
@@ -286,3 +289,61 @@ def test_a_run_stops_inside_a_long_layer() -> None:
     with pytest.raises(JobCancelled):
         running.finish()
     assert untouched(arrays["t1"][0, -1])
+
+
+def widened(dilation: int) -> Program:
+    """One convolution of 2 x 2 whose kernel reaches over *dilation* pixels of padding."""
+    program = chain(1, 1)
+    op = program.layers[0].op
+    assert isinstance(op, Conv)
+    wide = replace(op, weights=op.weights[:, :2, :2], dilations=(dilation, dilation), pads=(0, 0, dilation, dilation))
+    return replace(program, layers=(replace(program.layers[0], op=wide),))
+
+
+@pytest.mark.parametrize("dilation", [5, 700, 1 << 20])
+def test_scratch_memory_is_counted_and_bounded(dilation: int) -> None:
+    """A ring of 2^20 rows of 2^20 pixels would take 32 TiB; then no fast kernel is used, whose bytes are the same."""
+    preparation = Preparation(stored=0)
+    program = widened(dilation)
+    executable = NativeEngine().prepare(program, preparation)
+    assert isinstance(executable, NativeExecutable)
+    assert executable.scratch_size <= min(64 << 20, preparation.taken)
+    values = {name: np.full(spec.memory_shape, 3, np.int8) for name, spec in program.tensors.items()}
+    expected = {name: array.copy() for name, array in values.items()}
+    executable.bind(values).run(RunControl())
+    ReferenceEngine().prepare(program).bind(expected).run(RunControl())
+    assert np.array_equal(values["t1"], expected["t1"])
+
+
+def test_scratch_memory_beyond_the_limit_is_rejected() -> None:
+    preparation = Preparation(stored=0)
+    preparation.taken = ROOM - (1 << 16)
+    with pytest.raises(DeviceMemoryError):
+        NativeEngine().prepare(widened(700), preparation)
+
+
+@pytest.mark.parametrize("size", [1 << 62, (1 << 64) - 1])
+def test_memory_that_the_system_does_not_have_is_a_typed_error(size: int) -> None:
+    with pytest.raises(DeviceMemoryError, match="working memory"):
+        native_arrays.aligned_bytes(size)
+
+
+def test_the_reference_engine_visits_only_elements_inside_the_input() -> None:
+    """The deadline is checked between them."""
+    step = 1 << 20
+    op = Pool(
+        "average",
+        (step, step),
+        (step, step),
+        (step - 1,) * 4,
+        (1, 1),
+        True,
+        Epilogue(np.ones(1, np.float32), np.zeros(1, np.int32)),
+    )
+    spec = replace(nhwc("x", (1, 1, 1, 4), DType.INT8), quantization=Affine.per_tensor(1.0, 0))
+    x, y = np.full((1, 1, 1, 4), 100, np.int8), np.zeros((1, 1, 1, 4), np.int8)
+    checks: list[None] = []
+    execute(op, [x], [spec], [spec.renamed("y")], [y], lambda: checks.append(None))
+    assert len(checks) == 2
+    with pytest.raises(DeviceTimeout):
+        execute(op, [x], [spec], [spec.renamed("y")], [y], RunControl(timeout=0).check)

@@ -223,7 +223,7 @@ class _ReferenceExecutable:
         output_specs = [tensors[name] for name in layer.outputs]
         op = layer.op
 
-        def step(_: RunControl) -> None:
-            reference.execute(op, inputs, input_specs, output_specs, outputs)
+        def step(control: RunControl) -> None:
+            reference.execute(op, inputs, input_specs, output_specs, outputs, control.check)
 
         return step

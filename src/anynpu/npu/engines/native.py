@@ -123,6 +123,7 @@ class NativeExecutable:
                 self._choose(place, made, level)
             self._pack(place, chosen)
             self.kernels[index] = ffi.string(lib.anynpu_kernel_name(ffi.addressof(place))).decode()
+        preparation.take(self.scratch_size)  # each context has it once for each thread
 
     def _choose(self, place: Any, made: NativeLayer, level: int) -> bool:
         """Fill in a layer and choose its kernel; whether there is a fast one."""
@@ -174,8 +175,8 @@ class NativeExecutable:
             return self._stretches[index].bind(arrays)
         program = self._program
 
-        def step(_: RunControl) -> None:
-            reference.execute_layer(program, layer, arrays)
+        def step(control: RunControl) -> None:
+            reference.execute_layer(program, layer, arrays, control.check)
 
         return step
 

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
+from ...errors import DeviceMemoryError
 from ...program import Curve, Epilogue, Finish, FixedPoint, Staircase, limits_of
 from ...tensor import round_up
 from ...types import Array
@@ -32,8 +33,17 @@ _C_TYPES = {
 
 
 def aligned_bytes(size: int) -> npt.NDArray[np.uint8]:
-    """*size* bytes of memory at an address that is a multiple of 64."""
-    memory = np.empty(size + ALIGNMENT, np.uint8)
+    """*size* bytes of memory at an address that is a multiple of 64.
+
+    :raises DeviceMemoryError: the system does not have them
+    """
+    try:
+        memory = np.empty(size + ALIGNMENT, np.uint8)
+    except (MemoryError, ValueError) as error:  # ValueError: more than an address can count
+        raise DeviceMemoryError(
+            f"{size} bytes of working memory are not available",
+            hint="compile a smaller model, or close contexts that are not used",
+        ) from error
     first = -memory.ctypes.data % ALIGNMENT
     return memory[first : first + size]
 

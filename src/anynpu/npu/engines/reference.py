@@ -6,7 +6,7 @@ machine, instruction set, thread count or block size changes a bit of it. Other 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from ...errors import DeviceError, ShapeError, TensorTypeError
 from ...program import (
@@ -29,6 +29,7 @@ from ...program import (
 )
 from ...tensor import TensorSpec
 from ...types import Array
+from .reference_common import no_check
 from .reference_elementwise import binary, concat, table
 from .reference_layout import convert, pad, slices, transpose
 from .reference_products import convolve, dense, matmul
@@ -43,10 +44,13 @@ def execute(
     input_specs: Sequence[TensorSpec],
     output_specs: Sequence[TensorSpec],
     outputs: Sequence[Array],
+    check: Callable[[], None] = no_check,
 ) -> None:
     """Execute one operator; the results are written into *outputs*.
 
     Every array has the ``memory_shape`` of its tensor and the numpy type that stores it. Inputs and outputs must not overlap.
+
+    :param check: called between pieces of convolutions and poolings; raises to stop them
 
     >>> import numpy as np
     >>> from anynpu.tensor import DType
@@ -60,7 +64,7 @@ def execute(
     _check(outputs, output_specs)
     match op:
         case Conv() | ConvTranspose():
-            convolve(op, inputs, input_specs, outputs[0])
+            convolve(op, inputs, input_specs, outputs[0], check)
         case Dense():
             dense(op, inputs, input_specs, outputs[0])
         case MatMul():
@@ -76,7 +80,7 @@ def execute(
         case Pad():
             pad(op, inputs[0], outputs[0])
         case Pool():
-            pool(op, inputs[0], input_specs[0], outputs[0])
+            pool(op, inputs[0], input_specs[0], outputs[0], check)
         case Resize():
             resize(op, inputs[0], outputs[0])
         case Transpose():
@@ -90,7 +94,7 @@ def execute(
             )
 
 
-def execute_layer(program: Program, layer: Layer, arrays: Mapping[str, Array]) -> None:
+def execute_layer(program: Program, layer: Layer, arrays: Mapping[str, Array], check: Callable[[], None] = no_check) -> None:
     """Execute one layer of *program* on the *arrays* of its tensors, which are named as in the program."""
     execute(
         layer.op,
@@ -98,6 +102,7 @@ def execute_layer(program: Program, layer: Layer, arrays: Mapping[str, Array]) -
         [program.tensors[name] for name in layer.inputs],
         [program.tensors[name] for name in layer.outputs],
         [arrays[name] for name in layer.outputs],
+        check,
     )
 
 

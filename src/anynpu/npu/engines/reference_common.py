@@ -20,6 +20,10 @@ EXACT_FLOAT64 = 1 << 53
 """Below these a float holds every integer; a sum of integers is then exact in any order, which is what BLAS needs."""
 
 
+def no_check() -> None:
+    """What an operator calls between pieces of its work where nothing can stop it."""
+
+
 def zero_points(spec: TensorSpec) -> npt.NDArray[np.int32]:
     """The zero point of a tensor as an array that broadcasts over its channels: one entry, or one a channel."""
     quantization = spec.quantization

@@ -6,7 +6,7 @@ Padding is never stored: a kernel element adds only where it meets the input, wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -15,10 +15,16 @@ from ...program import Conv, ConvTranspose, Dense, Finish, MatMul
 from ...tensor import TensorSpec
 from ...types import Array
 from . import reference_common as common
-from .reference_common import image, largest_difference, overlap, spans, sum_type, zero_points
+from .reference_common import image, largest_difference, no_check, overlap, spans, sum_type, zero_points
 
 
-def convolve(op: Conv | ConvTranspose, inputs: Sequence[Array], specs: Sequence[TensorSpec], output: Array) -> None:
+def convolve(
+    op: Conv | ConvTranspose,
+    inputs: Sequence[Array],
+    specs: Sequence[TensorSpec],
+    output: Array,
+    check: Callable[[], None] = no_check,
+) -> None:
     """Conv and ConvTranspose, by image and by band of output rows."""
     x, y = image(inputs[0]), image(output)
     zero = zero_points(specs[0])
@@ -38,14 +44,21 @@ def convolve(op: Conv | ConvTranspose, inputs: Sequence[Array], specs: Sequence[
     for index in range(y.shape[0]):
         for band in spans(y.shape[1], common.BLOCK_BYTES // row_bytes):
             accumulator = np.zeros((band.stop - band.start, y.shape[2], op.groups, channels // op.groups), accumulator_type)
-            _add_taps(op, x[index], zero, taps, term, accumulator, band.start)
+            _add_taps(op, x[index], zero, taps, term, accumulator, band.start, check)
             total = accumulator.reshape(*accumulator.shape[:2], channels).astype(np.int64) + op.bias
             extra = None if residual is None else residual[index, band]
             y[index, band] = apply_epilogue(total, op.epilogue, y.dtype, extra, residual_zero)
 
 
 def _add_taps(
-    op: Conv | ConvTranspose, x: Array, zero: Array, taps: Array, term: int, accumulator: Array, first_row: int
+    op: Conv | ConvTranspose,
+    x: Array,
+    zero: Array,
+    taps: Array,
+    term: int,
+    accumulator: Array,
+    first_row: int,
+    check: Callable[[], None],
 ) -> None:
     """Add every kernel element's share to the accumulator of the output rows that begin at *first_row*."""
     kernel_h, kernel_w, groups, depth, _ = taps.shape
@@ -54,6 +67,7 @@ def _add_taps(
     values = x[top:bottom].astype(taps.dtype) - zero.astype(taps.dtype)
     values = values.reshape(bottom - top, x.shape[1], groups, depth)
     for a in range(kernel_h):
+        check()
         row_offset = a * op.dilations[0] - op.pads[0]
         rows = _meeting(op, 0, row_offset, (first_row, last_row), (top, bottom))
         for b in range(kernel_w):
@@ -61,6 +75,7 @@ def _add_taps(
             columns = _meeting(op, 1, column_offset, (0, width), (0, x.shape[1]))
             share = accumulator[rows[0], columns[0]]
             if share.size:
+                check()
                 source = values[rows[1], columns[1]]
                 share += _tap_product(source, taps[a, b], term).astype(accumulator.dtype, copy=False)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,10 @@ from ...program import RESIZE_BITS, FixedPoint, Pool, Resize, limits_of
 from ...tensor import TensorSpec
 from ...types import Array
 from . import reference_common as common
-from .reference_common import image, overlap, spans, zero_points
+from .reference_common import image, no_check, overlap, spans, zero_points
 
 
-def pool(op: Pool, source: Array, spec: TensorSpec, output: Array) -> None:
+def pool(op: Pool, source: Array, spec: TensorSpec, output: Array, check: Callable[[], None] = no_check) -> None:
     """Max and average pooling, by image and by band of output rows. Elements outside the input take no part."""
     x, y = image(source), image(output)
     zero = zero_points(spec)
@@ -25,16 +26,16 @@ def pool(op: Pool, source: Array, spec: TensorSpec, output: Array) -> None:
     for index in range(y.shape[0]):
         for band in spans(y.shape[1], common.BLOCK_BYTES // row_bytes):
             if op.kind == "max":
-                y[index, band] = _reduce(np.maximum, op, x[index], band, y.shape[2], limits_of(x.dtype)[0], x.dtype)
+                y[index, band] = _reduce(np.maximum, op, x[index], band, y.shape[2], limits_of(x.dtype)[0], x.dtype, check)
             else:
-                y[index, band] = _average(op, x[index], zero, band, y.shape[2], y.dtype)
+                y[index, band] = _average(op, x[index], zero, band, y.shape[2], y.dtype, check)
 
 
-def _average(op: Pool, x: Array, zero: Array, band: slice, width: int, dtype: np.dtype[Any]) -> Array:
+def _average(op: Pool, x: Array, zero: Array, band: slice, width: int, dtype: np.dtype[Any], check: Callable[[], None]) -> Array:
     if op.epilogue is None:
         raise DeviceError("an average pooling has no epilogue", hint="the program is damaged; compile the model again")
     inside = _counts(op, x.shape, band, width, padded=False)
-    total = _reduce(np.add, op, x, band, width, 0, np.dtype(np.int64)) - inside * zero
+    total = _reduce(np.add, op, x, band, width, 0, np.dtype(np.int64), check) - inside * zero
     count = _counts(op, x.shape, band, width, padded=True) if op.count_include_pad else inside
     if isinstance(op.epilogue, FixedPoint):
         assert op.divisors is not None
@@ -45,18 +46,37 @@ def _average(op: Pool, x: Array, zero: Array, band: slice, width: int, dtype: np
     return finish(scaled, op.epilogue, dtype)
 
 
-def _reduce(ufunc: np.ufunc, op: Pool, x: Array, band: slice, width: int, initial: int, dtype: np.dtype[Any]) -> Array:
+def _reduce(
+    ufunc: np.ufunc,
+    op: Pool,
+    x: Array,
+    band: slice,
+    width: int,
+    initial: int,
+    dtype: np.dtype[Any],
+    check: Callable[[], None],
+) -> Array:
     """Combine each window's elements: first down the columns, then along the rows."""
     first, last = int(band.start), int(band.stop)
     tall = np.full((last - first, *x.shape[1:]), initial, dtype)
-    for a in range(op.kernel[0]):
+    for a in _taps(op, 0, first, last, x.shape[0]):
+        check()
         target, origin = overlap(first, last, op.strides[0], a * op.dilations[0] - op.pads[0], 0, x.shape[0])
         tall[target] = ufunc(tall[target], x[origin])
     result = np.full((last - first, width, x.shape[2]), initial, dtype)
-    for b in range(op.kernel[1]):
+    for b in _taps(op, 1, 0, width, x.shape[1]):
+        check()
         target, origin = overlap(0, width, op.strides[1], b * op.dilations[1] - op.pads[1], 0, x.shape[1])
         result[:, target] = ufunc(result[:, target], tall[:, origin])
     return result
+
+
+def _taps(op: Pool, axis: int, first: int, last: int, extent: int) -> range:
+    """The kernel elements that can meet the input from output positions [first, last)."""
+    stride, dilation, pad = op.strides[axis], op.dilations[axis], op.pads[axis]
+    low = -(((last - 1) * stride - pad) // dilation)
+    high = (extent - 1 - first * stride + pad) // dilation + 1
+    return range(max(0, low), min(op.kernel[axis], high))
 
 
 def _counts(op: Pool, extents: tuple[int, ...], band: slice, width: int, *, padded: bool) -> Array:
@@ -64,8 +84,11 @@ def _counts(op: Pool, extents: tuple[int, ...], band: slice, width: int, *, padd
     along = []
     for axis, positions in enumerate((np.arange(band.start, band.stop), np.arange(width))):
         before, after = (op.pads[axis], op.pads[axis + 2]) if padded else (0, 0)
-        elements = positions[:, None] * op.strides[axis] - op.pads[axis] + np.arange(op.kernel[axis]) * op.dilations[axis]
-        along.append(((elements >= -before) & (elements < extents[axis] + after)).sum(axis=1))
+        start = positions * op.strides[axis] - op.pads[axis]
+        low, high = (
+            np.clip(-((start - end) // op.dilations[axis]), 0, op.kernel[axis]) for end in (-before, extents[axis] + after)
+        )
+        along.append(high - low)
     rows, columns = along
     counts: Array = (rows[:, None] * columns)[:, :, None].astype(np.int64)
     return counts
