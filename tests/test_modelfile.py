@@ -20,6 +20,7 @@ from anynpu import modelfile
 from anynpu.errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from anynpu.modelfile import CompiledModel, FileKind, WeightlessModel
 from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
+from anynpu.modelfile.recognise import open_source
 from anynpu.program import Conv, Model, Weights
 
 
@@ -501,3 +502,27 @@ def test_the_twin_of_a_vendors_file_is_read_in_its_place(tmp_path: Path) -> None
     modelfile.write(model, tmp_path / "net.anynpu")
     assert modelfile.read_or_twin(theirs).name == model.name
     assert modelfile.read_or_twin(tmp_path / "net.anynpu").name == model.name
+
+
+def test_a_file_that_is_cut_short_after_it_was_opened(tmp_path: Path) -> None:
+    """A mapping of the file would end the process here."""
+    path = modelfile.write(every_operator_model(), tmp_path / "model.rknn")
+    whole = path.read_bytes()
+    contents = open_source(path)
+    path.write_bytes(b"")
+    assert contents.data == whole
+
+
+def test_a_file_that_changes_while_it_is_read_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = modelfile.write(every_operator_model(), tmp_path / "model.rknn")
+    fstat, calls = os.fstat, []
+
+    def changing(fd: int) -> os.stat_result:
+        calls.append(fd)
+        if len(calls) == 2:
+            os.utime(path, (1, 1))
+        return fstat(fd)
+
+    monkeypatch.setattr("anynpu.modelfile.recognise.os.fstat", changing)
+    with pytest.raises(ModelError, match="changed while it was read"):
+        open_source(path)

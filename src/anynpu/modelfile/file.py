@@ -167,7 +167,7 @@ def to_bytes(model: Model, *, remove_weight: bool = False) -> bytes:
 def read(source: Source, *, weights: Buffer | None = None, verify: bool = True) -> CompiledModel:
     """Read a model file.
 
-    From a path the file is mapped, and the model's arrays are views of the mapping, which lives as long as they do. Bytes are copied.
+    From a path the file is read into memory, and the model's arrays are views of it. Bytes are copied.
 
     :param weights: memory that holds the weights already, for a file that was written without them (or to share them between models);
         the arrays are views of it

@@ -72,9 +72,9 @@ FileKind.ANYNPU, FileKind.ONNX, FileKind.UNKNOWN = FileKind("anynpu"), FileKind(
 
 @dataclass(frozen=True)
 class Contents:
-    """The bytes of a file, mapped or in memory, and what to call it in messages.
+    """The bytes of a file, and what to call it in messages.
 
-    :ivar mapped: the bytes are a mapping of a file, which the caller cannot free or change
+    :ivar mapped: the bytes were read from a file, into memory that the caller cannot free or change
     """
 
     name: str
@@ -83,7 +83,11 @@ class Contents:
 
 
 def open_source(source: Source) -> Contents:
-    """Map a file read-only, or take bytes as they are.
+    """Read a file into memory of its own, or take bytes as they are.
+
+    A mapping of the file would end the process with SIGBUS where another process cuts the file short.
+
+    :raises ModelError: the file cannot be read, or changed meanwhile
 
     >>> open_source(b"RKNN").name
     'the model in memory'
@@ -97,16 +101,25 @@ def open_source(source: Source) -> Contents:
     try:
         if not stat.S_ISREG(path.stat().st_mode):  # asked before it is opened: opening a pipe would wait for its writer
             raise ModelError(f"{path} is not a regular file", hint="give the path of a model file")
-        with path.open("rb") as file:
-            if not os.fstat(file.fileno()).st_size:
+        with path.open("rb", buffering=0) as file:
+            before = os.fstat(file.fileno())
+            if not before.st_size:
                 return Contents(path.name, memoryview(b""), mapped=False)
-            mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            memory = memoryview(mmap.mmap(-1, before.st_size))
+            done = 0
+            while done < before.st_size and (count := file.readinto(memory[done:])):
+                done += count
+            after = os.fstat(file.fileno())
+            if done < before.st_size or (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                raise ModelError(
+                    f"{path} changed while it was read", hint="write to another file and rename it; then read the model again"
+                )
     except OSError as error:
         reason = error.strerror or str(error)
         raise ModelError(f"{path} cannot be read: {reason}", hint="check the path and who may read the file") from error
     except ValueError as error:  # a path with a NUL byte, or a file that shrinks while it is opened
         raise ModelError(f"{str(path)!r} cannot be read: {error}", hint="check the path") from error
-    return Contents(path.name, memoryview(mapping), mapped=True)
+    return Contents(path.name, memory.toreadonly(), mapped=True)
 
 
 def identify(source: Source) -> FileKind:
