@@ -346,9 +346,7 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
                 raise Refusal(Code.RKNN_ERR_OUTPUT_INVALID, "the model has not run yet", "call rknn_run before")
             ports = entry.ports.outputs  # another thread may have changed the shapes
             positions = indices(outputs, n_outputs)
-            wanted = []
-            for position in range(n_outputs):
-                wanted.append(_wanted(ports, outputs[position], positions[position]))
+            wanted = [_wanted(ports, outputs[position], index) for position, index in enumerate(positions)]
             held = []  # what is given out now may be released by another thread before it is filled
             for position, (port, transfer) in enumerate(wanted):
                 one = outputs[position]
