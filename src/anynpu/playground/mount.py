@@ -20,7 +20,6 @@ from ..pages.status import page
 from ..serve.http import Exchange, Handler, is_local
 from ..serve.model import ServedModel
 from ..serve.options import ServeOptions, is_loopback
-from ..serve.rest import parse_json
 from ..serve.service import Service
 from ..vendors import registry
 from .jobs import JobLimits, PlaygroundJob, PlaygroundJobs
@@ -158,7 +157,7 @@ class Playground:
                 self._files.pop(name).unlink()
 
     async def _start(self, exchange: Exchange) -> None:
-        request = JobRequest.read(parse_json(await exchange.body()))
+        request = JobRequest.read(await exchange.json())
         files = {name: self._file(name) for name in request.pictures}
         files["model"] = _served_path(exchange.service, request.served) if request.served else self._file(request.model)
         await exchange.answer_json(self._jobs.start(request, files).to_json())

@@ -35,9 +35,6 @@ log = logging.getLogger("anynpu.serve")
 
 Handler = Callable[["Exchange"], Awaitable[None]]
 
-LARGE_JSON = 2**17
-"""Bytes of JSON that are read or written by another thread than that of the event loop."""
-
 OPEN_PATHS = ("/v2/health/live", "/v2/health/ready", "/", "/status", "/status.js", "/status.css")
 """Paths that need no key: they tell nothing but that the server is there."""
 
@@ -75,6 +72,11 @@ class Exchange:
         # what is packed may be a little longer than what it holds
         body = await incoming.read(self._holding, most if plain else most + most // 100 + 1024, text or 0)
         return body if plain else await unpack(body, encoding, self._holding, most)
+
+    async def json(self) -> dict[str, Any]:
+        """The JSON object in the body."""
+        body = await self.body()
+        return await self.service.convert(len(body), parse_json, body)
 
     async def raw_body(self, most: int) -> bytes | memoryview:
         """All of a body of at most *most* bytes that is no request of the protocol, such as a file."""
@@ -317,19 +319,17 @@ async def _infer(exchange: Exchange) -> None:
         nonlocal forms
         body = await exchange.body(model)
         header = exchange.headers.get(HEADER_LENGTH)
-        exchange.service.limits.check_json(len(body) if header is None else header_length(header, len(body)))
+        length = len(body) if header is None else header_length(header, len(body))
+        exchange.service.limits.check_json(length)
         given = exchange.parameters["model"], exchange.parameters.get("version", ""), body, header
-        if header is None and len(body) > LARGE_JSON:
-            request, forms = await asyncio.to_thread(parse_infer, *given)
-        else:
-            request, forms = parse_infer(*given)
+        request, forms = await exchange.service.convert(length, parse_infer, *given)
         return request
 
     parameters = exchange.parameters
     with exchange.cancelled_if_gone():
         answer = await exchange.service.infer("http", parameters["model"], parameters.get("version", ""), read, exchange.headers)
-    large = sum(array.size for name, array in answer.outputs.items() if not forms.binary(name)) > LARGE_JSON // 8
-    parts, length = await asyncio.to_thread(encode_answer, answer, forms) if large else encode_answer(answer, forms)
+    written = 8 * sum(array.size for name, array in answer.outputs.items() if not forms.binary(name))
+    parts, length = await exchange.service.convert(written, encode_answer, answer, forms)
     if length is None:
         await exchange.answer(200, parts)
     else:
@@ -338,7 +338,7 @@ async def _infer(exchange: Exchange) -> None:
 
 
 async def _index(exchange: Exchange) -> None:
-    only_ready = parse_json(await exchange.body()).get("ready", False)
+    only_ready = (await exchange.json()).get("ready", False)
     if not isinstance(only_ready, bool):
         raise RequestError(f"ready is {only_ready!r:.60}", hint="it takes true or false")
     await exchange.service.repository.refresh()
@@ -349,7 +349,7 @@ async def _index(exchange: Exchange) -> None:
 
 
 async def _load(exchange: Exchange) -> None:
-    parameters = parse_json(await exchange.body()).get("parameters", {})
+    parameters = (await exchange.json()).get("parameters", {})
     if not isinstance(parameters, dict):
         raise RequestError("parameters is no object", hint='send "parameters": {...}, or nothing')
     await exchange.service.load(exchange.parameters["model"], parameters)
@@ -357,7 +357,7 @@ async def _load(exchange: Exchange) -> None:
 
 
 async def _unload(exchange: Exchange) -> None:
-    parse_json(await exchange.body())
+    await exchange.json()
     await exchange.service.unload(exchange.parameters["model"])
     await exchange.answer_json({})
 
@@ -370,14 +370,14 @@ async def _region_status(exchange: Exchange) -> None:
 
 
 async def _register(exchange: Exchange) -> None:
-    given = parse_json(await exchange.body())
+    given = await exchange.json()
     regions = exchange.service.regions
     regions.register(exchange.parameters["region"], given.get("key"), given.get("offset", 0), given.get("byte_size"))
     await exchange.answer_json({})
 
 
 async def _unregister(exchange: Exchange) -> None:
-    parse_json(await exchange.body())
+    await exchange.json()
     exchange.service.regions.unregister(exchange.parameters.get("region", ""))
     await exchange.answer_json({})
 

@@ -202,6 +202,7 @@ class Server:
         await asyncio.gather(*ends, *(mount.close() for mount in self._mounts), return_exceptions=True)
         await service.repository.close()
         service.regions.close()
+        service.json_worker.shutdown(wait=False, cancel_futures=True)
         if service.traces is not None:
             await asyncio.to_thread(service.traces.close)
         log.info("ended")

@@ -10,7 +10,8 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError
 from .faces import Model, Models
@@ -30,6 +31,11 @@ log = logging.getLogger("anynpu.serve")
 EXTENSIONS = ("binary_tensor_data", "model_configuration", "statistics", "model_repository", "parameters")
 NAME = "anynpu"
 
+LARGE_JSON = 2**17
+"""Bytes of JSON that are read or written by another thread than that of the event loop."""
+
+Result = TypeVar("Result")
+
 
 class Service:
     """The server behind its protocols.
@@ -48,6 +54,9 @@ class Service:
         self.regions = Regions(options.shared_memory)
         self.ready = False
         self.ending = False
+        # One thread: small objects take 30 times the size of their JSON, and one text at a time bounds that. More threads would not be
+        # faster, since the json module holds the interpreter's lock. If a client disconnects, the thread still finishes first.
+        self.json_worker = ThreadPoolExecutor(1, "anynpu-json")
 
     @staticmethod
     def version() -> str:
@@ -144,6 +153,12 @@ class Service:
             return answer
         finally:
             holding.close()
+
+    async def convert(self, nbytes: int, call: Callable[..., Result], *given: Any) -> Result:
+        """Read or write JSON of about *nbytes*: at once if it is small, else one after the other in another thread."""
+        if nbytes <= LARGE_JSON:
+            return call(*given)
+        return await asyncio.get_running_loop().run_in_executor(self.json_worker, call, *given)
 
     def extensions(self) -> list[str]:
         """Of the protocol that there are."""
