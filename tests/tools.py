@@ -136,6 +136,24 @@ def _headers() -> str | None:
     return folder if compiler and runs([compiler, *flags], text="#include <Python.h>\n") else None
 
 
+_OPENCL = """
+import pyopencl
+for platform in pyopencl.get_platforms():
+    for device in platform.get_devices():
+        try:
+            pyopencl.Program(pyopencl.Context([device]), "__kernel void probe(void) {}").build()
+        except pyopencl.Error:
+            continue
+        raise SystemExit(0)
+raise SystemExit(1)
+"""
+
+
+def _opencl() -> str | None:
+    """A device is there if it compiles a kernel: PoCL of PyPI knows no CPU that is newer than itself."""
+    return "OpenCL" if runs([sys.executable, "-c", _OPENCL]) else None
+
+
 _C = os.environ.get("CC", "cc")
 _SANITIZED = "a gcc or clang with its sanitizers (Debian: gcc, libasan and libtsan), on a system that lets them run"
 
@@ -157,6 +175,7 @@ TOOLS = {
     "EZ RKNN Async": Tool(_peer, "run `make test-all`, which installs it, or set ANYNPU_PEER_PYTHON"),
     "nginx": Tool(_program("nginx", arguments=("-v",)), "nginx (Debian: nginx-light)"),
     "nm": Tool(_program("nm"), "binutils"),
+    "OpenCL": Tool(_opencl, "PoCL of the system (Debian: pocl-opencl-icd)", required=False),
     "openssl": Tool(_program("openssl", arguments=("version",)), "openssl"),
     "pkg-config": Tool(_program("pkg-config"), "pkg-config"),
     "Python headers": Tool(_headers, "the headers of this Python (Debian: python3-dev)"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tools import need_module
+from tools import need, need_module
 
 from anynpu._rknn import ffi
 from anynpu.errors import DeviceUnavailable, ParameterError
@@ -37,6 +37,7 @@ def opencl_cache(tmp_path_factory: pytest.TempPathFactory) -> Any:
     need_module("pyopencl")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POCL_CACHE_DIR", str(tmp_path_factory.mktemp("pocl")))
+        need("OpenCL")
         yield
 
 
@@ -167,3 +168,19 @@ def test_without_a_device(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
         with pytest.raises(DeviceUnavailable, match="no OpenCL device") as caught:
             context.register_operators(gpu_operator())
         assert "pip install 'anynpu[opencl]'" in caught.value.hint
+
+
+def test_devices_that_cannot_compile_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    cl = need_module("pyopencl")
+    build = cl.Program.build
+
+    def old_compiler(program: Any, *arguments: Any, **options: Any) -> Any:
+        raise cl.RuntimeError("unknown target CPU 'generic'")
+
+    monkeypatch.setattr(cl.Program, "build", old_compiler)
+    with Context(chain_model(*TWO), device="sim:rk3588") as context:
+        with pytest.raises(DeviceUnavailable, match=r"compiles a kernel .*unknown target CPU") as caught:
+            context.register_operators(gpu_operator())
+        assert "pocl-opencl-icd" in caught.value.hint
+        monkeypatch.setattr(cl.Program, "build", build)
+        context.register_operators(gpu_operator())

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tools import need_module
+from tools import need, need_module
 
 from .customop_helpers import ABI_FOLDER, build_plugin
 
@@ -35,6 +35,7 @@ def classifier() -> onnx.ModelProto:
 @pytest.mark.full  # one of them is for the GPU
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     need_module("pyopencl")
+    need("OpenCL")
     text = GUIDE.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANYNPU_DEVICE", "sim")

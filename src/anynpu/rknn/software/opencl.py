@@ -21,7 +21,9 @@ __all__ = ["Kernels", "OpenCl"]
 
 log = logging.getLogger("anynpu.rknn")
 
-_INSTALL = "pip install 'anynpu[opencl]'; where PyPI has no PoCL for the machine, install that of the system (pocl-opencl-icd)"
+_INSTALL = (
+    "pip install 'anynpu[opencl]'; where PyPI has no PoCL that works on the machine, install that of the system (pocl-opencl-icd)"
+)
 
 
 _AT_SECURE = 23
@@ -111,12 +113,21 @@ class OpenCl:
             devices = [device for platform in self.cl.get_platforms() for device in platform.get_devices()]
         except self.cl.Error as error:
             raise self._none() from error
-        if not devices:
-            raise self._none()
-        return next((device for device in devices if device.type & self.cl.device_type.CPU), devices[0])
+        failures = []
+        for device in sorted(devices, key=lambda device: not device.type & self.cl.device_type.CPU):
+            try:
+                self.cl.Program(self.cl.Context([device]), "__kernel void probe(void) {}").build()
+            except self.cl.Error as error:  # a PoCL that is older than the CPU cannot compile for it
+                failures.append(f"{device.name} of {device.platform.version}: {error}")
+            else:
+                return device
+        raise self._none("; ".join(failures))
 
     @staticmethod
-    def _none() -> Refusal[Code]:
-        return Refusal(
-            Code.RKNN_ERR_DEVICE_UNAVAILABLE, "custom operators on the GPU: this machine has no OpenCL device", _INSTALL
+    def _none(failures: str = "") -> Refusal[Code]:
+        reason = (
+            f"no OpenCL device of this machine compiles a kernel ({failures})"
+            if failures
+            else "this machine has no OpenCL device"
         )
+        return Refusal(Code.RKNN_ERR_DEVICE_UNAVAILABLE, f"custom operators on the GPU: {reason}", _INSTALL)
