@@ -5,6 +5,7 @@ FOLDER has the inputs (input0.npy ..., pictures as [1, H, W, 3]); results are sa
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
 import warnings
@@ -101,7 +102,54 @@ def made_and_deleted() -> None:
     save("deleted", [session(layout="nhwc").run(None, {"images": picture})[0] for picture in pictures])
 
 
+def errors() -> None:
+    """The types of what each mistake raises, from the exception's own to object; empty where nothing is raised."""
+    running, name = session(layout="nhwc"), "images"
+    opened = peer.InferenceSession
+    (folder / "no_plugin.so").write_text("not a library")
+
+    def crowded() -> None:
+        waiting = session(layout="nhwc", max_queue_size=1, submit_timeout_ms=1, schedule=[0])
+        gate = threading.Event()
+        try:
+            for _ in range(100):
+                waiting.run_async(None, {name: pictures[0]}, lambda *_: gate.wait(60))
+        finally:
+            gate.set()
+
+    cases = {
+        **{f"schedule {value!r}": lambda value=value: session(schedule=value) for value in ([], "", [-1], "0,-1")},
+        **{f"helper schedule {value!r}": lambda value=value: peer.make_provider_options(schedule=value) for value in ([], [-1])},
+        **{f"tp_mode {value!r}": lambda value=value: session(tp_mode=value) for value in ("x", "ALL", "", 5)},
+        "helper tp_mode": lambda: peer.make_provider_options(tp_mode="x"),
+        "helper with both": lambda: peer.make_provider_options(tp_mode="all", schedule=[0]),
+        "both": lambda: opened(model, provider_options={"tp_mode": "all", "schedule": [0]}),
+        "unknown key": lambda: opened(model, provider_options={"scheduler": [0]}),
+        "missing model": lambda: opened(str(folder / "missing.rknn")),
+        "missing plugin": lambda: session(custom_op_paths=str(folder / "missing.so")),
+        "wrong plugin": lambda: session(custom_op_paths=str(folder / "no_plugin.so")),
+        "submit timeout": crowded,
+        **{
+            f"depth {value!r}": lambda value=value: running.run_pipeline({name: pictures[0]}, value)
+            for value in (0, -1, "x", 1.5)
+        },
+        "empty feed": lambda: running.run(None, {}),
+        "large feed": lambda: running.run(None, {name: pictures[0], "other": pictures[0]}),
+        "empty list": lambda: running.run(None, []),
+        "long list": lambda: running.run(None, [pictures[0], pictures[0]]),
+    }
+    found: dict[str, list[str]] = {}
+    for what, call in cases.items():
+        try:
+            call()
+            found[what] = []
+        except Exception as error:
+            found[what] = [kind.__name__ for kind in type(error).__mro__]
+    (folder / "errors.json").write_text(json.dumps(found))
+
+
 {
+    "errors": errors,
     "layouts": layouts,
     "ordered": ordered,
     "pipeline": pipeline,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tools import need
 from anynpu.npu import Device
 
 from .conftest import SIDE, Models
-from .running import board_environment, run
+from .running import board_environment, python_environment, run
 
 pytestmark = pytest.mark.full  # another project's client
 
@@ -116,3 +118,14 @@ def test_weights_are_shared(client: Client, models: Models, expected: Array) -> 
 def test_sessions_end_with_work_in_flight(client: Client, models: Models, expected: Array) -> None:
     client.run("made_and_deleted", models.small)
     np.testing.assert_array_equal(client.result("deleted"), expected)
+
+
+def test_mistakes_raise_the_same_types_on_our_session(client: Client, models: Models) -> None:
+    client.run("errors", models.small)
+    theirs = json.loads((client.folder / "errors.json").read_text())
+    run([sys.executable, CLIENT, "errors", models.small, client.folder], python_environment())
+    ours = json.loads((client.folder / "errors.json").read_text())
+    assert len(theirs) > 20
+    assert {what: kinds[:1] for what, kinds in theirs.items()} == {
+        what: [kind for kind in theirs[what][:1] if kind in kinds] if kinds else [] for what, kinds in ours.items()
+    }

@@ -36,10 +36,15 @@ def test_the_default_depth_is_three() -> None:
         assert values(session.run_pipeline(feed(value)) for value in range(4)) == [None, None, None, 0.0]
 
 
-@pytest.mark.parametrize("depth", [0, -1, 1.5, True, "3"])
-def test_depths_that_make_no_sense(depth: Any) -> None:
-    with FakeDevice().open() as session, pytest.raises(SessionError, match="pipeline depth"):
+@pytest.mark.parametrize(
+    ("depth", "kind"), [(0, RuntimeError), (-1, TypeError), (1.5, TypeError), ("3", TypeError), (None, TypeError)]
+)
+def test_depths_that_make_no_sense(depth: Any, kind: type[Exception]) -> None:
+    """The types of EZ RKNN Async, and always an error of ours."""
+    with FakeDevice().open() as session, pytest.raises(SessionError, match="pipeline depth") as caught:
         session.run_pipeline(feed(), depth)
+    assert isinstance(caught.value, kind)
+    assert isinstance(caught.value, TypeError) == (kind is TypeError)
 
 
 def test_a_reset_or_another_depth_begins_again() -> None:

@@ -26,6 +26,7 @@ from .options import (
     ZeroCopyLayoutLike,
     make_provider_options,
     make_rknpu2_provider_options,
+    make_rknpu3_provider_options,
 )
 from .ortvalue import OrtValue
 from .request import Job
@@ -63,6 +64,7 @@ __all__ = [
     "__version__",
     "make_provider_options",
     "make_rknpu2_provider_options",
+    "make_rknpu3_provider_options",
 ]
 
 SessionIOBinding = IOBinding

@@ -34,10 +34,9 @@ def choice(choices: Mapping[str, str]) -> Callable[[str, Any], str]:
 
 def tp_mode(key: str, value: Any) -> str:
     """Which cores work on a request together."""
-    name = value.replace(" ", "").lower() if isinstance(value, str) else value
-    if not isinstance(name, str) or name not in TP_MASKS:
+    if not isinstance(value, str) or value not in TP_MASKS:
         raise OptionError(f"Unknown {key}: {value!r}", hint=f"use one of: {', '.join(map(repr, TP_MASKS))}")
-    return name
+    return value
 
 
 def positive(key: str, value: Any) -> int:

@@ -34,6 +34,7 @@ __all__ = [
     "ZeroCopyLayoutLike",
     "make_provider_options",
     "make_rknpu2_provider_options",
+    "make_rknpu3_provider_options",
     "parse_options",
 ]
 
@@ -194,7 +195,7 @@ _ALWAYS_GIVEN = (
 
 @keyword_form(SessionOptions, RknnProviderOptions.__annotations__)
 def make_provider_options(**given: Unpack[RknnProviderOptions]) -> RknnProviderOptions:
-    """The options of a session as a checked dictionary.
+    """The options of a session as a dictionary. The session checks the values.
 
     >>> make_provider_options(schedule=[0, 1, 2])["schedule"]
     [0, 1, 2]
@@ -210,7 +211,7 @@ def make_provider_options(**given: Unpack[RknnProviderOptions]) -> RknnProviderO
     written = SessionOptions.written()
     options: dict[str, Any] = {name: written[name] for name in _ALWAYS_GIVEN}
     options.update({name: value for name, value in given.items() if value is not None or name in options})
-    _parse(options)
+    _check_modes(options)
     return options  # type: ignore[return-value]
 
 
@@ -218,6 +219,17 @@ Rknpu2ProviderOptions = RknnProviderOptions
 """The name that EZ RKNN Async has for them as well."""
 make_rknpu2_provider_options = make_provider_options
 """The name that EZ RKNN Async has for it as well."""
+
+
+def make_rknpu3_provider_options(**given: Any) -> RknnProviderOptions:
+    """Options for RKNPU3 chips, which are not supported: raises an error that names the alternative.
+
+    :raises OptionError: always
+    """
+    raise OptionError(
+        "RKNPU3 chips are not supported: sessions run models for RKNPU2 chips such as RK3588",
+        hint="use make_provider_options(...), or EZ RKNN Async itself for an RKNPU3 board",
+    )
 
 
 def parse_options(providers: object, provider_options: object) -> SessionOptions:
@@ -295,13 +307,11 @@ def _parse(given: Mapping[str, Any]) -> SessionOptions:
     for key in given:
         if key not in _NAMES:
             near = difflib.get_close_matches(str(key), _NAMES, n=1)
-            guess = f"did you mean {near[0]!r}? " if near else ""
-            raise OptionError(f"Unknown provider_options key: {key!r}", hint=f"{guess}Accepted keys: {', '.join(sorted(_NAMES))}")
-    if given.get("schedule") is not None and given.get("tp_mode") is not None:
-        raise OptionError(
-            "tp_mode conflicts with schedule; set only one",
-            hint="schedule gives each request one core, tp_mode gives each request several",
-        )
+            raise OptionError(
+                f"Unknown provider_options key: {key!r}; the accepted keys are {', '.join(sorted(_NAMES))}",
+                hint=f"did you mean {near[0]!r}?" if near else "make_provider_options(...) takes them as keywords",
+            )
+    _check_modes(given)
     entries = SessionOptions.options()
     parsed: dict[str, Any] = {}
     for key, value in given.items():
@@ -315,3 +325,11 @@ def _parse(given: Mapping[str, Any]) -> SessionOptions:
             read = parsed[name] + read if isinstance(read, tuple) else parsed[name] or read
         parsed[name] = read
     return SessionOptions(**parsed)
+
+
+def _check_modes(given: Mapping[str, Any]) -> None:
+    if given.get("schedule") is not None and given.get("tp_mode") is not None:
+        raise OptionError(
+            "tp_mode conflicts with schedule; set only one",
+            hint="schedule gives each request one core, tp_mode gives each request several",
+        )

@@ -6,13 +6,14 @@ protects the tickets, and is not held while anything waits.
 
 from __future__ import annotations
 
+import operator
 import queue
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DeviceTimeout, SessionError
+from ..errors import DeviceTimeout, OptionTypeError, SessionError
 from .request import Request, Results, let_go
 
 if TYPE_CHECKING:
@@ -69,10 +70,15 @@ class Pipeline:
 
     def push(self, session: InferenceSession, input_feed: Any, depth: int, reset: bool) -> Results | None:
         """Submit, and give the result of the request that is now more than *depth* behind."""
-        if isinstance(depth, bool) or not isinstance(depth, int):
-            raise SessionError(f"the pipeline depth must be a whole number, got {depth!r}", hint="for example depth=3")
-        if depth <= 0:
-            raise SessionError(f"the pipeline depth must be greater than 0, got {depth}", hint="for example depth=3")
+        try:
+            number = operator.index(depth)
+        except TypeError:
+            number = -1
+        if number < 0:
+            raise OptionTypeError(f"the pipeline depth must be a positive integer, got {depth!r}", hint="for example depth=3")
+        if number == 0:
+            raise SessionError("the pipeline depth must be greater than 0, got 0", hint="for example depth=3")
+        depth = number
         ticket = session._ticket(None, input_feed)
         with self._lock:
             if reset or depth != self._depth:
