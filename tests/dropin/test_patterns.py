@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ import anynpu
 from anynpu.rknn import RknnModel
 
 from .conftest import Models
-from .running import board_environment, build, fill_bytes, run
+from .running import board_environment, build, clean_environment, fill_bytes, run
 
 
 @pytest.fixture(scope="module")
@@ -62,6 +63,22 @@ def test_a_picture_on_the_small_runtime_is_bytes(patterns: dict[str, Path], mode
     codes = np.fromfile(tmp_path / "codes", np.int8).reshape(32, 32, 20)
     np.testing.assert_array_equal(codes, expected)
     assert len(np.unique(codes)) > 20, "it sees its picture"
+
+
+def test_an_image_in_the_heap_of_the_small_chips(patterns: dict[str, Path], models: Models, tmp_path: Path) -> None:
+    environment = clean_environment(ANYNPU_PYTHON=None, LD_LIBRARY_PATH=None)
+    execute = [sys.executable, "-m", "anynpu.cli", "exec", "--chip", "rv1106", "--", patterns["rknnmrt"]]
+    for name in ("mini", "mini-heap"):
+        assert run([*execute, name, models.mini, tmp_path / name], environment).stderr == ""
+    assert (tmp_path / "mini").read_bytes() == (tmp_path / "mini-heap").read_bytes()
+
+
+def test_a_device_that_is_not_served_is_reported_once(patterns: dict[str, Path]) -> None:
+    command = [patterns["rknnrt"], "missing"]
+    line = "anynpu: the program opened {}, which this board does not have\n"
+    for path in ("/dev/rk_dma_heap/rk-dma-heap-cma", "/dev/rga", "/dev/dma_heap/absent"):
+        assert run([*command, path], board_environment("rk3588")).stderr == line.format(path)
+    assert run([*command, "/dev/other-absent"], board_environment("rk3588")).stderr == ""
 
 
 @pytest.mark.full

@@ -1,4 +1,10 @@
 /* Programs after the patterns of the vendor's demonstrations, one per name: patterns NAME MODEL [OUTPUT]. */
+#include <fcntl.h>
+#include <stdint.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "support.h"
 
 static rknn_tensor_attr queried(rknn_context context, rknn_query_cmd command, uint32_t index)
@@ -68,6 +74,51 @@ static void mini(const char *path, const char *result, int floats)
     OK(rknn_destroy_mem(context, picture));
     OK(rknn_destroy_mem(context, memory));
     OK(rknn_destroy(context));
+}
+
+/* Memory of the heap that the small chips have. As in the model zoo's demos, a heap that cannot be opened is reported and not handled. */
+static void *heap_memory(const char *heap, size_t size, int *fd)
+{
+    struct {
+        uint64_t size;
+        uint32_t fd, fd_flags;
+        uint64_t heap_flags;
+    } request = {.size = size, .fd_flags = O_CLOEXEC | O_RDWR};
+    int device = open(heap, O_RDWR);
+    if (device < 0) {
+        printf("open %s fail!\n", heap);
+        return NULL;
+    }
+    OK(ioctl(device, _IOWR('H', 0x0, request), &request));
+    close(device);
+    *fd = (int)request.fd;
+    void *address = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, *fd, 0);
+    CHECK(address != MAP_FAILED);
+    return address;
+}
+
+static void mini_heap(const char *path, const char *result)
+{
+    rknn_context context = opened(path, 0);
+    rknn_tensor_attr input = queried(context, RKNN_QUERY_NATIVE_NHWC_INPUT_ATTR, 0);
+    rknn_tensor_attr output = queried(context, RKNN_QUERY_NATIVE_NHWC_OUTPUT_ATTR, 0);
+    int fd = -1;
+    void *address = heap_memory("/dev/rk_dma_heap/rk-dma-heap-cma", input.size_with_stride, &fd);
+    if (address == NULL)
+        exit(4);
+    fill_bytes(address, input.size, 7);
+    rknn_tensor_mem *image = rknn_create_mem_from_fd(context, fd, address, input.size_with_stride, 0);
+    rknn_tensor_mem *memory = rknn_create_mem(context, output.n_elems);
+    CHECK(image != NULL && memory != NULL);
+    OK(rknn_set_io_mem(context, image, &input));
+    OK(rknn_set_io_mem(context, memory, &output));
+    OK(rknn_run(context, NULL));
+    write_file(result, memory->virt_addr, output.n_elems);
+    OK(rknn_destroy_mem(context, image));
+    OK(rknn_destroy_mem(context, memory));
+    OK(rknn_destroy(context));
+    munmap(address, input.size_with_stride);
+    close(fd);
 }
 
 /* A detector that asks for the type of the first output and reads all of them as that. */
@@ -174,6 +225,11 @@ int main(int count, char **arguments)
         mini(arguments[2], result, 0);
     else if (strcmp(name, "mini-floats") == 0)
         mini(arguments[2], result, 1);
+    else if (strcmp(name, "mini-heap") == 0)
+        mini_heap(arguments[2], result);
+    else if (strcmp(name, "missing") == 0)
+        for (int time = 0; time < 2; time++)
+            CHECK(open(arguments[2], O_RDWR) == -1);
     else if (strcmp(name, "detector") == 0)
         detector(arguments[2], result);
     else if (strcmp(name, "older-detector") == 0)

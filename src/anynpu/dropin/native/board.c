@@ -1,7 +1,8 @@
 /* Preloaded by `anynpu exec`: the files and devices of a board, for programs that look for one.
  *
- * A path that the board has is opened below the folder that ANYNPU_BOARD_ROOT names; all others are left alone. A file of /dev/dma_heap hands
- * out memory that is shared by descriptor, as the kernel's own does. There is no state: what a descriptor is, is asked of the kernel.
+ * A path that the board has is opened below the folder that ANYNPU_BOARD_ROOT names; all others are left alone. A file of /dev/dma_heap or
+ * /dev/rk_dma_heap hands out memory that is shared by descriptor, as the kernel's own does. The kernel is asked what a descriptor is; the
+ * only state is which missing devices were reported.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -34,7 +35,14 @@ struct heap_request {
 #define BUFFER_SYNC _IOW('b', 0, uint64_t) /* cache maintenance on memory from a heap: nothing to do for ours */
 
 static const char *const served[] = {
-    "/dev/dma_heap", "/dev/vipcore", "/proc/device-tree", "/proc/rknpu", "/sys/class/devfreq", "/sys/firmware/devicetree/base", "/sys/kernel/debug/rknpu",
+    "/dev/dma_heap", "/dev/rk_dma_heap",   "/dev/vipcore",                  "/proc/device-tree",
+    "/proc/rknpu",   "/sys/class/devfreq", "/sys/firmware/devicetree/base", "/sys/kernel/debug/rknpu",
+};
+
+/* Devices of boards that a program may need and that are not served: RGA, video codec, camera, display, the NPU's own driver. */
+static const char *const missing[] = {
+    "/dev/rga",   "/dev/mpp_service", "/dev/dri",      "/dev/rknpu",       "/dev/galcore",
+    "/dev/mali0", "/dev/ion",         "/dev/dma_heap", "/dev/rk_dma_heap", "/dev/vipcore",
 };
 
 static const char *root(void)
@@ -80,6 +88,12 @@ static int ends_with(const char *text, const char *end)
     return length >= wanted && strcmp(text + length - wanted, end) == 0;
 }
 
+static int is_at(const char *path, const char *place)
+{
+    size_t length = strlen(place);
+    return strncmp(path, place, length) == 0 && (path[length] == '\0' || path[length] == '/');
+}
+
 /* The path to use instead of *path*; *path* itself unless the board has it. */
 static const char *moved(const char *path, char buffer[PATH_MAX])
 {
@@ -87,8 +101,7 @@ static const char *moved(const char *path, char buffer[PATH_MAX])
     if (path == NULL || path[0] != '/' || folder == NULL)
         return path;
     for (size_t index = 0; index < sizeof served / sizeof *served; index++) {
-        size_t length = strlen(served[index]);
-        if (strncmp(path, served[index], length) == 0 && (path[length] == '\0' || path[length] == '/')) {
+        if (is_at(path, served[index])) {
             struct stat status;
             if ((size_t)snprintf(buffer, PATH_MAX, "%s%s", folder, path) >= PATH_MAX)
                 return path;
@@ -100,6 +113,32 @@ static const char *moved(const char *path, char buffer[PATH_MAX])
         }
     }
     return path;
+}
+
+/* A program opened *path* in vain: report it once for each device, since many programs go on and crash. Keeps errno. */
+static void report_missing(const char *path)
+{
+    static unsigned reported;
+    int before = errno;
+    if (path == NULL || root() == NULL || (before != ENOENT && before != ENOTDIR && before != ENODEV && before != ENXIO))
+        return;
+    for (size_t index = 0; index < sizeof missing / sizeof *missing; index++) {
+        if (is_at(path, missing[index]) && (__atomic_fetch_or(&reported, 1u << index, __ATOMIC_RELAXED) & 1u << index) == 0) {
+            char line[PATH_MAX + 128];
+            const char *format = "anynpu: the program opened %.*s, which this board does not have\n";
+            int length = snprintf(line, sizeof line, format, PATH_MAX - 1, path);
+            if (length > 0 && write(2, line, (size_t)length) < 0)
+                break; /* stderr is closed */
+        }
+    }
+    errno = before;
+}
+
+static int opened(int fd, const char *path)
+{
+    if (fd < 0)
+        report_missing(path);
+    return fd;
 }
 
 /* The board's library in *folder*, if *path* names one wherever it lies; NULL if it does not. */
@@ -158,7 +197,7 @@ static mode_t mode_argument(int flags, va_list arguments)
         va_start(arguments, flags); \
         mode_t mode = mode_argument(flags, arguments); \
         va_end(arguments); \
-        return real(moved(path, buffer), flags, mode); \
+        return opened(real(moved(path, buffer), flags, mode), path); \
     }
 OPEN(open)
 OPEN(open64)
@@ -173,7 +212,7 @@ OPEN(open64)
         va_start(arguments, flags); \
         mode_t mode = mode_argument(flags, arguments); \
         va_end(arguments); \
-        return real(folder, moved(path, buffer), flags, mode); \
+        return opened(real(folder, moved(path, buffer), flags, mode), path); \
     }
 OPENAT(openat)
 OPENAT(openat64)
@@ -190,10 +229,20 @@ OPENAT(openat64)
     }
 #define WITH_PATH(result, name, parameters, arguments) WITH(moved, result, name, parameters, arguments)
 #define LOOKING(result, name, parameters, arguments) WITH(seen, result, name, parameters, arguments)
-WITH_PATH(int, __open_2, (const char *path, int flags), (path, flags))
-WITH_PATH(int, __open64_2, (const char *path, int flags), (path, flags))
-WITH_PATH(int, __openat_2, (int folder, const char *path, int flags), (folder, path, flags))
-WITH_PATH(int, __openat64_2, (int folder, const char *path, int flags), (folder, path, flags))
+#define OPENING(name, parameters, arguments) \
+    EXPORT int name parameters; \
+    int name parameters \
+    { \
+        NEXT(int(*) parameters, #name); \
+        char buffer[PATH_MAX]; \
+        const char *asked = path; \
+        path = moved(path, buffer); \
+        return opened(real arguments, asked); \
+    }
+OPENING(__open_2, (const char *path, int flags), (path, flags))
+OPENING(__open64_2, (const char *path, int flags), (path, flags))
+OPENING(__openat_2, (int folder, const char *path, int flags), (folder, path, flags))
+OPENING(__openat64_2, (int folder, const char *path, int flags), (folder, path, flags))
 WITH_PATH(FILE *, fopen, (const char *path, const char *mode), (path, mode))
 WITH_PATH(FILE *, fopen64, (const char *path, const char *mode), (path, mode))
 LOOKING(int, access, (const char *path, int mode), (path, mode))
@@ -255,12 +304,13 @@ static int is_below(int fd, const char *beginning)
 
 static int is_heap(int fd)
 {
-    char heaps[PATH_MAX + 32];
+    char board[PATH_MAX], heaps[PATH_MAX + 32], others[PATH_MAX + 32];
     const char *folder = root();
-    if (folder == NULL || realpath(folder, heaps) == NULL)
+    if (folder == NULL || realpath(folder, board) == NULL)
         return 0;
-    strcat(heaps, "/dev/dma_heap/");
-    return is_below(fd, heaps);
+    snprintf(heaps, sizeof heaps, "%s/dev/dma_heap/", board);
+    snprintf(others, sizeof others, "%s/dev/rk_dma_heap/", board);
+    return is_below(fd, heaps) || is_below(fd, others);
 }
 
 static int allocate(struct heap_request *request)

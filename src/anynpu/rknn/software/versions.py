@@ -52,7 +52,7 @@ def driver_version(chip: Chip) -> str:
 
 
 def board_files(chip: Chip) -> dict[str, str]:
-    """The files of the driver and of the NPU's clock, by path."""
+    """The files of the driver, of the NPU's clock and of the small chips' heap, by path."""
     load = "".join(f" Core{core}:  0%," for core in range(chip.cores)) if chip.cores > 1 else " 0%"
     files = {}
     for folder in ("sys/kernel/debug/rknpu", "proc/rknpu"):
@@ -65,4 +65,6 @@ def board_files(chip: Chip) -> dict[str, str]:
         files[f"{clock}/{name}"] = f"{chip.clock_hz}\n"
     files[f"{clock}/governor"] = "performance\n"
     files[f"{clock}/load"] = f"0@{chip.clock_hz}Hz\n"
+    if chip.library == "librknnmrt":
+        files["dev/rk_dma_heap/rk-dma-heap-cma"] = ""
     return files
