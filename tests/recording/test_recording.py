@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import errno
 import json
+import os
 import sys
 import zlib
 from pathlib import Path
@@ -139,6 +141,51 @@ def test_hashes_alone_are_smaller_and_cannot_be_replayed(tmp_path: Path) -> None
     assert (tmp_path / "small.jsonl").stat().st_size < (tmp_path / "large.jsonl").stat().st_size / 2
     with pytest.raises(ParameterError, match="not the bytes"):
         replay(small, table(), lambda: SoftwareLibrary("rk3588"))
+
+
+def test_a_full_disk_leaves_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    path, write, room = tmp_path / "trace.jsonl", os.write, [100]
+    library = SoftwareLibrary("rk3588")
+    Recorder(library, table(), str(path))
+    handle = opened(library, picture_model())
+    assert set_picture(library, handle, pixels()) == 0
+
+    def full(fd: int, data: bytes) -> int:
+        if not os.path.samestat(os.fstat(fd), path.stat()):
+            return write(fd, data)
+        if not room[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = write(fd, data[: room[0]])
+        room[0] -= written
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        assert library.rknn_run(handle, ffi.NULL) == 0
+        get_outputs(library, handle, 2)
+    assert [record.getMessage() for record in caplog.records if record.name == "anynpu.recording"] == [
+        f"the recording {path} has a gap: calls cannot be written: No space left on device"
+    ]
+    assert library.rknn_run(handle, ffi.NULL) == 0
+    assert library.rknn_destroy(handle) == 0
+    library.close()
+    trace = read_trace(path)
+    assert [entry["call"] for entry in trace.calls] == ["rknn_init", "rknn_inputs_set"]
+    assert trace.gap.endswith("at least 3 calls were not written, and 2 after it were not read")
+    done = CliRunner().invoke(app, ["replay", str(path)])
+    assert done.exit_code == 0, done.output
+    assert done.output == f"2 calls, all as recorded\n{trace.gap}\n"
+
+
+def test_a_last_line_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    whole = recorded(SoftwareLibrary("rk3588"), path)
+    assert whole.gap == ""
+    os.truncate(path, path.stat().st_size - 10)
+    trace = read_trace(path)
+    assert trace.calls == whole.calls[:-1]
+    assert "at least 1 calls were not written" in trace.gap
+    assert replay(trace, table(), lambda: SoftwareLibrary("rk3588")).difference is None
 
 
 def test_matrix_products(tmp_path: Path) -> None:

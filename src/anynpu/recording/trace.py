@@ -1,8 +1,8 @@
 """The file of a recording: JSON, one object per line.
 
-Three kinds of lines: a head for each process (``{"trace": 1, ...}``), data by their hash before their first use (``{"blob": ..., "data":
-...}``, without ``data`` where only hashes were asked for), and calls (``{"call": ...}``). Lines of several processes may be mixed;
-each names its process.
+Four kinds of lines: a head for each process (``{"trace": 1, ...}``), data by their hash before their first use (``{"blob": ..., "data":
+...}``, without ``data`` where only hashes were asked for), calls (``{"call": ...}``), and the number of calls that a process could not write
+so far (``{"gap": ...}``). Lines of several processes may be mixed; each names its process. A line that was cut off is a gap too.
 
 State and lock: a writer has a lock, which is held while the lines of one call are written.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 import os
 import threading
 import zlib
@@ -23,6 +24,8 @@ from typing import Any
 from ..errors import InputError, ParameterError
 
 __all__ = ["FORMAT", "MAX_DATA", "Trace", "TraceWriter", "hash_of", "read_trace"]
+
+log = logging.getLogger("anynpu.recording")
 
 FORMAT = 1
 """The version of the file."""
@@ -51,33 +54,52 @@ class TraceWriter:
     def __init__(self, path: str, *, payload: bool, head: dict[str, Any]) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._payload = payload
+        self._path = path
         self._process = os.getpid()
         self._known: set[str] = set()
         self._lock = threading.Lock()
-        self._write([{"trace": FORMAT, "process": self._process, "payload": payload, **head}])
+        self._unwritten_head = [{"trace": FORMAT, "process": self._process, "payload": payload, **head}]
+        self._lost = self._marked = 0  # calls that could not be written, and how many of them a gap in the file has
+        self._torn = self._reported = False
+        self._write([])
 
     def call(self, entry: dict[str, Any], blobs: Iterable[bytes]) -> None:
         """Write one call, after the data that it names and that were not written before."""
         with self._lock:
             lines = []
+            fresh: set[str] = set()
             for data in blobs:
                 key = hash_of(data)
-                if key in self._known:
+                if key in self._known or key in fresh:
                     continue
-                self._known.add(key)
+                fresh.add(key)
                 line: dict[str, Any] = {"blob": key, "size": len(data)}
                 if self._payload:
                     line["data"] = base64.b64encode(zlib.compress(data, 1)).decode()
                 lines.append(line)
-            self._write([*lines, {**entry, "process": self._process}])
+            if self._write([*lines, {**entry, "process": self._process}]):
+                self._known |= fresh
+            else:
+                self._lost += 1
 
-    def _write(self, lines: list[dict[str, Any]]) -> None:
-        text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in lines).encode()
+    def _write(self, lines: list[dict[str, Any]]) -> bool:
+        """Append lines, after the mark of a gap if there is one; False where the system does not take them all."""
+        gap = [{"gap": self._lost, "process": self._process}] if self._lost > self._marked else []
+        text = "".join(f"{json.dumps(line, separators=(',', ':'))}\n" for line in [*self._unwritten_head, *gap, *lines])
+        data = (f"\n{text}" if self._torn else text).encode()
+        written = 0
         try:
-            while text:
-                text = text[os.write(self._fd, text) :]
-        except OSError:  # a full disk is no reason for the program to fail
-            self._payload = False
+            while written < len(data):
+                written += os.write(self._fd, data[written:])
+        except OSError as error:  # a full disk is no reason for the program to fail
+            if written:
+                self._torn = data[written - 1 : written] != b"\n"
+            if not self._reported:
+                self._reported = True
+                log.warning("the recording %s has a gap: calls cannot be written: %s", self._path, error.strerror)
+            return False
+        self._unwritten_head, self._marked, self._torn = [], self._lost, False
+        return True
 
     def close(self) -> None:
         """Close the file."""
@@ -92,13 +114,28 @@ class Trace:
     :ivar calls: of all processes, in the order in which they returned
     :ivar sizes: of data, by hash
     :ivar processes: their numbers
+    :ivar gap_line: the first line at which calls are missing, up to which the calls were read; 0 where the recording is complete
+    :ivar lost: calls that a process could not write
+    :ivar skipped: calls after the gap, which were not read
     """
 
     head: dict[str, Any] = field(default_factory=dict)
     calls: list[dict[str, Any]] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     processes: set[int] = field(default_factory=set)
+    gap_line: int = 0
+    lost: dict[int, int] = field(default_factory=dict)
+    skipped: int = 0
     _data: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def gap(self) -> str:
+        """The calls that are missing, as text; empty where none is."""
+        if not self.gap_line:
+            return ""
+        lost = max(sum(self.lost.values()), 1)
+        after = f", and {self.skipped} after it were not read" if self.skipped else ""
+        return f"the recording has a gap at line {self.gap_line}: at least {lost} calls were not written{after}"
 
     def data(self, key: str) -> bytes:
         """Data by their hash."""
@@ -123,13 +160,13 @@ class Trace:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Read a recording."""
+    """Read a recording, up to the first gap."""
     trace = Trace()
     try:
         with Path(path).open(encoding="utf-8") as file:
             for number, line in enumerate(file, 1):
                 try:
-                    _add(trace, json.loads(line))
+                    _add_line(trace, number, line)
                 except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                     raise ParameterError(f"{path}, line {number}: not of a recording", hint="record again") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -137,6 +174,28 @@ def read_trace(path: str | Path) -> Trace:
     if not trace.head:
         raise ParameterError(f"{path} is no recording", hint="name a file of anynpu exec --record")
     return trace
+
+
+def _add_line(trace: Trace, number: int, line: str) -> None:
+    if line.isspace():
+        return
+    try:
+        entry = json.loads(line)
+    except json.JSONDecodeError:
+        if not line.startswith("{"):
+            raise
+        trace.gap_line = trace.gap_line or number  # the end of a line is missing
+        return
+    if "gap" in entry:
+        process, lost = int(entry["process"]), int(entry["gap"])
+        if lost < 0 or len(trace.lost) > MAX_PROCESSES:
+            raise ValueError("not a gap")
+        trace.gap_line = trace.gap_line or number
+        trace.lost[process] = max(lost, trace.lost.get(process, 0))
+    elif trace.gap_line and "call" in entry:
+        trace.skipped += 1
+    else:
+        _add(trace, entry)
 
 
 def _add(trace: Trace, entry: dict[str, Any]) -> None:

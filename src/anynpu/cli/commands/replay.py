@@ -67,10 +67,13 @@ def command(
     given = None if model is None else model.read_bytes()
     found = replay(recorded, served.tracing(), open_library, model=given, close=device is None)
     if as_json:
-        print_json({"calls": found.calls, "difference": None if found.difference is None else asdict(found.difference)})
+        difference = None if found.difference is None else asdict(found.difference)
+        print_json({"calls": found.calls, "difference": difference, "gap": recorded.gap or None})
     elif found.difference is None:
         typer.echo(f"{found.calls} calls, all as recorded")
     else:
         typer.echo(str(found.difference))
+    if recorded.gap and not as_json:
+        typer.echo(recorded.gap, err=True)
     if found.difference is not None:
         raise typer.Exit(DIFFERENT)
