@@ -27,7 +27,7 @@ from anynpu.errors import ParameterError
 from anynpu.recording import Trace, read_trace, replay
 from anynpu.recording.recorder import Recorder
 from anynpu.rknn import SoftwareLibrary
-from anynpu.rknn.constants import rknn_matmul_type
+from anynpu.rknn.constants import rknn_matmul_type, rknn_query_cmd
 from anynpu.rknn.tracing import table
 from anynpu.vendors.libraries import instrumented
 from anynpu.vip import SoftwareLibrary as VipSoftware
@@ -175,6 +175,26 @@ def test_a_full_disk_leaves_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     done = CliRunner().invoke(app, ["replay", str(path)])
     assert done.exit_code == 0, done.output
     assert done.output == f"2 calls, all as recorded\n{trace.gap}\n"
+
+
+@pytest.mark.parametrize("query", ["CUSTOM_STRING", "SDK_VERSION", "IN_OUT_NUM", "OUTPUT_ATTR"])
+def test_an_answer_into_memory_that_was_not_cleared(tmp_path: Path, query: str) -> None:
+    library = SoftwareLibrary("rk3588")
+    Recorder(library, table(), str(tmp_path / "trace.jsonl"))
+    handle = opened(library, picture_model())
+    command = rknn_query_cmd[f"RKNN_QUERY_{query}"]
+    struct = {"CUSTOM_STRING": "rknn_custom_string", "SDK_VERSION": "rknn_sdk_version", "IN_OUT_NUM": "rknn_input_output_num"}
+    size = ffi.sizeof(struct.get(query, "rknn_tensor_attr"))
+    memory = ffi.new("char[]", bytes(4) + b"\x5a" * (size + 12))
+    assert library.rknn_query(handle, int(command), ffi.cast("void *", memory), size + 8) == 0
+    assert query == "IN_OUT_NUM" or b"\x5a" not in bytes(ffi.buffer(memory, size)), "the whole answer is written"
+    assert bytes(ffi.buffer(memory))[size : size + 16] == b"\x5a" * 16, "and nothing after it"
+    library.close()
+    trace = read_trace(tmp_path / "trace.jsonl")
+    assert replay(trace, table(), lambda: SoftwareLibrary("rk3588")).difference is None
+    trace.calls[-1]["result"] = -1
+    found = replay(trace, table(), lambda: SoftwareLibrary("rk3588")).difference
+    assert str(found) == f"call 2, rknn_query(RKNN_QUERY_{query}) (thread 1): result: recorded -1, here 0"
 
 
 def test_a_last_line_that_was_cut_off(tmp_path: Path) -> None:

@@ -15,12 +15,16 @@ from .trace import Trace, hash_of
 __all__ = ["Difference", "Replay", "replay"]
 
 
+_WORDS = {"left": "arguments after the call", "memory_after": "memory after the call"}
+
+
 @dataclass(frozen=True)
 class Difference:
     """Where a replay parts from its recording.
 
     :ivar number: of the call, from 1
     :ivar what: what differs: ``result``, ``left`` (what the call leaves in its arguments) or ``memory_after``
+    :ivar detail: what the call asks for, such as the name of a query
     :ivar why: what the library says about a call that failed
     """
 
@@ -31,10 +35,14 @@ class Difference:
     recorded: str
     found: str
     why: str = ""
+    detail: str = ""
 
     def __str__(self) -> str:
-        text = f"call {self.number}, {self.call} (thread {self.thread}): {self.what}: recorded {self.recorded}, here {self.found}"
-        text = printable(text)
+        call = f"{self.call}({self.detail})" if self.detail else self.call
+        what = _WORDS.get(self.what, self.what)
+        text = printable(
+            f"call {self.number}, {call} (thread {self.thread}): {what}: recorded {self.recorded}, here {self.found}"
+        )
         return f"{text}\n  {printable(self.why)}" if self.why else text
 
 
@@ -96,7 +104,7 @@ def _replay(
         arguments = _arguments(scope, number, entry, shape, entries)
         result = getattr(scope.library, name)(*arguments)
         found = outcome(scope, name, shape, arguments, result)
-        difference = _difference(number, entry, found, trace, scope)
+        difference = _difference(number, entry, shape, found, trace, scope)
         if difference is not None:
             return Replay(number, difference, changed)
         scope.blobs = []
@@ -125,7 +133,9 @@ def _with_model(entries: list[Any], key: str) -> tuple[list[Any], bool]:
     return replaced, replaced != entries
 
 
-def _difference(number: int, entry: dict[str, Any], found: dict[str, Any], trace: Trace, scope: Scope) -> Difference | None:
+def _difference(
+    number: int, entry: dict[str, Any], shape: CallShape, found: dict[str, Any], trace: Trace, scope: Scope
+) -> Difference | None:
     for what in ("result", "left", "memory_after"):
         recorded, here = entry.get(what), found.get(what)
         if recorded == here:
@@ -134,7 +144,9 @@ def _difference(number: int, entry: dict[str, Any], found: dict[str, Any], trace
         why = "" if failure is None or failure.call != entry["call"] else failure.text
         mine = {hash_of(data): data for data in scope.blobs}
         shown = _shown(recorded, here, trace, mine)
-        return Difference(number, entry["call"], entry.get("thread", 0), what, *shown, why)
+        labels = (role.label(argument) for role, argument in zip(shape.roles, entry["arguments"], strict=True))
+        detail = ", ".join(label for label in labels if label)
+        return Difference(number, entry["call"], entry.get("thread", 0), what, *shown, why, detail)
     return None
 
 

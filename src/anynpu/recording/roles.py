@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any, Literal
 
 from ..errors import ParameterError
@@ -24,6 +25,7 @@ __all__ = [
     "CallTable",
     "Data",
     "Handle",
+    "Named",
     "RecordedHandles",
     "NewHandle",
     "Number",
@@ -169,6 +171,11 @@ class Role:
         del scope, value, arguments
         return None
 
+    def label(self, recorded: Any) -> str:
+        """The name of the argument's value, where it says which call this is."""
+        del recorded
+        return ""
+
 
 Unused = Role
 
@@ -182,6 +189,16 @@ class Number(Role):
     def build(self, scope: Scope, recorded: Any, entries: list[Any]) -> Any:
         require(isinstance(recorded, int) and -(2**63) <= recorded < 2**64, f"{recorded!r:.40} is no number of 64 bits")
         return recorded
+
+
+@dataclass
+class Named(Number):
+    """A number with a name, such as what a query asks for."""
+
+    names: type[IntEnum]
+
+    def label(self, recorded: Any) -> str:
+        return next((each.name for each in self.names if each == recorded), str(recorded)[:40])
 
 
 @dataclass

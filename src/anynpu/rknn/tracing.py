@@ -12,6 +12,7 @@ from ..recording.roles import (
     CallShape,
     CallTable,
     Handle,
+    Named,
     NewHandle,
     Number,
     RecordedHandles,
@@ -22,6 +23,7 @@ from ..recording.roles import (
     require,
 )
 from .constants import rknn_query_cmd
+from .software.queries import answer_size
 
 __all__ = ["table"]
 
@@ -35,6 +37,7 @@ _NOT_COMPARED = frozenset(
         int(rknn_query_cmd.RKNN_QUERY_PERF_RUN),
         int(rknn_query_cmd.RKNN_QUERY_SDK_VERSION),
         int(rknn_query_cmd.RKNN_QUERY_MEM_SIZE),
+        int(rknn_query_cmd.RKNN_QUERY_DEVICE_MEM_INFO),
     }
 )
 """Answers that hold pointers, times or versions."""
@@ -107,7 +110,7 @@ class _Answer(Role):
     def after(self, scope: Scope, value: Any, arguments: tuple[Any, ...]) -> Any:
         if int(arguments[1]) in _NOT_COMPARED:
             return None
-        return scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), arguments[3])))
+        return scope.blob(bytes(ffi.buffer(ffi.cast("char *", value), answer_size(int(arguments[1]), arguments[3]))))
 
 
 class _Inputs(Role):
@@ -324,7 +327,7 @@ _CALLS = {
     "rknn_init": CallShape((NewHandle("context", "rknn_context"), _Model(), _NUMBER, _NUMBER, _InitExtend())),
     "rknn_dup_context": CallShape((RecordedHandles("rknn_context"), NewHandle("context", "rknn_context"))),
     "rknn_destroy": CallShape((_CONTEXT,), ends=0),
-    "rknn_query": CallShape((_CONTEXT, _NUMBER, _Answer(), _NUMBER)),
+    "rknn_query": CallShape((_CONTEXT, Named(rknn_query_cmd), _Answer(), _NUMBER)),
     "rknn_inputs_set": CallShape((_CONTEXT, _NUMBER, _Inputs())),
     "rknn_set_batch_core_num": CallShape((_CONTEXT, _NUMBER)),
     "rknn_set_core_mask": CallShape((_CONTEXT, _NUMBER)),

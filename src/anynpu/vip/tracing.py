@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._vip import ffi
-from ..recording.roles import CallShape, CallTable, Handle, NewHandle, Number, Role, Scope, Struct, byte_count, require
+from ..recording.roles import CallShape, CallTable, Handle, Named, NewHandle, Number, Role, Scope, Struct, byte_count, require
 from .constants import (
     vip_buffer_property_e,
     vip_create_network_type_e,
@@ -216,11 +216,11 @@ _CALLS = {
     "vip_weak_dup_network": CallShape((_NETWORK, _NEW_NETWORK)),
     "vip_destroy_network": CallShape((_NETWORK,), ends=0),
     "vip_set_network": CallShape((_NETWORK, _NUMBER, _Property(1, _OF_NETWORK, False))),
-    "vip_query_network": CallShape((_NETWORK, _NUMBER, _Property(1, _OF_NETWORK, True, _TIMES))),
+    "vip_query_network": CallShape((_NETWORK, Named(vip_network_property_e), _Property(1, _OF_NETWORK, True, _TIMES))),
     "vip_prepare_network": CallShape((_NETWORK,)),
     "vip_finish_network": CallShape((_NETWORK,)),
-    "vip_query_input": CallShape((_NETWORK, _NUMBER, _NUMBER, _PORT)),
-    "vip_query_output": CallShape((_NETWORK, _NUMBER, _NUMBER, _PORT)),
+    "vip_query_input": CallShape((_NETWORK, _NUMBER, Named(vip_buffer_property_e), _PORT)),
+    "vip_query_output": CallShape((_NETWORK, _NUMBER, Named(vip_buffer_property_e), _PORT)),
     "vip_set_input": CallShape((_NETWORK, _NUMBER, _BUFFER), bind=(0, 2, 1)),
     "vip_set_output": CallShape((_NETWORK, _NUMBER, _BUFFER), bind=(0, 2, 1)),
     "vip_run_network": CallShape((_NETWORK,), runs=0),

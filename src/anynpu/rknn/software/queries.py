@@ -20,12 +20,18 @@ from .refusal import Refusal
 from .shapes import channels_last
 from .versions import api_version, driver_version
 
-__all__ = ["answer"]
+__all__ = ["answer", "answer_size"]
 
 _MEM_SIZE_OF_OLD_CLIENTS = 8
 
 _NOT_COLLECTED = "The times of layers were not collected: call rknn_init with RKNN_FLAG_COLLECT_PERF_MASK.\n"
 """The answer without that flag. It is no error: programs of the vendor ask in any case, and end where the query fails."""
+
+
+def answer_size(cmd: int, size: int) -> int:
+    """How many of the *size* bytes that a caller gives belong to the answer to *cmd*; the others are not written."""
+    known = _ANSWERS.get(cmd)
+    return size if known is None else min(size, int(ffi.sizeof(known[0].item)))
 
 
 def answer(context: ModelContext, cmd: int, info: Any, size: int) -> int:
@@ -161,9 +167,9 @@ def _require_run(context: ModelContext) -> None:
 
 
 def _write_text(field: Any, text: str) -> None:
-    """A string into a char array, cut to fit (not within a character) and ended by a zero."""
-    data = text.encode()[: len(field) - 1].decode(errors="ignore").encode() + b"\0"
-    ffi.memmove(field, data, len(data))
+    """A string into a char array, cut to fit (not within a character); the rest of the array is zero."""
+    data = text.encode()[: len(field) - 1].decode(errors="ignore").encode()
+    ffi.memmove(field, data.ljust(len(field), b"\0"), len(field))
 
 
 @lru_cache(maxsize=64)
