@@ -113,7 +113,7 @@ def errors() -> None:
         gate = threading.Event()
         try:
             for _ in range(100):
-                waiting.run_async(None, {name: pictures[0]}, lambda *_: gate.wait(60))
+                waiting.run_async(None, {name: pictures[0]}, lambda *_: gate.wait(600))
         finally:
             gate.set()
 
