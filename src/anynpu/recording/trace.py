@@ -1,8 +1,8 @@
 """The file of a recording: JSON, one object per line.
 
 Four kinds of lines: a head for each process (``{"trace": 1, ...}``), data by their hash before their first use (``{"blob": ..., "data":
-...}``, without ``data`` where only hashes were asked for), calls (``{"call": ...}``), and the number of calls that a process could not write
-so far (``{"gap": ...}``). Lines of several processes may be mixed; each names its process. A line that was cut off is a gap too.
+...}``, without ``data`` where only hashes were asked for), calls (``{"call": ...}``), and the number of calls that a process could not
+write so far (``{"gap": ...}``). Lines of several processes may be mixed; each names its process. A line that was cut off is a gap too.
 
 State and lock: a writer has a lock, which is held while the lines of one call are written.
 """
