@@ -184,7 +184,7 @@ def _missing(chip: Chip) -> frozenset[int]:
 _Write = Callable[[ModelContext, Any, int], None]
 
 
-def _table() -> dict[int, tuple[str, int, _Write]]:
+def _table() -> dict[int, tuple[Any, int, _Write]]:
     query = rknn_query_cmd
     attributes: dict[rknn_query_cmd, _Write] = {
         query.RKNN_QUERY_INPUT_ATTR: _attr("input", View.LOGICAL, False),
