@@ -50,6 +50,7 @@ lint: $(FULL)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/python tools/size.py
 
 bench: $(FULL)
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.run_all
