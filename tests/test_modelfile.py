@@ -504,6 +504,15 @@ def test_the_twin_of_a_vendors_file_is_read_in_its_place(tmp_path: Path) -> None
     assert modelfile.read_or_twin(tmp_path / "net.anynpu").name == model.name
 
 
+def test_a_file_that_cannot_be_read_back_does_not_appear(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pieces = modelfile.file._pieces
+    monkeypatch.setattr(modelfile.file, "_pieces", lambda *given: list(pieces(*given))[:-1])
+    with pytest.raises(ModelFormatError) as caught:
+        modelfile.write(every_operator_model(), tmp_path / "model.rknn")
+    assert "tmp" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_file_that_is_cut_short_after_it_was_opened(tmp_path: Path) -> None:
     """A mapping of the file would end the process here."""
     path = modelfile.write(every_operator_model(), tmp_path / "model.rknn")

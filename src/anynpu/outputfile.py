@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from .errors import OutputFileError
@@ -55,11 +55,18 @@ def check_suffix(path: str | os.PathLike[str]) -> None:
         )
 
 
-def write_output(path: str | os.PathLike[str], contents: Contents, *, inputs: Iterable[str | os.PathLike[str]] = ()) -> Path:
+def write_output(
+    path: str | os.PathLike[str],
+    contents: Contents,
+    *,
+    inputs: Iterable[str | os.PathLike[str]] = (),
+    check: Callable[[Path], object] | None = None,
+) -> Path:
     """Write a file and return its path. The file appears complete or not at all; a link is followed, and stays.
 
     :param contents: text, bytes, or the pieces of the file
     :param inputs: files that are read, see :func:`check_output`
+    :param check: called with the complete file before it appears under its name; an error that it raises removes the file
     :raises OutputFileError: the path is an input or not a regular file, or the file cannot be written
     """
     check_output(path, inputs)
@@ -72,6 +79,8 @@ def write_output(path: str | os.PathLike[str], contents: Contents, *, inputs: It
             with temporary.open("xb") as file:
                 for piece in (contents,) if isinstance(contents, bytes | memoryview) else contents:
                     file.write(piece)
+            if check is not None:
+                check(temporary)
             os.replace(temporary, target)
         except BaseException:
             temporary.unlink(missing_ok=True)

@@ -150,13 +150,18 @@ def aligned_memory(size: int) -> memoryview:
 
 
 def write(model: Model, path: str | os.PathLike[str], *, remove_weight: bool = False) -> Path:
-    """Write a model file and return its path. The file appears complete or not at all.
+    """Write a model file and return its path. The file is read back and validated before it appears, complete or not at all.
 
     :param remove_weight: leave the weights out; they must then come from another context, see :func:`attach_weights`
     :raises OutputFileError: it cannot be written, is not a regular file, or has the extension of a source model
     """
     check_suffix(path)
-    return write_output(path, _pieces(model, encode(model, remove_weight=remove_weight)))
+    return write_output(path, _pieces(model, encode(model, remove_weight=remove_weight)), check=_read_back)
+
+
+def _read_back(path: Path) -> None:
+    """Raise where a file that was just written is not a sound model file."""
+    _read(open_source(path), None, True)
 
 
 def to_bytes(model: Model, *, remove_weight: bool = False) -> bytes:
