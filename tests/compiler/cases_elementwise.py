@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from .cases import Build, Cases
 from .onnx_builders import Net
 
@@ -218,6 +220,25 @@ ELEMENTWISE.add("PRelu alone", _prelu((6, 1, 1), before=""), steps=2.1, kinds=("
 ELEMENTWISE.add("PRelu after Tanh", _prelu((6, 1, 1), before="Tanh"), steps=2.1, kinds=("Tanh", "ConvPRelu"))
 ELEMENTWISE.add("PRelu by column", _prelu((7,), before=""), integer=False, steps=2.1)
 ELEMENTWISE.add("PRelu rank 3 alone", _prelu((6, 1), before="", shape=(2, 6, 9)), steps=3.0)
+
+
+def _steep(op: str, *slopes: float, shape: tuple[int, ...] = _IMAGE) -> Build:
+    """A slope beyond 4, the largest of one layer, after a convolution."""
+
+    def build(net: Net) -> None:
+        y = net.conv(net.input("x", shape), 6, (3,) * (len(shape) - 2))
+        if op == "PRelu":
+            net.output(net.op(op, y, net.constant(np.float32(slopes).reshape(-1, *[1] * (len(shape) - 2)))))
+        else:
+            net.output(net.op(op, y, alpha=slopes[0]))
+
+    return build
+
+
+_STEEP = (5.3, 0.25, -6.0, 1.0, 20.0, 4.0)
+ELEMENTWISE.add("PRelu beyond 4 after Conv", _steep("PRelu", *_STEEP), steps=6.0, kinds=("ConvPRelu",) * 3)
+ELEMENTWISE.add("PRelu beyond 4 after Conv 1d", _steep("PRelu", 5.3, shape=(2, 6, 9)), steps=6.0, kinds=("ConvPRelu",) * 2)
+ELEMENTWISE.add("LeakyRelu beyond 4 after Conv", _steep("LeakyRelu", 5.3), steps=6.0, kinds=("ConvLut",))
 
 
 def _prelu_of_shared(shape: tuple[int, ...]) -> Build:

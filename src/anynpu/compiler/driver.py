@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -33,6 +34,7 @@ from .curves import assign_curves, leave_unrounded
 from .custom import CustomOperators, CustomTable, custom_table
 from .dataset import Dataset, InputInfo, Sample, open_dataset
 from .detached import detach
+from .emit_chip import STEEPEST
 from .formats import Format, format_of, without_zero_points
 from .forms import before_jumps, forms_of
 from .fuse import build_steps
@@ -495,7 +497,7 @@ def graph_for(graph: Graph, chip: chips.Chip, kind: Format, options: CompileOpti
     """The graph as a model of this type has it: with integers, what can be computed in them is, and so are the model's ends."""
     if kind.floats:
         return graph
-    graph = integer_graph(graph)
+    graph = integer_graph(graph, STEEPEST if kind.arithmetic == CHIP else math.inf)
     if not registry.of_chip(chip).integer_ends or options.keep_float_outputs:
         return graph
     forms = forms_of(graph)

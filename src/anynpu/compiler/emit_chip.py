@@ -19,6 +19,7 @@ from ..arithmetic.fixed_point import (
     operand_multiplier,
     output,
 )
+from ..modelfile.operator_rules import MAX_SLOPE
 from ..program import Binary, FixedPoint, Pool
 from ..tensor import Affine, Quantization
 from ..types import Array
@@ -28,7 +29,10 @@ from .steps import Activation, Step
 from .toolkit_steps import CHANGE_OF_SCALE
 from .windows import window_of
 
-__all__ = ["ChipEmitter"]
+__all__ = ["STEEPEST", "ChipEmitter"]
+
+STEEPEST = MAX_SLOPE / (1 << CHANNEL_BITS)
+"""The largest slope of a PRelu or LeakyRelu after a convolution."""
 
 _ONE = np.array([1 << CHANNEL_BITS], np.int32)
 _NONE = np.zeros(0, np.int32)

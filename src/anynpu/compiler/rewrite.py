@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from ..types import Array
-from .forms import Form, form_of, is_cheap
+from .forms import Form, form_of, forms_of, is_cheap
 from .graph import Graph, Node
 from .plain_forms import PLAIN_FORMS, Builder
 
@@ -32,8 +32,11 @@ _BOUNDING = ("Clip", "Max", "Add", "Mul")
 _LARGEST = 1e20
 
 
-def integer_graph(graph: Graph) -> Graph:
-    """A copy of a simplified graph in which reductions and constants have integer forms, where those are good for something."""
+def integer_graph(graph: Graph, steepest: float = math.inf) -> Graph:
+    """A copy of a simplified graph in which reductions and constants have integer forms, where those are good for something.
+
+    :param steepest: the largest slope of a PRelu or LeakyRelu that one layer can have; steeper ones become several in a row
+    """
     nodes = [replace(node, inputs=list(node.inputs), outputs=list(node.outputs)) for node in graph.nodes]
     copy = replace(
         graph,
@@ -44,8 +47,45 @@ def integer_graph(graph: Graph) -> Graph:
         coded=graph.coded,
     )
     _Rewriting(copy).run()
+    if math.isfinite(steepest):
+        _split_slopes(copy, steepest)
     copy.remove_unused()
     return copy
+
+
+def _split_slopes(graph: Graph, steepest: float) -> None:
+    """Write PRelu and LeakyRelu beyond *steepest* as several in a row, whose slopes multiply to the original ones."""
+    forms = forms_of(graph)
+    for node in list(graph.nodes):
+        slope = _slope_of(graph, node) if id(node) in forms else None
+        if slope is None or not (np.abs(slope) > steepest).any():
+            continue
+        shape, data = graph.shapes[node.inputs[0]], node.inputs[0]
+        build = Builder(graph, node.label)
+        last = False
+        while not last:
+            # all but the last of the slopes are positive: what is negative stays so up to there
+            steep = np.abs(slope) > steepest
+            now = np.where(steep, np.float32(steepest), slope).astype(np.float32)
+            slope = np.where(steep, slope / np.float32(steepest), np.float32(1.0)).astype(np.float32)
+            last = not steep.any()
+            if node.op == "LeakyRelu":
+                data = build.node("LeakyRelu", [data], shape, {"alpha": float(now[0])}, named=last)
+                continue
+            if data != node.inputs[0]:
+                ones = graph.add_constant(f"{data}.ones", np.ones((shape[1], *[1] * (len(shape) - 1)), np.float32))
+                data = build.node("Conv", [data, ones], shape, {"group": shape[1], "kernel_shape": [1] * (len(shape) - 2)})
+            data = build.node("PRelu", [data, graph.add_constant(f"{node.inputs[1]}.part", now)], shape, named=last)
+        place = next(index for index, entry in enumerate(graph.nodes) if entry is node)
+        graph.nodes[place : place + 1] = build.ending_in(node.outputs[0])
+
+
+def _slope_of(graph: Graph, node: Node) -> Array | None:
+    """The slopes of a PRelu or LeakyRelu; None for other nodes, and where they are no numbers."""
+    if node.domain or node.op not in ("PRelu", "LeakyRelu"):
+        return None
+    slope = np.array([node.attribute("alpha", 0.01)], np.float32) if node.op == "LeakyRelu" else graph.constant(node.inputs[1])
+    return slope if slope is not None and np.isfinite(slope).all() else None
 
 
 @dataclass(eq=False)

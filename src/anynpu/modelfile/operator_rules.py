@@ -49,6 +49,7 @@ MAX_PAD_BEYOND = 4096
 WIDEST_ZERO_POINT = 1 << 16
 
 MAX_FACTOR = 1 << 15
+MAX_SLOPE = 2 * MAX_FACTOR
 MAX_SHIFT = 31
 CURVE_ENTRIES = 513
 MAX_EDGES = 65535
@@ -259,7 +260,7 @@ def _fixed_point(stage: FixedPoint, target: TensorSpec, operands: Operands, *, p
     _within(operands, stage.zero_point, "zero point", -WIDEST_ZERO_POINT, WIDEST_ZERO_POINT)
     if stage.slope is not None:
         _channel_array(stage.slope, "slope", "int32", by_channel)
-        _within(operands, stage.slope, "slope", -2 * MAX_FACTOR, 2 * MAX_FACTOR)
+        _within(operands, stage.slope, "slope", -MAX_SLOPE, MAX_SLOPE)
         require(stage.bounds is None and not stage.curves, "a slope excludes bounds and a curve")
     if stage.residual_multiplier is not None:
         require(abs(stage.residual_multiplier) <= MAX_FACTOR, "the residual's multiplier has more than 16 bits")
