@@ -23,7 +23,7 @@ from .fusion_rules import toolkit_rules
 from .graph import Graph, to_onnx
 from .onnx_model import load_onnx
 from .options import shape_sets
-from .quantize import Ranges, head_tensors
+from .quantize import Ranges, exact_tensors
 from .recipe import Recipe
 from .simulate import simulated_weights
 from .steps import Step
@@ -150,7 +150,7 @@ def _proto(graph: Graph) -> Any:
 
 def _trial(bench: Workbench, steps: list[Step], recipe: Recipe) -> Trial:
     seen = CalibratedRanges(bench.calibration.observer, recipe.algorithm, recipe.percentile)
-    heads = head_tensors(bench.graph, steps)
+    heads = exact_tensors(bench.graph, steps)
 
     def ranges(name: str, *, exact: bool) -> tuple[float, float]:
         return seen(name, exact=name in heads or name in bench.graph.inputs)

@@ -21,7 +21,7 @@ from .forms import Form
 from .graph import Graph
 from .groups import WORTHWHILE, group_scores, is_depthwise
 from .overflow import SMALLEST_FEW
-from .quantize import head_tensors, keeps_scale
+from .quantize import exact_tensors, keeps_scale
 from .ranges import RangeObserver, clip_to_table
 from .steps import Step
 
@@ -243,7 +243,7 @@ class _Rules:
     def heads(self) -> Iterator[Finding]:
         """Clipped values next to an output; needs the quantisation that was chosen."""
         before_tables = {step.before_activation for step in self._steps}  # flat tails are drawn in there without loss
-        for name in sorted(head_tensors(self._graph, self._steps) - before_tables):
+        for name in sorted(exact_tensors(self._graph, self._steps) - before_tables):
             chosen = (self._quantization or {}).get(name)
             if not isinstance(chosen, Affine) or not chosen.is_per_tensor or name not in self._seen.observer.names:
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +19,16 @@ from .groups import ChannelRanges, Grouping
 from .ranges import clip_to_table
 from .steps import Activation, Step
 
-__all__ = ["Clips", "Ranges", "assign_quantization", "head_tensors", "may_be_infinite", "quantized_tensors", "pixel_range"]
+__all__ = [
+    "Clips",
+    "Ranges",
+    "assign_quantization",
+    "exact_tensors",
+    "head_tensors",
+    "may_be_infinite",
+    "quantized_tensors",
+    "pixel_range",
+]
 
 Floats = npt.NDArray[Any]
 
@@ -27,6 +36,9 @@ _KEEPS_SCALE = {Form.SLICE, Form.PAD, Form.RESIZE, Form.TRANSPOSE, Form.RESHAPE}
 _MOVES = {*_KEEPS_SCALE, Form.CONCAT, Form.POOL}
 _MAX_VALUE = 1e37
 """Values beyond this have no scale: a code times its scale has to be a float32, which ends at 3.4e38."""
+
+_ANY = np.concatenate([np.linspace(-1e4, 1e4, 41), np.linspace(-8.0, 8.0, 41)])
+"""Numbers at which an activation is looked at."""
 
 _LINEAR = {Form.CONV, Form.CONV_TRANSPOSE, Form.DENSE, Form.MATMUL}
 
@@ -74,6 +86,38 @@ def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:
 
     A product that stands for a sum or for arithmetic with constants is none of the network's own.
     """
+    return _before_outputs(graph, steps, set())
+
+
+def exact_tensors(graph: Graph, steps: list[Step]) -> set[str]:
+    """Tensors that keep their whole range: the heads, and scores that reach an output through linear or data-moving layers."""
+    return _before_outputs(graph, steps, _scores(steps))
+
+
+def _scores(steps: list[Step]) -> set[str]:
+    """Results of a sigmoid or softmax, and what element-wise, linear and data-moving layers make of nothing else."""
+    found: set[str] = set()
+    for step in steps:
+        alone = step.activation is None or step.form is Form.FUNCTION
+        follows = alone and step.form in (*_LINEAR, *_MOVES, Form.FUNCTION, Form.BINARY)
+        if _is_share(step.activation) or step.kind == "Softmax" or (follows and found.issuperset(step.reads)):
+            found.update(step.outputs)
+    return found
+
+
+def _is_share(activation: Activation | None) -> bool:
+    """Whether all results of an activation lie between 0 and 1."""
+    if activation is None or activation.slope is not None:
+        return False
+    if activation.bounds is not None:
+        return activation.bounds[0] >= 0.0 and activation.bounds[1] <= 1.0
+    with np.errstate(all="ignore"):
+        values = activation.function(_ANY)
+    return bool(np.all((values >= 0.0) & (values <= 1.0)))
+
+
+def _before_outputs(graph: Graph, steps: list[Step], scores: Set[str]) -> set[str]:
+    """Tensors between the last matrix product and an output, and before it those of *scores*."""
     made_by = {name: step for step in steps for name in step.outputs}
     heads: set[str] = set()
     waiting = list(graph.outputs)
@@ -89,6 +133,8 @@ def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:
             heads.add(step.before_activation)
         if step.form not in _LINEAR or step.is_float or step.node.rewritten:
             waiting += step.reads
+        elif step.activation is None:
+            waiting += [read for read in step.reads if read in scores]
     return heads
 
 
@@ -124,14 +170,14 @@ def assign_quantization(
 
     :param groups: tensors with a scale by group of channels
     :param channels: ranges by channel, for the tensors of *groups* and what lies before their activation
-    :param exact_heads: whatever lies between the last convolution and an output keeps its whole range
+    :param exact_heads: whatever lies between the last convolution and an output keeps its whole range, and so do scores before it
     :param clip: draw in the range before a table where the table is flat
     :param given: the quantisation of tensors that the caller has decided
     :param clips: what earlier calls for the same steps have found out about ranges before tables
     """
     known = Clips() if clips is None else clips
     groups, channels, dtype = groups or {}, channels or {}, kind.codes
-    heads = head_tensors(graph, steps) if exact_heads else set()
+    heads = exact_tensors(graph, steps) if exact_heads else set()
     made_by = {name: step for step in steps for name in step.outputs}
     joined = _joined_by_concat(graph, steps, made_by)
     gathered = _gathered(steps, made_by)
@@ -171,7 +217,7 @@ def assign_quantization(
             pixels = pixel_range(graph, name, (preprocess or {}).get(name))
             return from_range(name, *(pixels or ranges(name, exact=True)))
         if name in groups:
-            return _grouped(groups[name], channels[name], ranges(name, exact=False), dtype, known)
+            return _grouped(groups[name], channels[name], ranges(name, exact=name in heads), dtype, known)
         return from_range(name, *ranges(name, exact=name in heads))
 
     for step in steps:
@@ -185,7 +231,7 @@ def assign_quantization(
             target = result[step.outputs[0]]
             if step.outputs[0] in groups:
                 grouping = groups[step.outputs[0]]
-                wide = ranges(before, exact=False)
+                wide = ranges(before, exact=before in heads)
                 result[before] = _grouped(grouping, channels[before], wide, dtype, known, activation if clip else None, target)
                 continue
             low, high = ranges(before, exact=before in heads)
