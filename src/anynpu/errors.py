@@ -137,6 +137,11 @@ class AnynpuError(Exception):
         text = f"{self.message} ({where})" if where else self.message
         return f"{text}\n  hint: {self.hint}" if self.hint else text
 
+    @property
+    def one_line(self) -> str:
+        """The message with its hint on one line, for logs."""
+        return str(self).replace("\n  hint: ", "; ")
+
 
 class ModelError(AnynpuError):
     """A model cannot be used."""

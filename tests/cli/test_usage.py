@@ -205,3 +205,111 @@ def test_the_example_of_a_mean_is_in_pixels(invoke: Invoke, model_path: Path, tm
     outcome = invoke("compile", model_path, "-o", tmp_path / "x.rknn", "--mean", "abc")
     assert outcome.code == 2
     assert "127.5,127.5,127.5" in outcome.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("compile", "MODEL", "-o", "--target", "rk3588"),
+        ("compile", "MODEL", "-o", "x.rknn", "--dataset", "--std", "255"),
+        ("compile", "MODEL", "-o", "x.rknn", "--target", "--dtype", "fp16"),
+        ("compile", "MODEL", "-o", "x.rknn", "--target=--dtype", "fp16"),
+        ("compile", "MODEL", "-o", "x.rknn", "--std", "--mean", "1"),
+        ("compile", "MODEL", "-o", "x.rknn", "-t", "-v"),
+        ("check", "MODEL", "--dtype", "--layers"),
+        ("optimize", "MODEL", "-o", "--dataset", "street"),
+        ("replay", "--model", "--json"),
+        ("top", "--count", "--json"),
+        ("lib", "-l", "--path"),
+        ("exec", "--chip", "--", "true"),
+        ("cluster", "MODEL", "--virtual", "--port", "1"),
+    ],
+)
+def test_an_option_without_its_value_is_named(
+    invoke: Invoke, model_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    outcome = invoke(*(str(model_path) if argument == "MODEL" else argument for argument in arguments))
+    assert outcome.code == 2
+    assert "needs a value, and got" in outcome.err
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_values_that_begin_with_one_dash_are_values(invoke: Invoke, model_path: Path, tmp_path: Path) -> None:
+    out = tmp_path / "x.rknn"
+    assert invoke("compile", model_path, "-o", out, "--dtype", "fp16", "--mean", "-1,0,1").code == 0
+    assert invoke("exec", "--chip", "rk3588", "--", "no-such-program", "--trace", "--log").code == 127
+    assert invoke("exec", "--chip", "rk3588", "no-such-program", "--trace", "--log").code in (2, 127)
+
+
+def test_a_file_that_does_not_exist_comes_with_names_like_it(
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("yolo.onnx").write_bytes(b"")
+    assert "did you mean yolo.onnx?" in invoke("check", "yol.onnx").err
+    assert "did you mean yolo.onnx?" in invoke("check", "yolo.onxx").err
+    assert "check the path" in invoke("check", "resnet50.tflite").err
+    assert "there is no folder models" in invoke("check", "models/yolo.onnx").err
+
+
+def test_wrong_values_come_without_words_of_the_parser(invoke: Invoke) -> None:
+    shell, count = invoke("completion", "tcsh"), invoke("top", "--count", "many")
+    assert (shell.code, count.code) == (2, 2)
+    assert "'tcsh' is not one of 'bash', 'zsh', 'fish'" in shell.err
+    assert "Value error" not in shell.err
+    assert "takes an integer" in count.err
+
+
+_CONTENTS = {
+    "empty.onnx": (b"", "an empty file"),
+    "photo.jpg": (b"\xff\xd8\xff\xe0" + bytes(40), "a JPEG image"),
+    "pointer.onnx": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\n", "a Git LFS pointer"),
+    "page.onnx": (b"\n<!DOCTYPE html><html></html>", "a web page"),
+    "archive.rknn": (b"PK\x03\x04" + bytes(40), "a ZIP archive"),
+}
+
+
+@pytest.mark.parametrize("name", _CONTENTS)
+def test_every_command_names_what_a_file_is_that_holds_no_model(
+    invoke: Invoke, model_path: Path, pictures: Path, tmp_path: Path, name: str
+) -> None:
+    content, words = _CONTENTS[name]
+    file = tmp_path / name
+    file.write_bytes(content)
+    for arguments in (
+        ("compile", file, "-o", tmp_path / "x.rknn", "--dtype", "fp16"),
+        ("build", file, "-o", tmp_path / "out", "--dtype", "fp16"),
+        ("check", file),
+        ("lint", file, "--dataset", pictures),
+        ("optimize", file, "-o", tmp_path / "x.onnx", "--dataset", pictures),
+        ("export", file, "--qdq", tmp_path / "x.onnx", "--dataset", pictures),
+        ("inspect", file),
+        ("run", file),
+        ("compare", file, model_path),
+        ("compare", model_path, file),
+        ("predict", file),
+        ("profile", file),
+        ("report", file),
+        ("bench", file),
+        ("serve", file, "--port", 0, "--grpc-port", -1),
+        ("twin", file, "--onnx", model_path),
+        ("doctor", file),
+    ):
+        outcome = invoke(*arguments)
+        assert outcome.code == 1, arguments
+        text = outcome.err + outcome.out
+        assert words in text, (arguments, text)
+        assert "hint" in text or "->" in text, (arguments, text)
+        assert "\\n" not in text, (arguments, text)
+        assert not outcome.err.startswith("\n"), arguments
+
+
+def test_a_recording_and_a_folder_of_build_are_recognized(invoke: Invoke, tmp_path: Path) -> None:
+    photo = tmp_path / "photo.jpg"
+    photo.write_bytes(b"\xff\xd8\xff\xe0" + bytes(40))
+    assert "photo.jpg is not a recording" in invoke("replay", photo).err
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    assert "empty is no folder of 'anynpu build'" in invoke("compare", folder).err

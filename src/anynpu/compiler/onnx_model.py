@@ -13,6 +13,7 @@ import numpy as np
 from .._optional import onnx
 from ..errors import CompileError
 from ..frontends import as_onnx, takes_examples
+from ..modelfile.recognise import name_content
 from ..vendors import registry
 from .bounds import check_bounds
 from .custom import CustomOperators, mark_custom
@@ -110,6 +111,9 @@ def _parse(data: bytes, what: str) -> Any:
         raise CompileError(
             f"{what} is already compiled", hint="compile takes the .onnx file; look at this one with 'anynpu inspect'"
         )
+    other = name_content(data)
+    if other is not None:
+        raise CompileError(f"{what} is {other[0]}, not an ONNX model", hint=other[1])
     proto = onnx().ModelProto()
     try:
         proto.ParseFromString(data)

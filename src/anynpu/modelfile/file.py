@@ -34,7 +34,7 @@ from ..vendors import registry
 from .codec import Mismatch, from_json, map_arrays, to_json
 from .container import ALIGNMENT, HEADER, VERSION, WEIGHTS, Buffer, Section, pack, unpack
 from .operator_rules import MAX_DIMENSIONS
-from .recognise import Contents, FileKind, Source, identify, kind_of, open_source, vendor_of
+from .recognise import Contents, FileKind, Source, identify, kind_of, name_content, open_source, vendor_of
 from .twins import find_twin
 from .validate import validate_model
 from .vendorfile import refuse_vendor_model
@@ -457,8 +457,10 @@ def _read(contents: Contents, weights: Buffer | None, verify: bool) -> CompiledM
             "this is an ONNX model, not a compiled one", hint="compile it first: anynpu compile MODEL.onnx -o OUT"
         )
     if kind is not FileKind.ANYNPU:
+        other = name_content(data)
         raise ModelFormatError(
-            "this is not a model file", hint="give a file that anynpu compile wrote; anynpu inspect tells what it is"
+            f"this is {other[0]}, not a model file" if other else "this is not a model file",
+            hint=other[1] if other else "give a file that anynpu compile wrote",
         )
     sections = unpack(data, verify=verify)
     if HEADER not in sections:

@@ -12,7 +12,7 @@ from typing import ClassVar
 from ..errors import ModelError, ModelFormatError
 from ..vendors import FileFormat, Vendor, registry
 
-__all__ = ["Contents", "FileKind", "MARKER", "Source", "identify", "kind_of", "open_source", "vendor_of"]
+__all__ = ["Contents", "FileKind", "MARKER", "Source", "identify", "kind_of", "name_content", "open_source", "vendor_of"]
 
 MARKER = b"\x89ANYNPU\n"
 """Bytes 4 to 11 of our own files; before them stands the mark of the chip's vendor, whose own files have other bytes here."""
@@ -146,6 +146,40 @@ def kind_of(data: memoryview) -> FileKind:
 def vendor_of(data: memoryview) -> tuple[Vendor, FileFormat | None] | None:
     """The vendor whose chips a compiled model is for, and the format if the vendor's own tools wrote it."""
     return registry.of_file(bytes(data[:_HEAD]))
+
+
+_GIVE_MODEL = "give the model file itself"
+_LATEST_TEXT = 512
+_OTHER_CONTENT: tuple[tuple[bytes, str, str], ...] = (
+    (b"\xff\xd8\xff", "a JPEG image", _GIVE_MODEL),
+    (b"\x89PNG\r\n", "a PNG image", _GIVE_MODEL),
+    (b"GIF8", "a GIF image", _GIVE_MODEL),
+    (b"\x93NUMPY", "a NumPy array", _GIVE_MODEL),
+    (b"\x7fELF", "a program or library", _GIVE_MODEL),
+    (b"%PDF-", "a PDF document", _GIVE_MODEL),
+    (b"\x1f\x8b", "a gzip archive", "unpack it first"),
+    (b"PK\x03\x04", "a ZIP archive", "unpack it first; PyTorch models are named .pt, .pth or .pt2, Keras models .keras"),
+    (b"\x89HDF\r\n", "an HDF5 file", "export the model to ONNX; Keras models are named .keras or .h5"),
+    (b"version https://git-lfs.", "a Git LFS pointer", "fetch the file that it stands for: git lfs pull"),
+)
+"""First bytes, what such a file is, and what to do about it."""
+
+
+def name_content(data: memoryview | bytes) -> tuple[str, str] | None:
+    """What a file that holds no model is, and what to do about it; None if that is not known.
+
+    >>> name_content(b""), name_content(b"version https://git-lfs.github.com/spec/v1")
+    (('an empty file', 'export or download the model again'), ('a Git LFS pointer', 'fetch the file that it stands for: git lfs pull'))
+    """
+    if not len(data):
+        return "an empty file", "export or download the model again"
+    head = bytes(data[:_LATEST_TEXT])
+    for start, name, hint in _OTHER_CONTENT:
+        if head.startswith(start):
+            return name, hint
+    if head.lstrip().lower().startswith((b"<!doctype html", b"<html")):
+        return "a web page", "download the file itself, not the page that shows it"
+    return None
 
 
 # ModelProto: field number -> wire type (0 a number, 2 a length and bytes)

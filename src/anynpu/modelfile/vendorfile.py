@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 
 from ..errors import ModelFormatError, VendorModelError
 from ..vendors import FileFormat, Vendor, registry
-from .recognise import Contents, FileKind, Source, open_source, vendor_of
+from .recognise import Contents, FileKind, Source, name_content, open_source, vendor_of
 
 __all__ = ["DAMAGED", "VendorModelInfo", "VendorTensor", "read", "refuse_vendor_model"]
 
@@ -75,10 +75,12 @@ def read(source: Source) -> VendorModelInfo:
 
     :raises ModelFormatError: it is no such file, or is damaged
     """
-    data = open_source(source).data
+    contents = open_source(source)
+    data = contents.data
     _, form = vendor_of(data) or (None, None)
     if form is None:
-        raise ModelFormatError("this is not a file of a vendor's tools", hint="anynpu inspect tells what it is")
+        other = name_content(data) or ("not a model of a vendor's tools", "give the .rknn or .nb file")
+        raise ModelFormatError(f"{contents.name} is {other[0]}", hint=other[1])
     return cast(VendorModelInfo, form.read(data))
 
 

@@ -169,10 +169,12 @@ def read_trace(path: str | Path) -> Trace:
                     _add_line(trace, number, line)
                 except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                     raise ParameterError(f"{path}, line {number}: not of a recording", hint="record again") from error
-    except (OSError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ParameterError(f"{path} is not a recording", hint="name a file of anynpu exec --record") from error
+    except OSError as error:
         raise ParameterError(f"{path} cannot be read: {error}", hint="name a file of anynpu exec --record") from error
     if not trace.head:
-        raise ParameterError(f"{path} is no recording", hint="name a file of anynpu exec --record")
+        raise ParameterError(f"{path} is not a recording", hint="name a file of anynpu exec --record")
     return trace
 
 

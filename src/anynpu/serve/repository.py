@@ -122,7 +122,7 @@ class Repository:
             try:
                 await self.load(name)
             except AnynpuError as error:
-                log.error("model %s cannot be loaded: %s", name, error, extra={"model": name})
+                log.error("model %s cannot be loaded: %s", name, error.one_line, extra={"model": name})
 
     async def refresh(self) -> None:
         """Nothing: all counts are here."""

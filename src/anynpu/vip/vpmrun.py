@@ -80,10 +80,10 @@ def vpm_run(options: VpmOptions, write: Write, *, device: str | DeviceChoice | V
     try:
         ret = _run(options, write, device)
     except JobCancelled as error:
-        write(f"Error: {error}")
+        write(f"Error: {error.one_line}")
         ret = CANCELLED
     except AnynpuError as error:
-        write(f"Error: {error}")
+        write(f"Error: {error.one_line}")
     write(f"vpm run ret={ret}")
     return ret
 
@@ -245,7 +245,7 @@ def _loop(prepared: list[_Prepared], options: VpmOptions, write: Write) -> int:
                 entry.network.execute()
             except AnynpuError as error:
                 write(f"fail to run network, status={error.code}, taskId={entry.index}")
-                write(f"Error: {error}")
+                write(f"Error: {error.one_line}")
                 return CANCELLED if error.code == vip_status_e.VIP_ERROR_CANCELED else RUN_FAILED
             write(f"run time for this network {entry.index}: {_us(start)} us.")
             write("run network done...")

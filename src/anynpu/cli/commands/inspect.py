@@ -15,7 +15,7 @@ import anynpu
 from ... import chips
 from ...chips import Chip
 from ...compiler.formats import format_words
-from ...errors import ModelError, ModelFormatError
+from ...errors import ModelError
 from ...modelfile import FileKind, identify, vendorfile
 from ...modelfile.vendorfile import VendorModelInfo, VendorTensor
 from ...printable import printable
@@ -24,6 +24,7 @@ from ...reports import report
 from ...tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
 from ...vendors import registry
 from ..helpers.console import plain_table, print_json, results, size_text
+from ..helpers.models import no_model
 from ..helpers.onnxfile import OnnxInfo, describe
 from ..helpers.options import JsonOption, LayersOption, ShapeOption, one_shape_set, optional_chip
 from ..helpers.preprocess import reaction_line, trained_orders
@@ -84,9 +85,7 @@ def command(
             if line:
                 results().print(f"preprocessing  {line}")
     elif kind is FileKind.UNKNOWN:
-        raise ModelFormatError(
-            f"{file} is not a model that is known here", hint="inspect opens .rknn, .nb, .onnx and .tflite files"
-        )
+        raise no_model(file, "inspect opens .rknn, .nb, .onnx and .tflite files")
     else:
         vendor = vendorfile.read(file)
         print_json(_vendor_json(vendor)) if as_json else _print_vendor(results(), file, vendor, layers)

@@ -50,7 +50,7 @@ def command(
         _list(name or "", as_json)
         return
     if name is None:
-        raise typer.BadParameter(f"say which network to {action}; anynpu models lists them", param_hint="'NAME'")
+        raise typer.BadParameter("say which network; anynpu models lists them", param_hint="'NAME'")
     network = get(name)
     if action == "recipe":
         typer.echo(recipe_text(network, as_json=as_json), nl=False)

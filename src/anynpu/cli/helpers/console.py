@@ -132,6 +132,13 @@ def progress_bar(description: str) -> Iterator[ProgressFunction]:
         *([TimeElapsedColumn()] if clock else []),
         TextColumn("{task.fields[stage]}", style="dim"),
     )
+    if not console.is_interactive:  # a log gets one line, when the work is done
+        progress = Progress(*columns, console=console)
+        progress.add_task(description, total=1, stage="")
+        yield _ignore
+        progress.update(progress.task_ids[0], completed=1)
+        console.print(progress)
+        return
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(description, total=None, stage="")
         left = TimeLeft()

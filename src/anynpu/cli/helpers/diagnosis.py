@@ -11,7 +11,7 @@ from pathlib import Path
 from ... import chips
 from ...errors import AnynpuError
 from ...modelfile import FileKind, read, vendorfile
-from ...modelfile.recognise import kind_of, open_source, vendor_of
+from ...modelfile.recognise import kind_of, name_content, open_source, vendor_of
 from ...vendors import Finding, registry
 from ...vendors.devices import SOFTWARE, DeviceChoice, board_chip, choose_device, find_npu
 
@@ -126,9 +126,12 @@ def _model(model: Path, root: Path, environment: Mapping[str, str]) -> Iterator[
             return
         vendor, form = vendor_of(data) or (None, None)
         if vendor is None or form is None:
-            yield Finding(
-                "model", "problem", f"{model.name} is not a compiled model", f"anynpu compile {model.name} --target rk3588"
-            )
+            other = name_content(data)
+            if other is not None:
+                yield Finding("model", "problem", f"{model.name} is {other[0]}, not a model", other[1])
+            else:
+                advice = f"anynpu compile {model.name} --target rk3588"
+                yield Finding("model", "problem", f"{model.name} is not a compiled model", advice)
             return
         info = vendorfile.read(model)
     except AnynpuError as error:

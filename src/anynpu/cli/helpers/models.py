@@ -8,11 +8,23 @@ from ... import modelfile
 from ...chips import Chip
 from ...errors import CompileError, ModelFormatError
 from ...modelfile import FileKind, identify
+from ...modelfile.recognise import name_content, open_source
 from ...program import Model, Program
 
-__all__ = ["TimedModel"]
+__all__ = ["TimedModel", "no_model"]
 
 _WORDS = {"w8a8": "int8", "w16a16": "int16"}
+
+
+def no_model(path: Path, hint: str) -> ModelFormatError:
+    """The error for a file that holds no model: it names what the file is, if that is known.
+
+    :param hint: what to give instead
+    """
+    other = name_content(open_source(path).data)
+    if other is not None:
+        return ModelFormatError(f"{path} is {other[0]}, not a model", hint=other[1])
+    return ModelFormatError(f"{path} is not a model that is known here", hint=hint)
 
 
 class TimedModel:
@@ -36,7 +48,7 @@ class TimedModel:
 
             self._outline = ModelOutline(path, shapes=shapes, batch=batch)
         else:
-            raise ModelFormatError(f"{path} is not a model that is known here", hint="give an .onnx, .rknn or .anynpu file")
+            raise no_model(path, "give an .onnx, .rknn or .anynpu file")
 
     def dtype(self, wanted: str | None) -> str:
         """The type to predict: what is *wanted*, the compiled model's own, or int8."""

@@ -14,9 +14,6 @@ from ...frontends import is_foreign
 __all__ = ["OnnxInfo", "OnnxTensor", "describe", "foreign_operators", "input_names"]
 
 
-_IMAGES = {b"\xff\xd8\xff": "JPEG", b"\x89PNG\r\n": "PNG"}
-
-
 @dataclass(frozen=True)
 class OnnxTensor:
     """An input or output. An axis without a fixed extent is a text: its name, or ``?``."""
@@ -98,7 +95,7 @@ def _parse(path: Path) -> Any:
 
 def _check_kind(path: Path, data: bytes) -> None:
     """Reject files of other known kinds by their names."""
-    from ...modelfile.recognise import FileKind, kind_of, vendor_of
+    from ...modelfile.recognise import FileKind, kind_of, name_content, vendor_of
 
     found = vendor_of(memoryview(data))
     if found is not None:
@@ -108,9 +105,9 @@ def _check_kind(path: Path, data: bytes) -> None:
             f"{path} is a compiled model, made by {maker}, not an ONNX model",
             hint="give the ONNX model that it was made of; 'anynpu inspect' shows what a compiled model holds",
         )
-    image = next((name for start, name in _IMAGES.items() if data.startswith(start)), None)
-    if image is not None:
-        raise ModelFormatError(f"{path} is a {image} image, not an ONNX model", hint="give the .onnx file")
+    other = name_content(data)
+    if other is not None:
+        raise ModelFormatError(f"{path} is {other[0]}, not an ONNX model", hint=other[1])
 
 
 def _tensor(value: Any) -> OnnxTensor:

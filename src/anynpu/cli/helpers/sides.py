@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ... import modelfile
 from ...board import find_toolkit
-from ...board.simulator import VendorSimulation, simulator_twin
+from ...board.simulator import VendorSimulation, read_job, simulator_twin
 from ...comparison import ARITHMETICS, CompiledSubject, LayersSubject, OnnxSubject, OutputsSubject, Subject, by_arithmetic
 from ...errors import DeviceUnavailable, ModelFormatError, ParameterError, ShapeError, ToolkitError
 from ...modelfile import FileKind, identify
@@ -17,6 +17,7 @@ from ...program import Model, Preprocess
 from ...session import InferenceSession
 from ...types import Array
 from ...vendors.devices import choose_device
+from .models import no_model
 from .preprocess import reversed_orders
 
 __all__ = ["SideOptions", "open_rules", "open_sides", "open_simulation"]
@@ -93,6 +94,7 @@ def open_rules(a: str, arithmetic: str, options: SideOptions) -> Iterator[tuple[
 @contextmanager
 def open_simulation(job: Path, b: str | None, toolkit: Path | None, options: SideOptions) -> Iterator[tuple[Subject, Subject]]:
     """The vendor's simulator in a folder of ``anynpu build``, and a compiled model: *b*, or the twin by the simulator's rule."""
+    read_job(job)  # rejects other folders
     found = find_toolkit(toolkit)
     if found is None:
         raise ToolkitError(
@@ -119,7 +121,7 @@ def _recognise(text: str) -> _Side:
             return _Side(path.name, path, model=modelfile.read_or_twin(path))
         if kind is FileKind.ONNX or path.suffix.lower() == ".onnx":
             return _Side(path.name, path)
-        raise ModelFormatError(f"{path} is not a model that is known here", hint="give an .onnx, .rknn, .nb or .anynpu file")
+        raise no_model(path, "give an .onnx, .rknn, .nb or .anynpu file")
     try:
         choose_device(text)
     except DeviceUnavailable:

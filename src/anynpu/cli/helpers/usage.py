@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 import inspect
 import os
@@ -35,22 +36,36 @@ class CheckedCommand(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """The arguments that are left."""
+        self._reject_options_as_values(ctx, args)
         try:
-            left = super().parse_args(ctx, args)
+            return list(super().parse_args(ctx, args))
         except typer.BadParameter as error:
             raise _better(error, ctx) from None
-        known: list[Any] = self.params
-        for parameter in known:
-            given = ctx.params.get(parameter.name)
-            for value in given if isinstance(given, list | tuple) else (given,):
-                is_option = parameter.param_type_name == "option" and isinstance(value, str | Path)
-                if is_option and str(value).startswith("--"):
+
+    def _reject_options_as_values(self, ctx: Any, args: list[str]) -> None:
+        """Raise where an option takes the next option as its value, because its own was forgotten."""
+        parameters: list[Any] = self.params
+        options = {name: parameter for parameter in parameters for name in (*parameter.opts, *parameter.secondary_opts)}
+        position = 0
+        while position < len(args) and args[position] != "--":
+            name, has_value, value = args[position].partition("=")
+            parameter = options.get(name)
+            if parameter is None:
+                if not name.startswith("-") and not ctx.allow_interspersed_args:
+                    return  # what follows belongs to the program
+            elif parameter.param_type_name == "option" and not parameter.is_flag:
+                if not has_value:
+                    position += 1
+                    value = args[position] if position < len(args) else ""
+                if value.startswith("--") or value in options:
                     raise typer.BadParameter(
-                        f"needs a value, and got {str(value)!r}; a file of that name is written ./{value}",
-                        ctx=ctx,
-                        param=parameter,
+                        f"needs a value, and got {value!r}; a file of that name is written ./{value}", ctx=ctx, param=parameter
                     )
-        return left
+            position += 1
+
+
+_VALUE_ERROR = "Value error, "
+_UNREADABLE = re.compile(r"Input should be a valid (\w+), unable to parse string as an? \w+")
 
 
 def _better(error: typer.BadParameter, ctx: Any) -> typer.BadParameter:
@@ -59,10 +74,32 @@ def _better(error: typer.BadParameter, ctx: Any) -> typer.BadParameter:
 
         known = f"{', '.join(names())}{', or all' if 'all' in str(getattr(error.param, 'metavar', '')) else ''}"
         return typer.BadParameter(f"say which chip; the chips: {known}", ctx=ctx, param=error.param)
-    found = re.search(r"'([^']+)' is a directory", str(error.message))
+    text = str(error.message)
+    found = re.search(r"'([^']+)' is a directory", text)
     if found is not None:
         return typer.BadParameter(_instead_of(Path(found[1])), ctx=ctx, param=error.param)
+    found = re.search(r"'([^']+)' does not exist", text)
+    if found is not None:
+        return typer.BadParameter(f"{text.rstrip('.')}{_near(Path(found[1]))}", ctx=ctx, param=error.param)
+    found = _UNREADABLE.fullmatch(text)
+    if found is not None:
+        kind = {"integer": "an integer", "number": "a number"}.get(found[1], f"a {found[1]}")
+        return typer.BadParameter(f"takes {kind}", ctx=ctx, param=error.param)
+    if text.startswith(_VALUE_ERROR):
+        return typer.BadParameter(text.removeprefix(_VALUE_ERROR), ctx=ctx, param=error.param)
     return error
+
+
+def _near(path: Path) -> str:
+    """What to do about a path that does not exist: names like it, or the part of it that is missing."""
+    if not path.parent.is_dir():
+        return f"; there is no folder {path.parent}"
+    there = sorted(entry.name for entry in path.parent.iterdir()) if os.access(path.parent, os.R_OK) else []
+    names = difflib.get_close_matches(path.name, there, n=2)
+    names += [name for name in there if name not in names and name.startswith(path.stem + ".")]
+    if not names:
+        return "; check the path"
+    return f"; did you mean {' or '.join(str(path.parent / name) for name in names[:2])}?"
 
 
 def _instead_of(folder: Path) -> str:

@@ -77,7 +77,7 @@ class Board:
                     if order.load:
                         failures[name] = error
                 except AnynpuError as error:
-                    log.error("model %s cannot be loaded: %s", name, error)
+                    log.error("model %s cannot be loaded: %s", name, error.one_line)
                     failures[name] = error
         return failures
 
