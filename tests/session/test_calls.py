@@ -15,7 +15,7 @@ from npu.builders import dense_chain
 from anynpu import modelfile
 from anynpu.session import InferenceSession
 
-MAX_CALLS = 90
+MAX_CALLS = {"rk3588": 60, "a733": 78}
 
 MAX_CALLS_OF_THE_SESSION = 10
 
@@ -25,7 +25,7 @@ def calls_of(run: Any) -> Counter[str]:
     calls: Counter[str] = Counter()
 
     def count(frame: FrameType, event: str, argument: Any) -> None:
-        if event == "call":
+        if event == "call" and frame.f_code.co_filename != __file__:
             calls[f"{frame.f_code.co_filename.rpartition('anynpu/')[2]} {frame.f_code.co_name}"] += 1
 
     sys.setprofile(count)
@@ -44,6 +44,6 @@ def test_a_run_of_one_layer_makes_few_calls(chip: str) -> None:
             session.run(None, {"x": x})
         # the shortest of several: while one runs, Python may also finalise what other tests left behind
         calls = min((calls_of(lambda: session.run(None, {"x": x})) for _ in range(10)), key=Counter.total)
-    assert calls.total() <= MAX_CALLS, "\n".join(f"{count} {name}" for name, count in calls.most_common())
+    assert calls.total() <= MAX_CALLS[chip], "\n".join(f"{count} {name}" for name, count in calls.most_common())
     own = Counter({name: count for name, count in calls.items() if name.startswith("session/")})
     assert own.total() <= MAX_CALLS_OF_THE_SESSION, own
