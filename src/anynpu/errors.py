@@ -29,6 +29,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- CustomOperatorError     a function of the user failed in the middle      (RuntimeError)
     |   |-- DeviceHungError         a job never came back; its context was given up  (TimeoutError, RuntimeError)
     |   |-- JobCancelled            (RuntimeError)
+    |   |-- CommandStreamError      a command stream cannot be executed              (ValueError)
     |   |-- DeviceClosed            (RuntimeError)
     |   |-- DeviceUnavailable       no NPU, no driver or no vendor's library         (RuntimeError)
     |   `-- CallFailed              a vendor's call failed without saying why        (RuntimeError)
@@ -68,6 +69,7 @@ __all__ = [
     "CalibrationError",
     "CallFailed",
     "CallbackError",
+    "CommandStreamError",
     "CompileError",
     "CompileOptionError",
     "CustomOperatorError",
@@ -267,6 +269,10 @@ class DeviceHungError(DeviceError, TimeoutError, RuntimeError):
 
 class JobCancelled(DeviceError, RuntimeError):
     """A job was cancelled."""
+
+
+class CommandStreamError(DeviceError, ValueError):
+    """A command stream is damaged, or asks for what is not known of the chip."""
 
 
 class DeviceClosed(DeviceError, RuntimeError):

@@ -195,3 +195,18 @@ def test_a_file_for_another_chip_names_both(invoke: Invoke, tmp_path: Path, comp
         assert outcome.code == 1
         assert text in " ".join(outcome.err.split())
     assert "is for rk3588, not for v853" in " ".join(invoke("inspect", compiled_path, "-t", "v853").err.split())
+
+
+def test_a_command_stream_and_a_recorded_job(invoke: Invoke, tmp_path: Path) -> None:
+    data = Path(__file__).parents[1] / "npu" / "rocket" / "data"
+    outcome = invoke("inspect", data / "conv_15_20_33_k3s2.npz")
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.startswith("task 0 at 0x1000c000, 130 words\n")
+    assert "WEIGHT_SIZE2         KERNELS=34, HEIGHT=3, WIDTH=3" in outcome.out
+    stream = tmp_path / "stream.bin"
+    stream.write_bytes(struct.pack("<3Q", 0x0201_0000_002A_1040, 0x1001_0000_000E_4004, 0x2001_0000_000E_5004))
+    outcome = invoke("inspect", stream, "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out)[0]["commands"][0] == {"target": 0x201, "register": 0x1040, "value": 42}
+    stream.write_bytes(stream.read_bytes()[:-1])
+    assert "is not a command stream" in invoke("inspect", stream).err

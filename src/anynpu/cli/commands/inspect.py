@@ -18,6 +18,7 @@ from ...compiler.formats import format_words
 from ...errors import ModelError
 from ...modelfile import FileKind, identify, vendorfile
 from ...modelfile.vendorfile import VendorModelInfo, VendorTensor
+from ...npu import rocket
 from ...printable import printable
 from ...program import Float, Model
 from ...reports import report
@@ -31,6 +32,8 @@ from ..helpers.preprocess import reaction_line, trained_orders
 from ..helpers.summary import cpu_table, layer_table, shape_text, summary_line
 
 __all__ = ["command"]
+
+_ZIP = b"PK\x03\x04"
 
 MAX_SHOWN = 60
 """Characters of an entry of the metadata that are shown."""
@@ -62,7 +65,8 @@ def command(
 ) -> None:
     """Show what is in a model file.
 
-    Inputs, outputs, types, quantisation, layers and memory. Opens the files of anynpu, the vendors' own .rknn and .nb, and ONNX.
+    Inputs, outputs, types, quantisation, layers and memory. Opens the files of anynpu, the vendors' own .rknn and .nb, and ONNX. A command
+    stream of the RK3588 NPU (64-bit words) or a recorded job (.npz) is disassembled; --layers also prints the registers that are 0.
 
     \b
     Example:
@@ -84,13 +88,31 @@ def command(
             _print_onnx(results(), file, onnx)
             if line:
                 results().print(f"preprocessing  {line}")
+    elif kind is FileKind.UNKNOWN and _has_commands(file):
+        _print_commands(rocket.read_tasks(file), layers, as_json)
+        return
     elif kind is FileKind.UNKNOWN:
-        raise no_model(file, "inspect opens .rknn, .nb, .onnx and .tflite files")
+        raise no_model(file, "inspect opens .rknn, .nb, .onnx and .tflite files, command streams and jobs")
     else:
         vendor = vendorfile.read(file)
         print_json(_vendor_json(vendor)) if as_json else _print_vendor(results(), file, vendor, layers)
     if target is not None and kind is not FileKind.ONNX:
         _check_target(file, kind, chips.get(target))
+
+
+def _has_commands(file: Path) -> bool:
+    """Whether a file is a command stream, or a recorded job."""
+    with file.open("rb") as opened:
+        head = opened.read(64)
+    return head.startswith(_ZIP) or rocket.is_stream(head)
+
+
+def _print_commands(tasks: tuple[rocket.StreamTask, ...], zeros: bool, as_json: bool) -> None:
+    if as_json:
+        print_json([{"offset": task.offset, "commands": [command._asdict() for command in task.commands]} for task in tasks])
+        return
+    for line in rocket.disassemble(tasks, zeros=zeros):
+        results().print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _check_target(file: Path, kind: FileKind, chip: Chip) -> None:
