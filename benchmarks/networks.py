@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,19 @@ import anynpu
 from anynpu._optional import onnx
 from anynpu.program import Model
 
-__all__ = ["NETWORKS", "mobilenet_v1", "mobilenet_v2", "resnet18", "tiny_model", "vit_b", "yolov5s", "yolov8n"]
+__all__ = [
+    "NETWORKS",
+    "efficientnet_lite0",
+    "mobilenet_v1",
+    "mobilenet_v2",
+    "resnet18",
+    "tiny_model",
+    "vit_b",
+    "with_random_weights",
+    "yolov5s",
+    "yolov8n",
+    "yolox_nano",
+]
 
 
 class _Builder:
@@ -222,6 +235,98 @@ def vit_b(size: int = 224, layers: int = 12, width: int = 768) -> Any:
 
 
 NETWORKS = {"MobileNetV1 224": mobilenet_v1, "ResNet18 224": resnet18, "YOLOv5s backbone 640": yolov5s}
+
+
+def efficientnet_lite0(size: int = 224) -> Any:
+    """Inverted residual blocks with ReLU6 and kernels of 3 and 5, and a classifier."""
+    net = _Builder(size)
+    x, channels = net.conv("images", (3, 32), stride=2, activation="relu6"), 32
+    blocks = ((3, 1, 1, 16, 1), (3, 6, 2, 24, 2), (5, 6, 2, 40, 2), (3, 6, 2, 80, 3))
+    blocks += ((5, 6, 1, 112, 3), (5, 6, 2, 192, 4), (3, 6, 1, 320, 1))
+    for kernel, wider, first_stride, target, repeats in blocks:
+        for index in range(repeats):
+            stride, inner = first_stride if index == 0 else 1, channels * wider
+            y = x if wider == 1 else net.conv(x, (channels, inner), kernel=1, activation="relu6")
+            y = net.conv(y, (inner, inner), kernel, stride, inner, activation="relu6")
+            y = net.conv(y, (inner, target), kernel=1, activation="")
+            x = net.add("Add", x, y) if stride == 1 and channels == target else y
+            channels = target
+    x = net.add("Flatten", net.add("GlobalAveragePool", net.conv(x, (channels, 1280), kernel=1, activation="relu6")))
+    return net.model(net.add("Gemm", x, net.random(1280, 1000, spread=0.03), net.random(1000)))
+
+
+def yolox_nano(size: int = 416) -> Any:
+    """Depthwise CSPDarknet, both ways of the neck, and decoupled heads for three sizes; SiLU everywhere."""
+    net = _Builder(size)
+
+    def conv(x: str, source: int, target: int, kernel: int = 1, stride: int = 1) -> str:
+        return net.conv(x, (source, target), kernel, stride, activation="silu")
+
+    def separable(x: str, source: int, target: int, stride: int = 1) -> str:
+        return conv(net.conv(x, (source, source), 3, stride, source, activation="silu"), source, target)
+
+    def block(x: str, source: int, target: int, repeats: int, *, residual: bool) -> str:
+        half = target // 2
+        left, right = conv(x, source, half), conv(x, source, half)
+        for _ in range(repeats):
+            inner = separable(conv(left, half, half), half, half)
+            left = net.add("Add", inner, left) if residual else inner
+        return conv(net.add("Concat", left, right, axis=1), target, target)
+
+    def larger(x: str) -> str:
+        scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+        mode = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return net.add("Resize", x, "", scales, **mode)
+
+    def quarter(row: int, column: int) -> str:
+        starts, ends = net.constant(np.array([row, column], np.int64)), net.constant(np.array([size, size], np.int64))
+        axes, steps = net.constant(np.array([2, 3], np.int64)), net.constant(np.array([2, 2], np.int64))
+        return net.add("Slice", "images", starts, ends, axes, steps)
+
+    x = net.add("Concat", quarter(0, 0), quarter(1, 0), quarter(0, 1), quarter(1, 1), axis=1)
+    x = block(separable(conv(x, 12, 16, 3), 16, 32, 2), 32, 32, 1, residual=True)
+    fine = block(separable(x, 32, 64, 2), 64, 64, 3, residual=True)
+    middle = block(separable(fine, 64, 128, 2), 128, 128, 3, residual=True)
+    pooled = [conv(separable(middle, 128, 256, 2), 256, 128)]
+    for kernel in (5, 9, 13):
+        pooled.append(net.add("MaxPool", pooled[0], kernel_shape=[kernel] * 2, strides=[1, 1], pads=[kernel // 2] * 4))
+    coarse = block(conv(net.add("Concat", *pooled, axis=1), 512, 256), 256, 256, 1, residual=False)
+    first_way = conv(coarse, 256, 128)
+    up = block(net.add("Concat", larger(first_way), middle, axis=1), 256, 128, 1, residual=False)
+    second_way = conv(up, 128, 64)
+    first = block(net.add("Concat", larger(second_way), fine, axis=1), 128, 64, 1, residual=False)
+    second = block(net.add("Concat", separable(first, 64, 64, 2), second_way, axis=1), 128, 128, 1, residual=False)
+    third = block(net.add("Concat", separable(second, 128, 128, 2), first_way, axis=1), 256, 256, 1, residual=False)
+    rows = net.constant(np.array([1, 85, -1], np.int64))
+    heads = []
+    for source, channels in ((first, 64), (second, 128), (third, 256)):
+        stem = conv(source, channels, 64)
+        classes, boxes = (separable(separable(stem, 64, 64), 64, 64) for _ in range(2))
+        ends = [net.conv(boxes, (64, 4), 1, activation="")]
+        for feature, count in ((boxes, 1), (classes, 80)):
+            ends.append(net.add("Sigmoid", net.conv(feature, (64, count), 1, activation="")))
+        heads.append(net.add("Reshape", net.add("Concat", *ends, axis=1), rows))
+    return net.model(net.add("Concat", *heads, axis=2))
+
+
+def with_random_weights(path: Path) -> Any:
+    """A graph whose weights were stripped, with random ones that keep the spread of values."""
+    model = onnx().load(path, load_external_data=False)
+    rng = np.random.default_rng(0)
+    kernels = {node.input[1] for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm", "MatMul")}
+    for tensor in model.graph.initializer:
+        shape = tuple(tensor.dims)
+        if tensor.data_type != onnx().TensorProto.FLOAT or (not shape and tensor.name not in kernels):
+            continue
+        if tensor.name in kernels and len(shape) > 1:
+            fan = int(np.prod(shape[1:])) if len(shape) > 2 else max(shape)
+            values = rng.standard_normal(shape, np.float32) * np.float32(np.sqrt(1.8 / fan))
+        elif len(shape) == 1 and not tensor.raw_data:
+            values = rng.uniform(0.5, 1.0, shape).astype(np.float32)
+        else:
+            continue
+        tensor.CopyFrom(onnx().numpy_helper.from_array(values, tensor.name))
+    return model
 
 
 def tiny_model() -> Model:

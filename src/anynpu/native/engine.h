@@ -215,7 +215,8 @@ enum anynpu_float_unary_kind {
     ANYNPU_FLOAT_ABS,
     ANYNPU_FLOAT_CLIP,        /* to [alpha, beta] */
     ANYNPU_FLOAT_LEAKY_RELU,  /* x < 0 ? alpha * x : x */
-    ANYNPU_FLOAT_HARD_SIGMOID /* clamp(alpha * x + beta, 0, 1) */
+    ANYNPU_FLOAT_HARD_SIGMOID, /* clamp(alpha * x + beta, 0, 1) */
+    ANYNPU_FLOAT_GELU
 };
 
 struct anynpu_float_unary {

@@ -3,6 +3,7 @@
 
 #include "float16.h"
 #include "levels.h"
+#include "unroll.h"
 
 /* ---- functions ---- */
 
@@ -29,6 +30,43 @@ static inline float exponential(float x)
     return series * float_of((uint32_t)(half + 127) << 23) * float_of((uint32_t)(n - half + 127) << 23);
 }
 
+/* x through a polynomial, the highest power first. */
+#define POLYNOMIAL(name, ...)                                                                                                  \
+    static inline float name(float x)                                                                                          \
+    {                                                                                                                          \
+        static const float factors[] = {__VA_ARGS__};                                                                          \
+        float sum = factors[0];                                                                                                \
+        for (size_t i = 1; i < sizeof factors / sizeof *factors; i++)                                                          \
+            sum = sum * x + factors[i];                                                                                        \
+        return sum;                                                                                                            \
+    }
+
+/* erf(x) / x - 1 for x^2 up to 1; -ln(1 - erf(x)) for x from 0.95 to 4; (tanh(x) / x - 1) / x^2 for x^2 up to 0.4. Fitted for the least
+ * relative error of the function. */
+POLYNOMIAL(erf_near, 0x1.4ae4c6p-14f, -0x1.a485e8p-11f, 0x1.5419f4p-8f, -0x1.b7fbb4p-6f, 0x1.ce2d2p-4f, -0x1.81273ep-2f, 0x1.06eba8p-3f)
+POLYNOMIAL(erf_far, 0x1.67cc1ep-16f, -0x1.cbd51p-12f, 0x1.12a6eap-8f, -0x1.9c6a3cp-6f, 0x1.bbd954p-4f, 0x1.443c48p-1f, 0x1.212a52p+0f,
+           -0x1.7ea5bcp-13f)
+POLYNOMIAL(tanh_near, -0x1.8d4b22p-8f, 0x1.57a788p-6f, -0x1.b91cb2p-5f, 0x1.110dfep-3f, -0x1.555552p-2f)
+
+static inline float with_sign(float magnitude, float sign)
+{
+    return float_of((bits_of(magnitude) & 0x7fffffff) | (bits_of(sign) & 0x80000000));
+}
+
+static inline float error_function(float x)
+{
+    float size = float_of(bits_of(x) & 0x7fffffff), limited = size > 4.0f ? 4.0f : size;
+    float near = x + x * erf_near(x * x), far = with_sign(1.0f - exponential(-erf_far(limited)), x);
+    return size < 1.0f ? near : far;
+}
+
+static inline float hyperbolic_tangent(float x)
+{
+    float size = float_of(bits_of(x) & 0x7fffffff), square = x * x;
+    float near = x + x * square * tanh_near(square), far = with_sign(1.0f - 2.0f / (exponential(size + size) + 1.0f), x);
+    return size < 0.625f ? near : far;
+}
+
 #define EACH(expression)                                                                                                       \
     for (size_t i = 0; i < unary->count; i++) {                                                                                \
         float value = x[i];                                                                                                    \
@@ -49,9 +87,11 @@ static void unary(const struct anynpu_float_unary *unary, const float *restrict 
     case ANYNPU_FLOAT_SQRT:
         EACH(sqrtf(value));
     case ANYNPU_FLOAT_TANH:
-        EACH(tanhf(value));
+        EACH(hyperbolic_tangent(value));
     case ANYNPU_FLOAT_ERF:
-        EACH(erff(value));
+        EACH(error_function(value));
+    case ANYNPU_FLOAT_GELU:
+        EACH(0.5f * value * (1.0f + error_function(value * 0.707106781f)));
     case ANYNPU_FLOAT_RECIPROCAL:
         EACH(1.0f / value);
     case ANYNPU_FLOAT_NEG:
@@ -138,22 +178,44 @@ static void binary(const struct anynpu_float_binary *binary, const float *a, con
 /* Sums and extremes of a row go by this many lanes: the order is fixed, and vectors fit it. Columns go by as many at a time. */
 enum { LANES = 16, COLUMNS = 256 };
 
+#if defined(__AVX512F__)
+enum { VECTOR = 16 };
+#elif defined(__AVX__)
+enum { VECTOR = 8 };
+#else
+enum { VECTOR = 4 };
+#endif
+typedef float vector __attribute__((vector_size(VECTOR * sizeof(float)), aligned(sizeof(float)), may_alias));
+typedef int32_t vector_mask __attribute__((vector_size(VECTOR * sizeof(float))));
+
+static inline vector vector_where(vector_mask mask, vector yes, vector no)
+{
+    return (vector)((mask & (vector_mask)yes) | (~mask & (vector_mask)no));
+}
+
 #define SUM(total, value) ((total) + (value))
 #define LARGER(total, value) ((total) > (value) || (total) != (total) ? (total) : (value))
 #define SMALLER(total, value) ((total) < (value) || (total) != (total) ? (total) : (value))
+#define VECTOR_SUM(total, value) ((total) + (value))
+#define VECTOR_LARGER(total, value) vector_where(((total) > (value)) | ((total) != (total)), total, value)
+#define VECTOR_SMALLER(total, value) vector_where(((total) < (value)) | ((total) != (total)), total, value)
 
 #define FOLD(name, combine, first)                                                                                             \
     static float name##_of_row(const float *restrict x, size_t count)                                                          \
     {                                                                                                                          \
-        float lanes[LANES], total = first;                                                                                     \
+        vector totals[LANES / VECTOR];                                                                                         \
+        float each[LANES], total;                                                                                              \
         size_t i = 0;                                                                                                          \
-        for (size_t lane = 0; lane < LANES; lane++)                                                                            \
-            lanes[lane] = first;                                                                                               \
+        CONV_UNROLL for (int j = 0; j < LANES / VECTOR; j++)                                                                   \
+            totals[j] = (vector){0.0f} + first;                                                                                \
         for (; i + LANES <= count; i += LANES)                                                                                 \
-            for (size_t lane = 0; lane < LANES; lane++)                                                                        \
-                lanes[lane] = combine(lanes[lane], x[i + lane]);                                                               \
-        for (size_t lane = 0; lane < LANES; lane++)                                                                            \
-            total = combine(total, lanes[lane]);                                                                               \
+            CONV_UNROLL for (int j = 0; j < LANES / VECTOR; j++)                                                               \
+                totals[j] = VECTOR_##combine(totals[j], *(const vector *)(x + i + j * VECTOR));                                \
+        memcpy(each, totals, sizeof each);                                                                                     \
+        for (size_t half = LANES / 2; half > 0; half /= 2)                                                                     \
+            for (size_t lane = 0; lane < half; lane++)                                                                         \
+                each[lane] = combine(each[lane], each[lane + half]);                                                           \
+        total = each[0];                                                                                                       \
         for (; i < count; i++)                                                                                                 \
             total = combine(total, x[i]);                                                                                      \
         return total;                                                                                                          \
@@ -206,8 +268,9 @@ static void softmax_row(const float *restrict x, float *restrict y, size_t count
     for (size_t i = 0; i < count; i++)
         y[i] = exponential(x[i] - largest);
     float sum = sum_of_row(y, count);
+    float share = 1.0f / sum;
     for (size_t i = 0; i < count; i++)
-        y[i] /= sum;
+        y[i] *= share;
 }
 
 static void softmax_columns(const float *restrict x, float *restrict y, size_t extent, size_t stride, size_t count)
@@ -218,9 +281,11 @@ static void softmax_columns(const float *restrict x, float *restrict y, size_t e
         for (size_t i = 0; i < count; i++)
             y[row * stride + i] = exponential(x[row * stride + i] - largest[i]);
     sum_of_columns(y, extent, stride, count, sum);
+    for (size_t i = 0; i < count; i++)
+        sum[i] = 1.0f / sum[i];
     for (size_t row = 0; row < extent; row++)
         for (size_t i = 0; i < count; i++)
-            y[row * stride + i] /= sum[i];
+            y[row * stride + i] *= sum[i];
 }
 
 static void softmax(const struct anynpu_float_softmax *softmax, const float *x, float *y)
@@ -234,56 +299,143 @@ static void softmax(const struct anynpu_float_softmax *softmax, const float *x, 
                 softmax_columns(x + i, y + i, softmax->extent, inner, inner - i < COLUMNS ? inner - i : COLUMNS);
 }
 
-static void normalize(const struct anynpu_float_normalize *normalize, const float *x, const float *scale, const float *bias, float *y)
+static void normalize(const struct anynpu_float_normalize *normalize, const float *x, const float *restrict scale,
+                      const float *restrict bias, float *y)
 {
     size_t extent = normalize->extent;
     for (size_t row = 0; row < normalize->rows; row++, x += extent, y += extent) {
-        float mean = sum_of_row(x, extent) / (float)extent;
+        const float *restrict from = x;
+        float *restrict to = y, mean = sum_of_row(from, extent) / (float)extent;
         for (size_t i = 0; i < extent; i++)
-            y[i] = (x[i] - mean) * (x[i] - mean);
-        float deviation = sqrtf(sum_of_row(y, extent) / (float)extent + normalize->epsilon);
-        for (size_t i = 0; i < extent; i++)
-            y[i] = (x[i] - mean) / deviation * scale[i];
-        for (size_t i = 0; bias != NULL && i < extent; i++)
-            y[i] += bias[i];
+            to[i] = (from[i] - mean) * (from[i] - mean);
+        float factor = 1.0f / sqrtf(sum_of_row(to, extent) / (float)extent + normalize->epsilon);
+        if (bias == NULL)
+            for (size_t i = 0; i < extent; i++)
+                to[i] = (from[i] - mean) * factor * scale[i];
+        else
+            for (size_t i = 0; i < extent; i++)
+                to[i] = (from[i] - mean) * factor * scale[i] + bias[i];
     }
 }
 
 /* ---- matrix product ---- */
 
-/* ROWS_AT_ONCE rows of a with WIDTH columns of b: the sums stay in registers. Products are added in the order of k, as everywhere here. */
-enum { ROWS_AT_ONCE = 4, WIDTH = 16 };
+/* A tile of y is computed at once, its sums in registers; a panel of b as wide as a tile is copied together first, as deep as the first-level
+ * cache has room for. Products are added in the order of k, each rounded before it is added, as everywhere here: tiles may differ. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { TILE_ROWS = 6, TILE_VECTORS = 4 };
+#else
+enum { TILE_ROWS = 4, TILE_VECTORS = 2 };
+#endif
+enum { PANEL = VECTOR * TILE_VECTORS, DEPTH = 128 };
 
-static inline void product_block(const float *restrict a, const float *restrict b, float *restrict y, size_t rows, size_t k, size_t n,
-                                 size_t columns)
+/* Part of the sums: a few rows of a, with steps between them, times a panel of b. */
+struct product_part {
+    const float *a, *b;
+    float *y;
+    size_t a_step, b_step, y_step, depth;
+    int continues; /* y has the sums so far */
+};
+
+static inline __attribute__((always_inline)) void product_tile(const struct product_part *part, const int rows, const int vectors)
 {
-    float sums[ROWS_AT_ONCE][WIDTH] = {{0.0f}};
-    for (size_t i = 0; i < k; i++)
-        for (size_t row = 0; row < rows; row++) {
-            float factor = a[row * k + i];
-            for (size_t column = 0; column < columns; column++)
-                sums[row][column] += factor * b[i * n + column];
+    const float *a = part->a, *b = part->b;
+    const size_t a_step = part->a_step, b_step = part->b_step, y_step = part->y_step, depth = part->depth;
+    vector sums[TILE_ROWS][TILE_VECTORS];
+    CONV_UNROLL for (int row = 0; row < rows; row++)
+        CONV_UNROLL for (int j = 0; j < vectors; j++)
+            sums[row][j] = part->continues ? *(const vector *)(part->y + (size_t)row * y_step + j * VECTOR) : (vector){0.0f};
+    for (size_t i = 0; i < depth; i++, a++, b += b_step) {
+        vector right[TILE_VECTORS];
+        CONV_UNROLL for (int j = 0; j < vectors; j++)
+            right[j] = *(const vector *)(b + j * VECTOR);
+        CONV_UNROLL for (int row = 0; row < rows; row++)
+            CONV_UNROLL for (int j = 0; j < vectors; j++)
+                sums[row][j] += a[(size_t)row * a_step] * right[j];
+    }
+    CONV_UNROLL for (int row = 0; row < rows; row++)
+        CONV_UNROLL for (int j = 0; j < vectors; j++)
+            *(vector *)(part->y + (size_t)row * y_step + j * VECTOR) = sums[row][j];
+}
+
+typedef void tile_function(const struct product_part *part);
+
+#define DEFINE_TILE(rows, vectors)                                                                                             \
+    CONV_ROW_FUNCTION tile_##rows##_##vectors(const struct product_part *part)                                            \
+    {                                                                                                                          \
+        product_tile(part, rows, vectors);                                                                                     \
+    }
+
+DEFINE_TILE(1, 1)
+DEFINE_TILE(2, 1)
+DEFINE_TILE(4, 1)
+DEFINE_TILE(1, TILE_VECTORS)
+DEFINE_TILE(2, TILE_VECTORS)
+DEFINE_TILE(4, TILE_VECTORS)
+#if defined(__AVX512F__) || defined(__aarch64__)
+DEFINE_TILE(6, 1)
+DEFINE_TILE(6, TILE_VECTORS)
+#else
+#define tile_6_1 NULL
+#define tile_6_TILE_VECTORS NULL
+#endif
+
+/* All rows of a times a panel; rows is a multiple of nothing. */
+static void product_panel(struct product_part part, size_t rows, int is_wide)
+{
+    while (rows > 0) {
+        size_t some = rows >= TILE_ROWS ? TILE_ROWS : rows >= 4 ? 4 : rows >= 2 ? 2 : 1;
+        tile_function *run = some == 6   ? is_wide ? tile_6_TILE_VECTORS : tile_6_1
+                             : some == 4 ? is_wide ? tile_4_TILE_VECTORS : tile_4_1
+                             : some == 2 ? is_wide ? tile_2_TILE_VECTORS : tile_2_1
+                             : is_wide   ? tile_1_TILE_VECTORS
+                                         : tile_1_1;
+        run(&part);
+        part.a += some * part.a_step;
+        part.y += some * part.y_step;
+        rows -= some;
+    }
+}
+
+/* Columns [0, columns) of b and y, columns at most PANEL; only whole vectors of b are read where it is not copied. */
+static void product_columns(const float *a, const float *b, float *y, size_t m, size_t k, size_t n, size_t columns)
+{
+    enum { FEW_ROWS = 4 };
+    const int is_wide = columns == PANEL, is_whole = is_wide || columns == VECTOR;
+    float panel[DEPTH * PANEL], rest[TILE_ROWS * VECTOR];
+    struct product_part part = {.a_step = k, .y_step = n};
+    for (size_t first = 0; first < k || first == 0; first += DEPTH) {
+        const size_t depth = k - first < DEPTH ? k - first : DEPTH, width = is_wide ? PANEL : VECTOR;
+        part.a = a + first, part.b = b + first * n, part.b_step = n, part.y = y, part.depth = depth, part.continues = first > 0;
+        if (!is_whole || m > FEW_ROWS) {
+            for (size_t i = 0; i < depth; i++) {
+                memcpy(panel + i * width, b + (first + i) * n, columns * sizeof *b);
+                memset(panel + i * width + columns, 0, (width - columns) * sizeof *b);
+            }
+            part.b = panel, part.b_step = width;
         }
-    for (size_t row = 0; row < rows; row++)
-        for (size_t column = 0; column < columns; column++)
-            y[row * n + column] = sums[row][column];
+        if (is_whole) {
+            product_panel(part, m, is_wide);
+            continue;
+        }
+        for (size_t row = 0; row < m; row += TILE_ROWS, part.a += TILE_ROWS * k) {
+            const size_t rows = m - row < TILE_ROWS ? m - row : TILE_ROWS;
+            for (size_t i = 0; part.continues && i < rows; i++)
+                memcpy(rest + i * VECTOR, y + (row + i) * n, columns * sizeof *y);
+            struct product_part narrow = part;
+            narrow.y = rest, narrow.y_step = VECTOR;
+            product_panel(narrow, rows, 0);
+            for (size_t i = 0; i < rows; i++)
+                memcpy(y + (row + i) * n, rest + i * VECTOR, columns * sizeof *y);
+        }
+    }
 }
 
 static void product(const float *a, const float *b, float *y, size_t m, size_t k, size_t n)
 {
-    for (size_t row = 0; row < m; row += ROWS_AT_ONCE) {
-        size_t rows = m - row < ROWS_AT_ONCE ? m - row : ROWS_AT_ONCE;
-        for (size_t column = 0; column < n; column += WIDTH) {
-            size_t columns = n - column < WIDTH ? n - column : WIDTH;
-            const float *left = a + row * k, *right = b + column;
-            float *target = y + row * n + column;
-            if (rows == ROWS_AT_ONCE && columns == WIDTH)
-                product_block(left, right, target, ROWS_AT_ONCE, k, n, WIDTH);
-            else if (columns == WIDTH)
-                product_block(left, right, target, rows, k, n, WIDTH);
-            else
-                product_block(left, right, target, rows, k, n, columns);
-        }
+    for (size_t column = 0, columns; column < n; column += columns) {
+        columns = n - column >= PANEL ? PANEL : n - column >= VECTOR ? VECTOR : n - column;
+        product_columns(a, b + column, y + column, m, k, n, columns);
     }
 }
 

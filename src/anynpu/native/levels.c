@@ -25,18 +25,24 @@
     extern const struct anynpu_float_operators anynpu_floats_##level;
 FOR_EACH_PLAIN_LEVEL(DECLARE)
 
-/* The plain C that was compiled for an instruction set. */
-#define PLAIN(level)                                                                                                           \
+/* The plain C that was compiled for an instruction set; that of floats may be for another one. */
+#define PLAIN(level, float_level) PLAIN_OF(level, float_level)
+#define PLAIN_OF(level, float_level)                                                                                           \
     .elements = &anynpu_elements_##level, .transpose = &anynpu_transpose_##level, .statistics = &anynpu_statistics_##level,     \
     .operators = {&anynpu_products_##level, &anynpu_elementwise_##level, &anynpu_windows_##level, &anynpu_layout_##level,      \
-                  &anynpu_floats_##level},                                                                                     \
+                  &anynpu_floats_##float_level},                                                                                  \
     .plain_matrices = &anynpu_plain_matrices_##level
 
 /* Kernels that were written for an instruction set; a build may leave them out. */
 #if defined(ANYNPU_FAST_KERNELS)
+#if defined(__x86_64__)
+extern const struct anynpu_float_operators anynpu_floats_avx512;
+#endif
+#define FLOATS_VNNI avx512
 #define FAST(depthwise, conv, simple_kernels, matrix_kernels, peak_loop)                                                       \
     .convolutions = {depthwise, conv, NULL}, .simple = &simple_kernels, .matrices = &matrix_kernels, .peak = peak_loop
 #else
+#define FLOATS_VNNI avx2
 #define FAST(depthwise, conv, simple_kernels, matrix_kernels, peak_loop) .simple = NULL, .matrices = NULL, .peak = peak_plain
 #endif
 
@@ -60,21 +66,21 @@ static uint64_t peak_plain(uint64_t rounds)
 static const struct anynpu_kernel_set LEVELS[] = {
 #if defined(__x86_64__)
     {.name = "avx512vnni",
-     PLAIN(avx2),
+     PLAIN(avx2, FLOATS_VNNI),
      FAST(anynpu_depthwise_vnni, anynpu_conv_vnni, anynpu_simple_vnni, anynpu_matrices_vnni, anynpu_peak_vnni)},
     {.name = "avx2",
-     PLAIN(avx2),
+     PLAIN(avx2, avx2),
      FAST(anynpu_depthwise_avx2, anynpu_conv_avx2, anynpu_simple_avx2, anynpu_matrices_avx2, anynpu_peak_avx2)},
 #elif defined(__aarch64__)
     {.name = "neon_dotprod",
-     PLAIN(generic),
+     PLAIN(generic, generic),
      FAST(anynpu_depthwise_neon, anynpu_conv_neon_dotprod, anynpu_simple_neon, anynpu_matrices_neon_dotprod,
           anynpu_peak_neon_dotprod)},
     {.name = "neon",
-     PLAIN(generic),
+     PLAIN(generic, generic),
      FAST(anynpu_depthwise_neon, anynpu_conv_neon, anynpu_simple_neon, anynpu_matrices_neon, anynpu_peak_neon)},
 #endif
-    {.name = "generic", PLAIN(generic), .peak = peak_plain},
+    {.name = "generic", PLAIN(generic, generic), .peak = peak_plain},
 };
 #define LEVEL_COUNT ((int)(sizeof LEVELS / sizeof *LEVELS))
 

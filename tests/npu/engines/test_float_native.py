@@ -147,9 +147,13 @@ def check(graph: Graph, *outputs: str, held: DType = DType.FLOAT32, rtol: float 
     program = graph.program(*outputs, held=held)
     modelfile.read(modelfile.to_bytes(Model("rk3588", "fp16", (program,))))
     (stretch,) = program.float_stretches()
+    results = []
     for level in LEVELS:
-        for given, wanted in run_both(program, stretch, graph.inputs, level):
+        outputs = list(run_both(program, stretch, graph.inputs, level))
+        for given, wanted in outputs:
             np.testing.assert_allclose(given, wanted, rtol=rtol, atol=atol, err_msg=level)
+        results.append([given.tobytes() for given, _ in outputs])
+    assert all(result == results[0] for result in results), "instruction sets give different bytes"
 
 
 # ---- operators ----
@@ -361,6 +365,38 @@ def test_the_ends_of_the_exponential() -> None:
     graph = Graph()
     graph.inputs["x"] = np.array([[0, -np.inf, 5, -300], [1e4, 1e4, -1e4, 0]], np.float32)
     check(graph.add("Softmax", "x"))
+
+
+@pytest.mark.parametrize("op", ["Erf", "Tanh"])
+def test_functions_are_exact_to_a_few_units(op: str) -> None:
+    x = np.concatenate([np.linspace(-10, 10, 40_001), [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, -1e-30]]).astype(np.float32)
+    graph = Graph()
+    graph.inputs["x"] = x
+    check(graph.add(op, "x"), rtol=1e-6, atol=0.0)
+
+
+def test_the_ends_of_gelu() -> None:
+    graph = Graph(20)
+    graph.inputs["x"] = np.array([0, 1e-30, 5, 200, np.inf, -5, -200, np.nan, -0.75], np.float32)
+    check(graph.add("Gelu", "x", approximate="none"), atol=2e-6)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_products_of_any_shape(seed: int) -> None:
+    """Rows, depths and columns around the sizes of tiles, and far from them."""
+    rng = np.random.default_rng(seed)
+    m, k, n = (int(rng.choice([1, 2, 3, 5, 6, 7, 13, 16, 31, 64, 65, 79, 127, 128, 129, 150, 257])) for _ in range(3))
+    graph = Graph(seed=seed)
+    a, b = graph.input("a", 2, m, k, low=-1, high=1), graph.input("b", 2, k, n, low=-1, high=1)
+    check(graph.add("MatMul", a, b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["ReduceMax", "ReduceMin", "ReduceSum"])
+@pytest.mark.parametrize("extent", [1, 15, 16, 17, 33, 400])
+def test_reductions_of_rows_of_any_length(op: str, extent: int) -> None:
+    graph = Graph(20, seed=extent)
+    x = graph.input("x", 3, extent)
+    check(graph.add(op, x, graph.constant("axes", [-1]), keepdims=0), atol=1e-5)
 
 
 # ---- graphs ----

@@ -80,10 +80,7 @@ def _gelu(call: Call) -> list[Value]:
     """``x * (1 + erf(x / sqrt(2))) / 2``."""
     if call.attribute("approximate") != "none":
         raise NoKernel("Gelu by tanh")
-    value = call.floats(0)
-    share = _apply(call, lib.ANYNPU_FLOAT_ERF, binary(call, lib.ANYNPU_FLOAT_MUL, value, _constant(call, math.sqrt(0.5))))
-    share = binary(call, lib.ANYNPU_FLOAT_ADD, share, _constant(call, 1.0))
-    return [binary(call, lib.ANYNPU_FLOAT_MUL, binary(call, lib.ANYNPU_FLOAT_MUL, value, _constant(call, 0.5)), share)]
+    return [_apply(call, lib.ANYNPU_FLOAT_GELU, call.floats(0))]
 
 
 def _binary(kind: int, call: Call) -> list[Value]:
