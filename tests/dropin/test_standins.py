@@ -119,6 +119,38 @@ print(same, peer.InferenceSession.__module__.split(".")[0])
     assert run([sys.executable, "-c", program, models.small], python_environment()).stdout == "True anynpu\n"
 
 
+def test_programs_that_call_the_library_of_the_runtime(models: Models) -> None:
+    """After the pattern of photo servers: inputs by the runtime, outputs by ctypes in the type that the NPU computed."""
+    program = """
+import ctypes
+import sys
+import numpy as np
+from rknnlite.api import RKNNLite, rknn_runtime
+lite = RKNNLite()
+assert lite.load_rknn(sys.argv[1]) == 0 and lite.init_runtime(core_mask=RKNNLite.NPU_CORE_1) == 0
+image = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8)
+expected = lite.inference(inputs=[image])
+runtime = lite.rknn_runtime
+runtime.set_inputs([image], None, "nhwc")
+runtime.run(False)
+count = runtime.get_in_out_num()[1]
+buffers = (rknn_runtime.RKNNOutput * count)()
+for index, buffer in enumerate(buffers):
+    buffer.index, buffer.want_float = index, 1
+assert runtime.lib.rknn_outputs_get(runtime.context, count, buffers, None) == 0
+for buffer, wanted in zip(buffers, expected):
+    data = ctypes.cast(buffer.buf, ctypes.POINTER(ctypes.c_char * buffer.size)).contents
+    assert np.array_equal(np.frombuffer(data, np.float32).reshape(wanted.shape), wanted)
+assert runtime.lib.rknn_outputs_release(runtime.context, count, buffers) == 0
+text = ctypes.create_string_buffer(1024)
+assert runtime.lib.rknn_query(runtime.context, 7, ctypes.byref(text), 1024) == 0
+print(np.array_equal(lite.inference(inputs=[image])[0], expected[0]), repr(text.value))
+lite.release()
+"""
+    done = run([sys.executable, "-c", program, models.small], python_environment())
+    assert done.stdout == "True b''\n", done.stderr
+
+
 def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> None:
     program = "import anynpu.rknnlite; anynpu.rknnlite.RKNNLite\n" + LOOK
     environment = clean_environment(PYTHONPATH=str(vendor), LD_LIBRARY_PATH=None)
@@ -166,7 +198,7 @@ from rknnlite.api import RKNNLite
 lite = RKNNLite()
 assert lite.load_rknn(sys.argv[1]) == 0 and lite.init_runtime(core_mask=RKNNLite.NPU_CORE_0_1) == 0
 image = np.random.default_rng(0).integers(0, 256, (1, 32, 32, 3), np.uint8)
-print(lite.rknn_runtime.context.library.description, lite.inference([image])[0].tobytes().hex())
+print(lite.rknn_runtime.npu.library.description, lite.inference([image])[0].tobytes().hex())
 assert lite.inference([image[0]]) is None
 lite.release()
 """

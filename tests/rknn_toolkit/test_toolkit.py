@@ -523,6 +523,59 @@ def test_a_file_that_other_tools_have_written(tmp_path: Path) -> None:
     assert wanted.ranges == {"x:0": (pytest.approx(4 / 255), -64)}
 
 
+@pytest.mark.parametrize(
+    "layers",
+    [
+        "custom_quantize_layers:\n  'x': float16",
+        'custom_quantize_layers:\n  "x": float16\n  y/z:0: float16',
+        "custom_quantize_layers: {x: float16, y/z:0: float16}",
+        "custom_quantize_layers: {\n    x: float16,\n    y/z:0: float16,\n}",
+        "custom_quantize_layers: {x: float16,\n  y/z:0: float16}",
+    ],
+)
+def test_layers_in_the_forms_that_programs_write(tmp_path: Path, layers: str) -> None:
+    path = tmp_path / "a.quantization.cfg"
+    parameters = "quantize_parameters:\n  x:\n    dtype: int8\n    min: [\n      -1.0\n    ]\n    max: [1.0]\n    scale: [0.01]\n"
+    for text in (f"{layers}\n{parameters}", f"{parameters}{layers}\n"):
+        path.write_text(text)
+        wanted = parse_config(path)
+        assert wanted.floats == (("x", "y/z:0") if "y/z" in layers else ("x",))
+        assert wanted.tensors == {"x"}
+
+
+def test_names_of_the_vendors_copies_and_of_fused_layers(rknn: RKNN, work: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    proto = network().proto()
+    relu, end = proto.graph.node[1].output[0], proto.graph.output[0].name
+    fused = proto.graph.node[0].output[0]
+    rknn.config(**SCALED)
+    rknn.load_onnx("net.onnx")
+    assert rknn.hybrid_quantization_step1(dataset="dataset.txt") == 0
+    settings = work / "net.quantization.cfg"
+    kept = f"custom_quantize_layers:\n  {end}-rs: float16\n  {end}_int8: float16\n  {fused}_sw: float16\n"
+    settings.write_text(settings.read_text().replace("custom_quantize_layers: {}\n", kept))
+    capsys.readouterr()
+    assert rknn.hybrid_quantization_step2("net.model", "net.data", "net.quantization.cfg") == 0
+    assert f"'{end}-rs' is not a tensor of the compiled model; instead '{end}' stays" in capsys.readouterr().err
+    assert rknn.export_rknn("hybrid.rknn") == 0
+    tensors = modelfile.read(work / "hybrid.rknn").programs[0].tensors
+    assert tensors[end].dtype.is_float
+    assert tensors[relu].dtype.is_float
+    settings.write_text(settings.read_text().replace(f"{end}-rs", "nonsense"))
+    assert rknn.hybrid_quantization_step2("net.model", "net.data", "net.quantization.cfg") == -1
+    assert "there is no tensor 'nonsense'" in capsys.readouterr().err
+
+
+def test_names_with_a_colon_are_plain_keys(rknn: RKNN, work: Path) -> None:
+    net = Net(seed=3)
+    net.output(net.op("Relu", net.conv(net.input("image:0", (1, 3, SIDE, SIDE)), 8, pads=[1, 1, 1, 1])))
+    onnx.save(net.proto(), work / "net.onnx")
+    rknn.config(**SCALED)
+    rknn.load_onnx("net.onnx")
+    assert rknn.hybrid_quantization_step1(dataset="dataset.txt") == 0
+    assert "\n    image:0:\n" in (work / "net.quantization.cfg").read_text()
+    assert "image:0" in parse_config(work / "net.quantization.cfg").tensors
+
+
 class Doubled:
     op_type = "Doubled"
 
@@ -591,8 +644,10 @@ def test_inputs_and_outputs_by_name(rknn: RKNN, work: Path) -> None:
     other = RKNN()
     assert other.load_rknn("net.rknn") == 0
     for one in (rknn, other):
-        shapes = [(found["is_output"], found["shape"]) for found in one.rknn_base.inputs_meta["attrs"].values()]
-        assert shapes == [(False, [1, 3, SIDE, SIDE]), (True, list(expected().shape))]
+        found = [
+            (one["is_output"], one["idx"], one["shape"], one["layout"]) for one in one.rknn_base.inputs_meta["attrs"].values()
+        ]
+        assert found == [(False, 0, [1, 3, SIDE, SIDE], "nchw"), (True, 0, list(expected().shape), "nchw")]
     other.release()
 
 

@@ -16,11 +16,12 @@ from vendor_files import rknn_description, rknn_file
 
 import anynpu
 from anynpu import modelfile
-from anynpu.errors import AnynpuError
+from anynpu.errors import AnynpuError, DeviceClosed
 from anynpu.npu.status import read_statuses
 from anynpu.program import Model
 from anynpu.rknnlite import RKNNLite
 from anynpu.rknnlite.models import choose, find_onnx, open_model
+from anynpu.rknnlite.runtime import RKNNRuntime
 
 
 @pytest.fixture
@@ -155,7 +156,9 @@ def test_a_second_start_releases_the_first(picture: Path, made: list[RKNNLite]) 
     first = lite.rknn_runtime
     assert lite.init_runtime(core_mask=RKNNLite.NPU_CORE_0_1_2) == 0
     assert first is not None
-    assert first.context.closed
+    assert first.npu.closed
+    with pytest.raises(DeviceClosed):
+        assert first.lib
     assert lite.inference([IMAGE]) is not None
 
 
@@ -219,6 +222,31 @@ def test_what_programs_reach_into(picture: Path, made: list[RKNNLite]) -> None:
     assert runtime.set_core_mask(2) == 0
     lite.inference([IMAGE])
     assert runtime.get_run_perf().run_duration > 0
+
+
+def test_an_inference_in_the_steps_of_the_runtime(picture: Path, made: list[RKNNLite]) -> None:
+    lite = opened(made, picture)
+    runtime = lite.rknn_runtime
+    assert runtime is not None
+    assert [zeros.shape for zeros in runtime.get_outputs()] == [runtime.get_output_shape(index) for index in range(2)]
+    assert runtime.get_inputs()[0].dims[1:3] == (HEIGHT, WIDTH)
+    assert not runtime.is_dynamic_shape
+    expected = lite.inference([IMAGE])
+    assert runtime.set_inputs([IMAGE], None, ["nhwc"], inputs_pass_through=None) is None
+    assert runtime.run(False) == 0
+    for one, other in zip(runtime.get_outputs(False), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+    runtime.set_inputs([IMAGE.transpose(0, 3, 1, 2)], None, "nchw")
+    assert runtime.run(True) == (0, 3)
+    np.testing.assert_array_equal(runtime.get_outputs()[0], expected[0])
+    with pytest.raises(AnynpuError):
+        runtime.set_inputs([IMAGE[0]])
+
+
+def test_the_path_of_the_library_can_be_replaced(picture: Path, made: list[RKNNLite], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert opened(made, picture).rknn_runtime._get_rknn_api_lib_path().endswith(".so")  # type: ignore[union-attr]
+    monkeypatch.setattr(RKNNRuntime, "_get_rknn_api_lib_path", lambda self: "/opt/librknnrt.so")
+    assert opened(made, picture).inference([IMAGE]) is not None
 
 
 def test_the_level_of_the_log_is_the_programs(picture: Path, made: list[RKNNLite], capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def _parse_yaml(text: str) -> dict[str, Any]:
     stack: list[tuple[int, dict[str, Any]]] = [(-1, root)]
     pending: tuple[dict[str, Any], str] | None = None
     anchors: dict[str, tuple[dict[str, Any], str]] = {}
-    for number, line in enumerate(map(str.rstrip, text.splitlines()), 1):
+    for number, line in _joined(text):
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if pending is not None and line.lstrip().startswith("- "):
@@ -178,6 +179,27 @@ def _parse_yaml(text: str) -> dict[str, Any]:
             stack.append((indent, child))
             pending = (holder, key)
     return root
+
+
+_BRACKETS = {"{": "}", "[": "]"}
+_OPENS = re.compile(r":\s+([{\[])[^}\]]*$")
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """The lines with their numbers; a list in brackets that goes on over several lines is one line."""
+    lines = enumerate(map(str.rstrip, text.splitlines()), 1)
+    for number, line in lines:
+        opened = None if line.lstrip().startswith("#") else _OPENS.search(line[:_MAX_LINE])
+        if opened is None:
+            yield number, line
+            continue
+        parts, size, end = [line], len(line), _BRACKETS[opened[1]]
+        for _, more in lines:
+            size += len(more)
+            parts.append(more.strip())
+            if end in more or size > _MAX_LINE:
+                break
+        yield number, " ".join(parts)
 
 
 def _key(match: re.Match[str]) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,15 @@ __all__ = [
     "onnx_names",
     "parse_config",
     "read_prepared",
+    "resolve",
     "write_config",
     "write_prepared",
 ]
 
 _FORMAT = "anynpu hybrid quantisation 1"
 _CLOSE = 1e-6
+_COPY = re.compile(r"(?:[-_](?:rs|sw|mm|expand|int8|float16|to_int8|to_float16)|#\d+)$")
+"""What the vendor's toolkit appends to the name of a tensor that it copies into another shape or type."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +60,12 @@ class QuantizationConfig:
 
     :ivar floats: tensors that stay in float16
     :ivar ranges: scale and zero point of tensors whose range was changed
+    :ivar tensors: all int8 tensors that the file lists
     """
 
     floats: tuple[str, ...]
     ranges: Mapping[str, tuple[float, int]]
+    tensors: frozenset[str] = frozenset()
 
 
 def write_prepared(path: Path, prepared: Prepared) -> None:
@@ -86,6 +91,29 @@ def read_prepared(path: Path) -> Prepared:
 def onnx_names(proto: Any) -> set[str]:
     """The tensors of an ONNX model that a ``.quantization.cfg`` can name: step 2 knows no others."""
     return {*(entry.name for entry in proto.graph.input), *(name for node in proto.graph.node for name in node.output)}
+
+
+def resolve(wanted: QuantizationConfig, proto: Any, warn: Callable[[str], None]) -> tuple[str, ...]:
+    """Tensors of the compiled model for the names of ``custom_quantize_layers``.
+
+    A name such as ``output0-rs`` or ``output0_int8`` is a copy that the vendor's toolkit makes; the tensor itself stands for it. A tensor
+    whose layer was fused with the next one stands for the result of both.
+
+    :param proto: the ONNX model
+    """
+    names = onnx_names(proto)
+    found: dict[str, None] = {}
+    for name in wanted.floats:
+        own = name
+        while own not in names and (copy := _COPY.search(own)) is not None:
+            own = own[: copy.start()]
+        if own not in names:
+            own = name  # the compiler rejects it, with a hint
+        taken = [own] if own not in names or own in wanted.tensors else between(proto, [[own, own]], wanted.tensors) or [own]
+        if taken != [name]:
+            warn(f"'{name}' is not a tensor of the compiled model; instead {', '.join(map(repr, taken))} stays in float16")
+        found.update(dict.fromkeys(taken))
+    return tuple(found)
 
 
 def between(proto: Any, pairs: Any, known: Container[str]) -> list[str]:
@@ -165,7 +193,7 @@ def parse_config(path: Path) -> QuantizationConfig:
     """What a ``.quantization.cfg`` asks for."""
     cfg = read_cfg(path)
     ranges = {name: entry.affine for name, entry in cfg.entries.items() if _was_changed(name, entry)}
-    return QuantizationConfig(cfg.floats, ranges)
+    return QuantizationConfig(cfg.floats, ranges, frozenset(cfg.entries))
 
 
 def _was_changed(name: str, entry: CfgEntry) -> bool:
@@ -182,4 +210,5 @@ def _plain(value: Any) -> Any:
 
 
 def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z_/][\w./-]*", name) else json.dumps(name)
+    """A key of YAML: plain where it may be, as programs look for names in the text."""
+    return name if re.fullmatch(r"[A-Za-z_/](?:[\w./:-]*[\w./-])?", name) else json.dumps(name)

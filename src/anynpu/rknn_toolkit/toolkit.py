@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -84,15 +84,21 @@ class RKNN(CoreMasks):
 
     @property
     def inputs_meta(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """Shape and type of the inputs and outputs by name, below ``attrs``; ``is_output`` tells them apart."""
+        """The inputs and outputs by name, below ``attrs``: ``idx`` (inputs and outputs are counted apart), ``shape``, ``dtype``,
+        ``layout`` (``nchw`` for four dimensions, else None) and ``is_output``."""
         attrs: dict[str, dict[str, Any]] = {}
+
+        def add(index: int, name: str, shape: Sequence[int], dtype: str, is_output: bool) -> None:
+            layout = "nchw" if len(shape) == 4 else None
+            attrs[name] = {"idx": index, "shape": list(shape), "dtype": dtype, "layout": layout, "is_output": is_output}
+
         if self._model is not None:
             for specs, is_output in ((self._model.inputs, False), (self._model.outputs, True)):
-                for spec in specs:
-                    attrs[spec.name] = {"shape": list(spec.shape), "dtype": spec.dtype.value, "is_output": is_output}
+                for index, spec in enumerate(specs):
+                    add(index, spec.name, spec.shape, spec.dtype.value, is_output)
         elif self._source is not None:
-            for name, shape in self._source.shapes.items():
-                attrs[name] = {"shape": list(shape), "dtype": "float32", "is_output": False}
+            for index, (name, shape) in enumerate(self._source.shapes.items()):
+                add(index, name, shape, "float32", False)
         return {"attrs": attrs}
 
     # what is compiled
@@ -282,12 +288,13 @@ class RKNN(CoreMasks):
         prepared = hybrid.read_prepared(Path(data_input))
         wanted = hybrid.parse_config(Path(model_quantization_cfg))
         source = from_onnx(model_input, custom=tuple(self._operators))
+        floats = hybrid.resolve(wanted, source.proto, self.rknn_log.logger.warning)
         self._source = ModelSource(source.proto, prepared.name, source.inputs, dict(prepared.sizes))
         self._config = prepared.config
         options: dict[str, Any] = {"batch": prepared.batch, **self._calibration(prepared.dataset)}
         if wanted.ranges:
             options.update(ranges=dict(wanted.ranges), channel_groups=1)
-        self._model = self._compile({**options, "hybrid": wanted.floats})
+        self._model = self._compile({**options, "hybrid": floats})
         self._file = None
         return 0
 
@@ -320,7 +327,7 @@ class RKNN(CoreMasks):
         runtime = Runtime(model, device=device, core_mask=core_mask, flags=flags)
         try:
             if self._operators:
-                runtime.context.register_operators(*(customop.for_runtime(one) for one in self._operators.values()))
+                runtime.npu.register_operators(*(customop.for_runtime(one) for one in self._operators.values()))
         except AnynpuError:
             runtime.close()
             raise
@@ -330,7 +337,7 @@ class RKNN(CoreMasks):
     @_answering(None)
     def inference(self, inputs: Any, data_format: Any = None, inputs_pass_through: Any = None, get_frame_id: bool = False) -> Any:
         """Run the model: a list of float32 arrays; None on any failure. An array that lacks its batch axis gets one, with a warning."""
-        outputs, frame = self._running().run(inputs, None, data_format, inputs_pass_through, expand=self.rknn_log.once)
+        outputs, frame = self._running().infer(inputs, None, data_format, inputs_pass_through, expand=self.rknn_log.once)
         return (outputs, frame) if get_frame_id else outputs
 
     @_answering(None)
@@ -338,7 +345,7 @@ class RKNN(CoreMasks):
         """How long an inference takes: with ``perf_debug`` layer by layer."""
         runtime = self._running()
         self._warm_up(runtime)
-        text = performance.performance_text(runtime.context, self._perf_debug)
+        text = performance.performance_text(runtime.npu, self._perf_debug)
         if is_print:
             sys.stdout.write(text)
         return text
@@ -346,7 +353,7 @@ class RKNN(CoreMasks):
     @_answering(None)
     def eval_memory(self, is_print: bool = True) -> performance.MemoryFigures | None:
         """What the model needs, in bytes."""
-        figures = performance.memory_figures(self._running().context)
+        figures = performance.memory_figures(self._running().npu)
         if is_print:
             sys.stdout.write(performance.memory_text(figures))
         return figures
@@ -456,8 +463,8 @@ class RKNN(CoreMasks):
 
     def _warm_up(self, runtime: Runtime) -> None:
         """One inference on zeros, so that there is a time to tell."""
-        arrays = [np.zeros(info.shape, np.float32) for info in runtime.context.inputs]
-        runtime.run(arrays)
+        arrays = [np.zeros(info.shape, np.float32) for info in runtime.npu.inputs]
+        runtime.infer(arrays)
 
     def _end_runtime(self) -> None:
         runtime, self.rknn_runtime = self.rknn_runtime, None

@@ -138,7 +138,7 @@ class RKNNLite(CoreMasks):
             log.error("Runtime environment is not inited, please call init_runtime to init it first!")
             return None
         try:
-            outputs, frame = runtime.run(inputs, data_type, data_format, inputs_pass_through, reuse_outputs=reuse_outputs)
+            outputs, frame = runtime.infer(inputs, data_type, data_format, inputs_pass_through, reuse_outputs=reuse_outputs)
         except (AnynpuError, ValueError, TypeError) as error:
             log.error("Catch exception when setting inputs.")
             log.error(describe(error))

@@ -6,6 +6,7 @@ device, whose cores the runtime gives out.
 
 from __future__ import annotations
 
+import ctypes
 import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -18,8 +19,9 @@ from ..errors import AnynpuError, ParameterError, ShapeError, TensorTypeError
 from ..rknn import Context, Flag, ShapeRange, TensorInfo, rknn_tensor_type
 from ..types import Array
 from ..vendors.devices import DeviceChoice
+from ..vendors.libraries import LoadedLibrary
 
-__all__ = ["RKNNRuntime", "RunPerformance", "Runtime", "TensorAttr"]
+__all__ = ["RKNNOutput", "RKNNRuntime", "RunPerformance", "Runtime", "TensorAttr"]
 
 MAX_DIMS = 16
 
@@ -63,6 +65,18 @@ class RunPerformance:
     run_duration: int
 
 
+class RKNNOutput(ctypes.Structure):
+    """``rknn_output``, for programs that call :attr:`Runtime.lib` themselves."""
+
+    _fields_ = (
+        ("want_float", ctypes.c_uint8),
+        ("is_prealloc", ctypes.c_uint8),
+        ("index", ctypes.c_uint32),
+        ("buf", ctypes.c_void_p),
+        ("size", ctypes.c_uint32),
+    )
+
+
 @dataclass(frozen=True)
 class _Given:
     """One input of a call, after its form was checked."""
@@ -79,36 +93,49 @@ class Runtime:
     :param device: see :class:`anynpu.rknn.Context`
     :param core_mask: 0 leaves the choice to the runtime
     :param flags: of ``rknn_init``
+    :ivar npu: the context that the model runs in
     """
 
     def __init__(
         self, model: Any, *, device: str | DeviceChoice | None = None, core_mask: int = 0, flags: Flag = Flag.RKNN_FLAG_PRIOR_HIGH
     ) -> None:
-        self.context = Context(model, device=device, flags=flags)
+        self._model, self._flags, self._core_mask = model, flags, core_mask
         self._lock = threading.Lock()
         self._frames = 0
         self._kept: list[Array] | None = None
         self._set: int | None = None
+        self._inputs: list[_Given] | None = None
+        self._has_run = False
+        self._lib: ctypes.CDLL | None = None
+        self.npu = self._open(device)
+        self._ranges = _ranges(self.npu)
+
+    def _open(self, device: str | DeviceChoice | None) -> Context:
+        context = Context(self._model, device=device, flags=self._flags)
         try:
-            self._ranges = _ranges(self.context)
-            if core_mask:
-                self.context.set_core_mask(core_mask)
+            if self._core_mask:
+                context.set_core_mask(self._core_mask)
         except AnynpuError:
-            self.context.close()
+            context.close()
             raise
+        return context
 
     # what programs reach into
 
     def get_in_out_num(self) -> tuple[int, int]:
         """The numbers of inputs and outputs."""
-        return len(self.context.inputs), len(self.context.outputs)
+        return len(self.npu.inputs), len(self.npu.outputs)
 
     def get_tensor_attr(self, index: int, is_output: bool = False) -> TensorAttr:
         """The attributes of an input or output."""
-        infos = self.context.outputs if is_output else self.context.inputs
+        infos = self.npu.outputs if is_output else self.npu.inputs
         if not 0 <= index < len(infos):
             raise ParameterError(f"there is no tensor {index}: the model has {len(infos)}", hint="they are counted from 0")
         return _attr(infos[index])
+
+    def get_inputs(self) -> list[TensorAttr]:
+        """The attributes of all inputs."""
+        return [_attr(info) for info in self.npu.inputs]
 
     def get_output_shape(self, index: int) -> tuple[int, ...]:
         """The shape of an output."""
@@ -117,22 +144,90 @@ class Runtime:
 
     def set_core_mask(self, core_mask: int) -> int:
         """Choose the cores of the next inferences."""
-        self.context.set_core_mask(core_mask)
+        self.npu.set_core_mask(core_mask)
+        self._core_mask = core_mask
         return 0
 
     def get_run_perf(self) -> RunPerformance:
         """How long the last inference took."""
-        return RunPerformance(self.context.run_microseconds)
+        return RunPerformance(self.npu.run_microseconds)
 
     def get_sdk_version(self) -> str:
         """The versions of library and driver, in the vendor's form."""
-        version = self.context.version
+        version = self.npu.version
         rule = "=" * 46
         return f"{rule}\nRKNN VERSION:\n  API: {version.api}\n  DRV: {version.driver}\n{rule}\n"
 
-    # inference
+    @property
+    def is_dynamic_shape(self) -> bool:
+        """Whether the model has several sets of shapes."""
+        return bool(self._ranges)
 
-    def run(
+    @property
+    def lib(self) -> ctypes.CDLL:
+        """The library, for programs that call its C functions with :attr:`context`.
+
+        On the software NPU the model moves into the drop-in library first, which ``anynpu exec`` provides; inputs that were set stay set.
+
+        :raises DeviceUnavailable: there is no such library
+        """
+        with self._lock:
+            assert self.npu.handle  # raises where it is closed
+            if self._lib is None:
+                if not isinstance(self.npu.library, LoadedLibrary):
+                    self._move()
+                assert isinstance(self.npu.library, LoadedLibrary)
+                self._lib = ctypes.CDLL(self.npu.library.path)
+            return self._lib
+
+    @property
+    def context(self) -> ctypes.c_uint64:
+        """The ``rknn_context``, an argument for the functions of :attr:`lib`."""
+        self.lib  # noqa: B018  moves the model, if it has to
+        return ctypes.c_uint64(self.npu.handle)
+
+    def _move(self) -> None:
+        """Open the model in the drop-in library instead of the software NPU itself."""
+        moved, self.npu = self.npu, self._open("rknn")
+        moved.close()
+        self._set = None
+        if self._inputs is not None:
+            self._put(self._inputs)
+        if self._has_run:
+            self.npu.execute()
+
+    def _get_rknn_api_lib_path(self) -> str:
+        """The path of the library. Programs replace this method; the library of the device is used all the same."""
+        library = self.npu.library
+        return library.path if isinstance(library, LoadedLibrary) else "/usr/lib/librknnrt.so"
+
+    # an inference in three steps
+
+    def set_inputs(self, inputs: Any, data_type: Any = None, data_format: Any = None, inputs_pass_through: Any = None) -> None:
+        """Give the inputs of the next run; the arguments are those of :meth:`infer`."""
+        with self._lock:
+            given = self._given(inputs, data_type, data_format, inputs_pass_through)
+            self._put(given)
+            self._inputs, self._has_run = given, False
+
+    def run(self, get_frame_id: bool = False) -> int | tuple[int, int]:
+        """Execute: 0, or with *get_frame_id* 0 and the number of the frame."""
+        with self._lock:
+            self.npu.execute()
+            self._frames += 1
+            self._has_run = True
+            return (0, self._frames) if get_frame_id else 0
+
+    def get_outputs(self, get_frame_id: bool = False) -> list[Array]:
+        """The outputs of the last run as float32 arrays; zeros before the first."""
+        with self._lock:
+            if not self._frames:
+                return [np.zeros(info.shape, np.float32) for info in self.npu.outputs]
+            return self.npu.get_outputs()
+
+    # an inference
+
+    def infer(
         self,
         inputs: Any,
         data_type: Any = None,
@@ -155,30 +250,25 @@ class Runtime:
             given = self._given(inputs, data_type, data_format, inputs_pass_through)
             if expand is not None:
                 given = [_expanded(index, one, info, expand) for index, (one, info) in self._with_infos(given)]
-            if self._ranges:
-                self._choose_shapes(given)
-            fitted = [_fitted(index, one, info) for index, (one, info) in self._with_infos(given)]
-            self.context.set_inputs(
-                fitted, layout=[one.layout for one in given], pass_through=[one.pass_through for one in given]
-            )
-            self.context.execute()
-            outputs = self.context.get_outputs(out=self._kept if reuse_outputs else None)
+            self._put(given)
+            self.npu.execute()
+            outputs = self.npu.get_outputs(out=self._kept if reuse_outputs else None)
             self._kept = outputs if reuse_outputs else None
             self._frames += 1
             return list(outputs), self._frames
 
     def close(self) -> None:
         """Give the device back; again is harmless."""
-        self.context.close()
+        self.npu.close()
 
     def _with_infos(self, given: Sequence[_Given]) -> Iterable[tuple[int, tuple[_Given, TensorInfo]]]:
-        return enumerate(zip(given, self.context.inputs, strict=True))
+        return enumerate(zip(given, self.npu.inputs, strict=True))
 
     def _given(self, inputs: Any, data_type: Any, data_format: Any, pass_through: Any) -> list[_Given]:
         entries = [inputs] if isinstance(inputs, np.ndarray) else inputs
         if not isinstance(entries, (list, tuple)) or not all(isinstance(entry, np.ndarray) for entry in entries):
             raise TensorTypeError("inputs is not a list of numpy arrays", hint="inference(inputs=[array])")
-        count = len(self.context.inputs)
+        count = len(self.npu.inputs)
         if len(entries) != count:
             raise ParameterError(f"{len(entries)} inputs given, the model has {count}", hint="give one array for each input")
         kinds = [_name("data_type", value, _TYPES) for value in _each("data_type", data_type, count)]
@@ -189,6 +279,13 @@ class Runtime:
             _Given(array, "nchw" if layout == "nchw" else "nhwc", through)
             for array, layout, through in zip(arrays, formats, passed, strict=True)
         ]
+
+    def _put(self, given: Sequence[_Given]) -> None:
+        """Set the inputs, and the shapes that they have."""
+        if self._ranges:
+            self._choose_shapes(given)
+        fitted = [_fitted(index, one, info) for index, (one, info) in self._with_infos(given)]
+        self.npu.set_inputs(fitted, layout=[one.layout for one in given], pass_through=[one.pass_through for one in given])
 
     def _choose_shapes(self, given: Sequence[_Given]) -> None:
         """Use the set of shapes that the inputs have."""
@@ -201,7 +298,7 @@ class Runtime:
                 f"the model has no set of shapes {', '.join(str(list(shape)) for shape in wanted)}", hint=f"it has: {known}"
             )
         if chosen != self._set:
-            self.context.set_shapes(sets[chosen])
+            self.npu.set_shapes(sets[chosen])
             self._set = chosen
 
 
