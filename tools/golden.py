@@ -216,6 +216,78 @@ def custom() -> Net:
     return net
 
 
+def controlled() -> Net:
+    """An If with a constant condition and a Loop of three rounds."""
+    from onnx import TensorProto, helper
+
+    net = Net(opset=16, seed=18)
+    x = net.op("Relu", net.conv(net.input("x", (1, 3, 8, 8)), 4))
+    twice, once = (
+        helper.make_node("Mul" if op == "Mul" else "Identity", [x, x] if op == "Mul" else [x], [op]) for op in ("Mul", "One")
+    )
+    result = helper.make_empty_tensor_value_info
+    branches = [helper.make_graph([node], node.output[0], [], [result(node.output[0])]) for node in (twice, once)]
+    y = net.op("If", net.constant(np.array(True)), then_branch=branches[0], else_branch=branches[1])
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Sqrt", ["before"], ["after"])],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            result("before"),
+        ],
+        [result("on"), result("after")],
+    )
+    z = net.op("Loop", net.constant(3), net.constant(np.array(True)), y, body=body)
+    net.output(net.conv(z, 4, 1, cin=4))
+    return net
+
+
+def fused() -> Net:
+    """Operators that onnxruntime's optimizer writes."""
+    net = Net(seed=19)
+    net.opsets["com.microsoft"] = 1
+    x = net.input("x", (1, 6, 16))
+    weights = net.weights(16, shift=1.0, scale=0.1), net.weights(16, scale=0.1), net.weights(16, scale=0.1)
+    y = net.op("SkipLayerNormalization", x, x, *weights, domain="com.microsoft", epsilon=1e-5)
+    y = net.op("BiasGelu", net.op("MatMul", y, net.weights(16, 8, scale=0.25)), net.weights(8, scale=0.1), domain="com.microsoft")
+    net.output(net.op("FusedMatMul", y, y, domain="com.microsoft", transB=1, alpha=0.5))
+    return net
+
+
+def movement() -> Net:
+    """Gather, reductions, tiles, stacks and comparisons."""
+    net = Net(seed=20)
+    x = net.conv(net.input("x", (1, 4, 8, 8)), 8)
+    rows = net.op("Gather", x, net.constant([0, 2, 2, 5]), axis=2)
+    most = net.op("ReduceMax", rows, axes=[3], keepdims=0)
+    tiled = net.op("Tile", net.op("ReduceMean", x, axes=[2, 3], keepdims=1), net.constant([1, 1, 2, 3]))
+    best = net.op("ArgMax", x, axis=1)
+    net.output(net.op("Where", net.op("Greater", rows, net.constant(0.1)), rows, net.constant(0.0)), most, tiled, best)
+    return net
+
+
+def products() -> Net:
+    """Products of two activations, Gemm with transposed weights, Einsum."""
+    net = Net(seed=21)
+    a, b = net.input("a", (2, 5, 16)), net.input("b", (2, 16, 6))
+    both = net.op("MatMul", a, b)
+    rows = net.op("Reshape", both, net.constant([10, 6]))
+    dense = net.op("Gemm", rows, net.weights(7, 6, scale=0.4), net.weights(7, scale=0.1), transB=1, alpha=0.5, beta=2.0)
+    net.output(net.op("Relu", dense), net.op("Einsum", a, net.weights(16, 3, scale=0.3), equation="bij,jk->bik"))
+    return net
+
+
+def gated() -> Net:
+    """A GRU in both directions."""
+    net = Net(seed=22)
+    x = net.input("x", (4, 1, 6))
+    weights = net.weights(2, 15, 6, scale=0.4), net.weights(2, 15, 5, scale=0.4), net.weights(2, 30, scale=0.1)
+    all_steps, last = net.ops("GRU", x, *weights, count=2, hidden_size=5, direction="bidirectional", linear_before_reset=1)
+    net.output(all_steps, last)
+    return net
+
+
 def pairs() -> Net:
     """QuantizeLinear and DequantizeLinear around each tensor."""
     net = Net(seed=15)
@@ -329,6 +401,11 @@ CASES = {
     "suppression cut fp16": _fp16(suppression, tail="cut"),
     "flexible fp16": _fp16(flexible, shapes=[{"x": (1, 3, 8, 8)}, {"x": (2, 3, 10, 12)}]),
     "mobile bf16 a733": _own(mobile, "a733", dtype="bf16"),
+    "controlled fp16": _fp16(controlled),
+    "fused fp16": _fp16(fused),
+    "movement fp16": _fp16(movement),
+    "products fp16 rk3568": _fp16(products, "rk3568"),
+    "gated fp16": _fp16(gated),
     # scales that the model or the caller gives
     "pairs rk3588": _own(pairs),
     "pairs simulator rk3588": _own(pairs, arithmetic="simulator"),
@@ -381,6 +458,11 @@ CASES = {
     "sequence int8": _int8(sequence),
     "between int8": _int8(between),
     "inputs int8": _int8(inputs),
+    "controlled int8": _int8(controlled),
+    "fused int8": _int8(fused),
+    "movement int8": _int8(movement),
+    "products int8": _int8(products),
+    "gated int8": _int8(gated),
     "suppression int8": _int8(suppression),
     "flexible int8": _int8(flexible, shapes=[{"x": (1, 3, 8, 8)}, {"x": (1, 3, 10, 12)}]),
     "custom int8": _int8(custom, custom_ops={"Stretch": _stretch}, hybrid=("Conv_2",)),
