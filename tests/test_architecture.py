@@ -196,15 +196,6 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert tool.cycle(tool.module_graph(PACKAGE)) == []
 
 
-MAX_LINES = 600
-"""Of one file: beyond that it has more than one subject."""
-
-
-def test_no_file_is_too_long() -> None:
-    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in tool.files_of(PACKAGE)}
-    assert {str(path.relative_to(PACKAGE)): lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
-
-
 def test_the_passes_of_the_compiler_are_modules() -> None:
     """Each row of the table in docs/compiler.md names a module that exists."""
     page = (ROOT / "docs" / "compiler.md").read_text(encoding="utf-8")
