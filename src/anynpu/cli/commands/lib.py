@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...dropin.environment import include_folder, library_folder, prefix, remember_python
+from ...dropin.environment import execution_provider, include_folder, library_folder, prefix, remember_python
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
 
@@ -30,6 +30,7 @@ def command(
     include: Annotated[bool, typer.Option("--include", help="Print the folder with the headers.")] = False,
     cflags: Annotated[bool, typer.Option("--cflags", help="Print what to compile with.")] = False,
     libs: Annotated[bool, typer.Option("--libs", help="Print what to link with.")] = False,
+    ep: Annotated[bool, typer.Option("--ep", help="Print the path of onnxruntime's execution provider.")] = False,
     library: Annotated[LibraryName, typer.Option("--library", "-l", help="Which library to link with.")] = LibraryName.RKNNRT,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,12 +48,21 @@ def command(
     remember_python()
     if as_json:
         flags = {"cflags": f"-I{headers}", "libs": f"-L{libraries} -Wl,-rpath,{libraries} -l{library.value}"}
-        print_json({"libraries": str(libraries), "headers": str(headers), "prefix": str(prefix()), **flags})
+        print_json(
+            {
+                "libraries": str(libraries),
+                "headers": str(headers),
+                "prefix": str(prefix()),
+                "ep": str(execution_provider()),
+                **flags,
+            }
+        )
         return
     parts = [str(libraries)] if path else []
     parts += [str(headers)] if include else []
     parts += [f"-I{headers}"] if cflags else []
     parts += [f"-L{libraries} -Wl,-rpath,{libraries} -l{library.value}"] if libs else []
+    parts += [str(execution_provider())] if ep else []
     if parts:
         results().print(" ".join(parts))
         return
@@ -62,4 +72,5 @@ def command(
     table.add_row("CMake", f"CMAKE_PREFIX_PATH={libraries}, find_package(anynpu), target anynpu::rknnrt and so on")
     table.add_row("pkg-config", f"PKG_CONFIG_PATH={libraries / 'pkgconfig'}, package rknnrt and so on")
     table.add_row("both in", str(prefix()))
+    table.add_row("onnxruntime", f"{execution_provider()}, register_execution_provider_library")
     results().print(table)

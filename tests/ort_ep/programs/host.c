@@ -1,0 +1,158 @@
+/* A program in C, and in C++, without Python: registers the provider, runs a model, and writes its first output.
+ *   host PROVIDER MODEL INPUT OUTPUT FILE_IN FILE_OUT DIMS RUNS [OPTION=VALUE ...]
+ * PROVIDER "cpu" stands for onnxruntime's own. It prints microseconds per run, and whether Python is in the process. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ort.h"
+
+enum { MAX_OPTIONS = 16, MAX_DIMS = 8, TENSOR_FLOAT = 1 };
+
+#define HOST_SLOTS(X) \
+    X(2, GetErrorMessage, const char *, (const OrtStatus *)) \
+    X(3, CreateEnv, OrtStatus *, (int, const char *, OrtEnv **)) \
+    X(7, CreateSession, OrtStatus *, (const OrtEnv *, const char *, const OrtSessionOptions *, OrtSession **)) \
+    X(9, Run, OrtStatus *, \
+      (OrtSession *, const OrtRunOptions *, const char *const *, const OrtValue *const *, size_t, const char *const *, size_t, OrtValue **)) \
+    X(10, CreateSessionOptions, OrtStatus *, (OrtSessionOptions **)) \
+    X(49, CreateTensorWithDataAsOrtValue, OrtStatus *, (const OrtMemoryInfo *, void *, size_t, const int64_t *, size_t, int, OrtValue **)) \
+    X(51, GetTensorMutableData, OrtStatus *, (OrtValue *, void **)) \
+    X(69, CreateCpuMemoryInfo, OrtStatus *, (int, int, OrtMemoryInfo **)) \
+    X(92, ReleaseEnv, void, (OrtEnv *)) \
+    X(95, ReleaseSession, void, (OrtSession *)) \
+    X(96, ReleaseValue, void, (OrtValue *)) \
+    X(130, AddSessionConfigEntry, OrtStatus *, (OrtSessionOptions *, const char *, const char *)) \
+    X(301, RegisterExecutionProviderLibrary, OrtStatus *, (OrtEnv *, const char *, const char *)) \
+    X(303, GetEpDevices, OrtStatus *, (const OrtEnv *, const OrtEpDevice *const **, size_t *)) \
+    X(304, SessionOptionsAppendExecutionProvider_V2, OrtStatus *, \
+      (OrtSessionOptions *, OrtEnv *, const OrtEpDevice *const *, size_t, const char *const *, const char *const *, size_t)) \
+    X(312, EpDevice_EpName, const char *, (const OrtEpDevice *)) \
+    X(318, GetTensorSizeInBytes, OrtStatus *, (const OrtValue *, size_t *))
+
+static struct {
+    HOST_SLOTS(ORT_MEMBER)
+} api;
+
+#ifdef __cplusplus
+extern "C"
+#endif
+const OrtApiBase *OrtGetApiBase(void);
+
+static void check(OrtStatus *status)
+{
+    if (status != NULL) {
+        fprintf(stderr, "%s\n", api.GetErrorMessage(status));
+        exit(1);
+    }
+}
+
+static char *read_file(const char *path, size_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    char *data = NULL;
+    *size = 0;
+    if (file == NULL)
+        return NULL;
+    if (fseek(file, 0, SEEK_END) == 0) {
+        long end = ftell(file);
+        rewind(file);
+        data = (char *)malloc((size_t)end + 1);
+        *size = fread(data, 1, (size_t)end, file);
+    }
+    fclose(file);
+    return data;
+}
+
+static int has_python(void)
+{
+    char line[4096];
+    int found = 0;
+    FILE *maps = fopen("/proc/self/maps", "r");
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        found = found || strstr(line, "libpython") != NULL;
+    if (maps != NULL)
+        fclose(maps);
+    return found;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e6 + (double)time.tv_nsec * 1e-3;
+}
+
+static void add_provider(OrtEnv *env, OrtSessionOptions *options, const char *library, int count, char **pairs)
+{
+    const OrtEpDevice *const *devices;
+    const char *keys[MAX_OPTIONS], *values[MAX_OPTIONS];
+    size_t found = 0;
+    for (int index = 0; index < count; index++) {
+        keys[index] = pairs[index];
+        values[index] = strchr(pairs[index], '=') + 1;
+        *strchr(pairs[index], '=') = '\0';
+    }
+    check(api.RegisterExecutionProviderLibrary(env, "anynpu", library));
+    check(api.GetEpDevices(env, &devices, &found));
+    for (size_t index = 0; index < found; index++)
+        if (strcmp(api.EpDevice_EpName(devices[index]), "AnynpuExecutionProvider") == 0)
+            check(api.SessionOptionsAppendExecutionProvider_V2(options, env, &devices[index], 1, keys, values, (size_t)count));
+    check(api.AddSessionConfigEntry(options, "session.disable_cpu_ep_fallback", "1"));
+}
+
+int main(int count, char **given)
+{
+    if (count < 9 || count - 9 > MAX_OPTIONS)
+        return 2;
+    const void *table = OrtGetApiBase()->GetApi(ORT_VERSION_USED);
+    if (table == NULL)
+        return 3;
+#undef ORT_READ
+#define ORT_READ(slot, name, result, parameters) api.name = (result(*) parameters)((void *const *)table)[slot];
+    HOST_SLOTS(ORT_READ)
+    OrtEnv *env;
+    OrtSessionOptions *options;
+    OrtSession *session;
+    OrtMemoryInfo *memory;
+    OrtValue *input, *output = NULL;
+    check(api.CreateEnv(3, "host", &env));
+    check(api.CreateSessionOptions(&options));
+    if (strcmp(given[1], "cpu") != 0)
+        add_provider(env, options, given[1], count - 9, given + 9);
+    check(api.CreateSession(env, given[2], options, &session));
+    int64_t dims[MAX_DIMS];
+    size_t rank = 0, bytes;
+    for (char *text = strtok(given[7], ","); text != NULL && rank < MAX_DIMS; text = strtok(NULL, ","))
+        dims[rank++] = strtoll(text, NULL, 10);
+    char *data = read_file(given[5], &bytes);
+    check(api.CreateCpuMemoryInfo(0, 0, &memory));
+    check(api.CreateTensorWithDataAsOrtValue(memory, data, bytes, dims, rank, TENSOR_FLOAT, &input));
+    const OrtValue *inputs[] = {input};
+    long runs = strtol(given[8], NULL, 10);
+    double started = now();
+    for (long index = 0; index < runs; index++) {
+        if (output != NULL)
+            api.ReleaseValue(output);
+        output = NULL;
+        check(api.Run(session, NULL, (const char *const *)&given[3], inputs, 1, (const char *const *)&given[4], 1, &output));
+    }
+    double taken = now() - started;
+    void *result;
+    check(api.GetTensorMutableData(output, &result));
+    check(api.GetTensorSizeInBytes(output, &bytes));
+    FILE *file = fopen(given[6], "wb");
+    if (file == NULL || fwrite(result, 1, bytes, file) != bytes || fclose(file) != 0)
+        return 4;
+    printf("%.3f us per run, Python %s\n", taken / (double)runs, has_python() ? "present" : "absent");
+    api.ReleaseValue(output);
+    api.ReleaseValue(input);
+    api.ReleaseSession(session);
+    api.ReleaseEnv(env);
+    free(data);
+    return 0;
+}

@@ -1,0 +1,183 @@
+"""Programs without Python, releases of onnxruntime, and a vendor library that fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dropin.running import clean_environment
+from onnx import TensorProto, helper
+from tools import need
+
+import anynpu
+from anynpu.dropin.environment import execution_provider
+from anynpu.onnxruntime.context_model import PROVIDER, wrap_model
+
+from .building import PROGRAMS, build_host, build_nothing, build_provider, build_rust_host, run_python
+from .conftest import SIDE, Models, Provider
+
+RELEASES = Path(sys.prefix) / "onnxruntime"
+"""``make test-all`` installs other releases of onnxruntime there."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ort-programs")
+
+
+@pytest.fixture(scope="module")
+def nothing(folder: Path) -> Path:
+    return build_nothing(folder)
+
+
+@pytest.fixture(scope="module")
+def nothing_model(folder: Path) -> Path:
+    """An EPContext model for the library that does nothing: it accepts any content."""
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 16]) for name in ("x", "y")]
+    node = helper.make_node(
+        "EPContext", ["x"], ["y"], domain="com.microsoft", source=PROVIDER, embed_mode=1, ep_cache_context=b"content"
+    )
+    graph = helper.make_graph([node], "nothing", ports[:1], ports[1:])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    path = folder / "nothing.onnx"
+    path.write_bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+    return path
+
+
+def run_host(command: list[str | Path], **environment: str) -> subprocess.CompletedProcess[str]:
+    changed = clean_environment(LD_LIBRARY_PATH=None, ORT_DISABLE_TELEMETRY="1", **environment)
+    return subprocess.run([str(part) for part in command], capture_output=True, text=True, check=False, timeout=600, env=changed)
+
+
+def vector(folder: Path) -> Path:
+    path = folder / "vector.bin"
+    path.write_bytes(bytes(64))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "name"),
+    [
+        ("init", -6, "RKNN_ERR_MODEL_INVALID"),
+        ("init", -13, "RKNN_ERR_TARGET_PLATFORM_UNMATCH"),
+        ("query", -7, "RKNN_ERR_CTX_INVALID"),
+        ("dup_context", -4, "RKNN_ERR_MALLOC_FAIL"),
+        ("set_core_mask", -5, "RKNN_ERR_PARAM_INVALID"),
+        ("inputs_set", -8, "RKNN_ERR_INPUT_INVALID"),
+        ("run", -2, "RKNN_ERR_TIMEOUT"),
+        ("run", -77, "unknown error"),
+        ("outputs_get", -9, "RKNN_ERR_OUTPUT_INVALID"),
+        ("outputs_release", -1, "RKNN_ERR_FAIL"),
+    ],
+)
+def test_each_call_that_fails_is_named(
+    provider: Provider, nothing: Path, nothing_model: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int, name: str
+) -> None:
+    monkeypatch.setenv("NOTHING_FAILS", f"{call}:{code}")
+    with pytest.raises(Exception, match=rf"rknn_{call} returned {name} \({code}\), library .*nothing\.so") as raised:
+        provider.session(nothing_model, library=str(nothing), contexts="2", core_mask="1").run(
+            None, {"x": np.zeros((1, 16), np.float32)}
+        )
+    assert "hint: " in str(raised.value)
+    assert not isinstance(raised.value, ValueError | RuntimeError), "Python's module would continue on the CPU provider"
+
+
+def test_a_context_that_cannot_be_duplicated_leaves_one(
+    provider: Provider, nothing: Path, nothing_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the option ``contexts`` the provider uses as many as the library gives."""
+    monkeypatch.setenv("NOTHING_FAILS", "dup_context:-4")
+    session = provider.session(nothing_model, library=str(nothing))
+    assert session.run(None, {"x": np.ones((1, 16), np.float32)})[0].shape == (1, 16)
+
+
+def test_a_program_in_c_plus_plus(folder: Path, nothing: Path, nothing_model: Path, models: Models, image: np.ndarray) -> None:
+    """The same bytes as in Python; with a library of the vendor there is no Python in the process."""
+    host = build_host(folder)
+    done = run_host(
+        [host, execution_provider(), nothing_model, "x", "y", vector(folder), folder / "out", "1,16", "10", f"library={nothing}"]
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Python absent" in done.stdout
+    wrapped = wrap_model(models.int8, folder / "ctx.onnx", embed=True)
+    (folder / "image").write_bytes(image.tobytes())
+    shape = f"1,3,{SIDE},{SIDE}"
+    done = run_host([host, execution_provider(), wrapped, "images", "features", folder / "image", folder / "out", shape, "2"])
+    assert done.returncode == 0, done.stderr
+    with anynpu.InferenceSession(str(models.int8)) as own:
+        assert (folder / "out").read_bytes() == own.run(None, {"images": image})[0].tobytes()
+    failed = run_host(
+        [host, execution_provider(), wrapped, "images", "features", folder / "image", folder / "out", shape, "2", "x=1"]
+    )
+    assert failed.returncode == 1
+    assert "there is no option 'x'" in failed.stderr
+
+
+@pytest.mark.full  # a Rust compiler
+def test_a_program_in_rust(folder: Path, models: Models, image: np.ndarray) -> None:
+    host = build_rust_host(folder)
+    wrapped = wrap_model(models.float16, folder / "ctx16.onnx", embed=True)
+    (folder / "image").write_bytes(image.tobytes())
+    shape = f"1,3,{SIDE},{SIDE}"
+    done = run_host([host, execution_provider(), wrapped, "images", "features", folder / "image", folder / "out-rust", shape])
+    assert done.returncode == 0, done.stderr
+    with anynpu.InferenceSession(str(models.float16)) as own:
+        assert (folder / "out-rust").read_bytes() == own.run(None, {"images": image})[0].tobytes()
+
+
+def tour(path: str, folder: Path, models: Models, image: np.ndarray) -> list[str]:
+    """The lines of the tour on the onnxruntime in *path*."""
+    for name in ("int8", "float16", "deep"):
+        target = folder / f"{name}.rknn"
+        target.write_bytes(getattr(models, name).read_bytes())
+        wrap_model(target, folder / f"{name}.onnx")
+        wrap_model(target, folder / f"{name}_embedded.onnx", embed=True)
+        np.save(folder / f"{name}.npy", image)
+        with anynpu.InferenceSession(str(target)) as own:
+            np.save(folder / f"{name}_out.npy", own.run(None, {"images": image})[0])
+    return run_python(PROGRAMS / "tour.py", execution_provider(), folder, path=path).splitlines()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("release", ["1.23", "1.24", "installed"])
+def test_one_binary_serves_releases_of_onnxruntime(release: str, tmp_path: Path, models: Models, image: np.ndarray) -> None:
+    place = RELEASES / release
+    if release != "installed" and not place.is_dir():
+        pytest.skip("needs other releases of onnxruntime: run `make test-all`, which installs them")
+    lines = tour("" if release == "installed" else str(place), tmp_path, models, image)
+    version = lines[0].removeprefix("release ")
+    assert release == "installed" or version.startswith(f"{release}.")
+    minor = int(version.split(".")[1])
+    assert lines[1] == ("devices 2 CPU NPU" if minor >= 24 else "devices 2 CPU CPU")
+    assert [line for line in lines if line.startswith(("equal", "different"))] == [
+        f"equal {name}{end}.onnx" for name in ("deep", "float16", "int8") for end in ("", "_embedded")
+    ]
+    ways = ["device", *(["name"] if minor >= 25 else []), *(["policy"] if minor >= 24 else [])]
+    assert [line for line in lines if line.startswith("by")] == [f"by {way} equal" for way in ways]
+    assert lines[-3:] == ["fork 0", "threads 0 wrong", "unregistered equal"]
+
+
+@pytest.mark.full  # a cross compiler, an emulator and onnxruntime for aarch64
+def test_the_library_for_boards_runs_under_the_emulator(tmp_path: Path, nothing_model: Path) -> None:
+    """aarch64: the provider needs the C library alone, and opens an EPContext model."""
+    compiler = need("aarch64 compiler and emulator")
+    library = build_provider(tmp_path, compiler)
+    dynamic = subprocess.run([need("readelf"), "-dW", library], capture_output=True, text=True, check=True).stdout
+    needed = {line.rpartition("[")[2].rstrip("]") for line in dynamic.splitlines() if "NEEDED" in line}
+    assert all(name.startswith(("libc.", "libdl.", "libpthread.", "libm.", "ld-linux")) for name in needed), needed
+    release = RELEASES / "aarch64"
+    if not release.is_dir():
+        pytest.skip("needs onnxruntime for aarch64: run `make test-all`, which downloads it")
+    nothing = build_nothing(tmp_path, compiler)
+    host = build_host(tmp_path, compiler, release)
+    emulator = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"]
+    model = [nothing_model, "x", "y", vector(tmp_path), tmp_path / "out", "1,16", "3"]
+    done = run_host([*emulator, host, library, *model, f"library={nothing}", "contexts=3"])
+    assert done.returncode == 0, done.stderr
+    assert "Python absent" in done.stdout
+    assert (tmp_path / "out").read_bytes() == bytes(64)
+    failed = run_host([*emulator, host, library, *model])
+    assert "is not beside the provider" in failed.stderr, failed.stderr
