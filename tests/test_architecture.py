@@ -109,10 +109,6 @@ ARROWS: dict[str, set[str]] = {
     "cli": DEVICE
     | {"compiler", "session", "protocol", "reports", "dropin", "serve", "profiling", "comparison", "decision", "demo", "pages"}
     | {"onnxruntime", "board", "tasks", "frontends", "tails", "playground", "networks"},
-    # old names of modules
-    "devices": {"vendors"},
-    "validate": {"modelfile"},
-    "vendorfile": {"modelfile"},
 }
 """Which rooms each room may import, besides itself. Nobody but its own classes imports a vendor's room: it is found through the list of
 vendors."""

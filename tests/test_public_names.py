@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import anynpu
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anynpu"
@@ -36,25 +34,6 @@ def test_the_list_is_sorted_and_an_unknown_name_is_an_attribute_error() -> None:
     assert sorted(anynpu.__all__) == anynpu.__all__
     assert set(anynpu.__all__) <= set(dir(anynpu))
     assert not hasattr(anynpu, "no_such_name")
-
-
-@pytest.mark.parametrize(
-    ("package", "old", "new"),
-    [
-        ("anynpu.rknn", "Library", "RknnLibrary"),
-        ("anynpu.vip", "Library", "VipLibrary"),
-        ("anynpu.vip", "Profile", "NetworkProfile"),
-        ("anynpu.npu", "Job", "DeviceJob"),
-    ],
-)
-def test_an_old_name_works_with_a_warning(package: str, old: str, new: str) -> None:
-    module = importlib.import_module(package)
-    with pytest.warns(DeprecationWarning, match=f"{package}.{old} is now {package}.{new}") as caught:
-        value = getattr(module, old)
-    assert value is getattr(module, new)
-    assert caught[0].filename == __file__
-    assert old not in module.__all__
-    assert not hasattr(module, "no_such_name")
 
 
 WORDS = ("Job", "Library", "Profile", "Refusal", "Step", "Task", "Workers")

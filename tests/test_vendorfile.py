@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import subprocess
@@ -297,13 +296,6 @@ class TestReadingThemAsAModel:
     def test_without_a_description_it_is_still_recognised(self) -> None:
         with pytest.raises(VendorModelError, match="compiled by rknn-toolkit2; only"):
             modelfile.read(rknn_file()[:200])
-
-
-@pytest.mark.parametrize(("module", "name"), [("vendorfile", "read_nb"), ("validate", "validate_program")])
-def test_the_old_name_of_a_module_works_and_says_the_new_one(module: str, name: str) -> None:
-    with pytest.warns(DeprecationWarning, match=f"is now anynpu.modelfile.{module}"):
-        found = getattr(importlib.import_module(f"anynpu.{module}"), name)
-    assert found is getattr(importlib.import_module(f"anynpu.modelfile.{module}"), name)
 
 
 HOSTILE_TEXTS = {

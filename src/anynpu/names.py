@@ -1,31 +1,23 @@
-"""Names of a package that are loaded at first use, and old names that still work."""
+"""Names of a package that are loaded at first use."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 __all__ = ["lazy_names"]
 
 
-def lazy_names(
-    package: str, modules: Mapping[str, Iterable[str]], renamed: Mapping[str, str] | None = None
-) -> Callable[[str], Any]:
+def lazy_names(package: str, modules: Mapping[str, Iterable[str]]) -> Callable[[str], Any]:
     """The ``__getattr__`` of a package whose names are imported when somebody asks for them.
 
     :param modules: names by the module, inside the package, that has them
-    :param renamed: the new name of each old one; the old ones work with a warning
     """
     homes = {name: module for module, names in modules.items() for name in names}
-    old = dict(renamed or {})
 
     def find(name: str) -> Any:
-        if name in old:
-            warnings.warn(f"{package}.{name} is now {package}.{old[name]}", DeprecationWarning, stacklevel=2)
-            return getattr(sys.modules[package], old[name])
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f".{homes[name]}", package), name)

@@ -287,14 +287,6 @@ def test_cpu_layers_of_the_program_are_those_of_the_prediction() -> None:
     assert on_cpu == predicted != set()
 
 
-def test_the_old_place_of_the_timing_model_works_and_says_the_new_one() -> None:
-    with pytest.warns(DeprecationWarning, match=r"now anynpu\.timing"):
-        from anynpu.npu.timing import fps as old
-    assert old is fps
-    with pytest.raises(ImportError):
-        from anynpu.npu.timing import nothing_of_that_name  # noqa: F401
-
-
 def test_what_tables_print_has_no_part_in_a_prediction() -> None:
     chain = Chain(1, 16, 20, 20)
     chain.conv(32, activation="Silu")

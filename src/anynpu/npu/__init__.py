@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from ..names import lazy_names
 from .context import Context
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
@@ -50,5 +49,3 @@ __all__ = [
     "run_stages",
     "start_stages",
 ]
-
-__getattr__ = lazy_names(__name__, {}, {"Job": "DeviceJob"})

@@ -131,7 +131,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "vendor": ("VendorLibrary",),
 }
 
-__getattr__ = lazy_names(__name__, _MODULES, {"Library": "RknnLibrary"})
+__getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:

@@ -121,7 +121,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     "vendor": ("VendorLibrary",),
 }
 
-__getattr__ = lazy_names(__name__, _MODULES, {"Library": "VipLibrary", "Profile": "NetworkProfile"})
+__getattr__ = lazy_names(__name__, _MODULES)
 
 
 def __dir__() -> list[str]:
