@@ -17,7 +17,7 @@ from .plan import Addition, Addresses, Banks, Convolution, Slice, banks_of, row_
 from .registers import field
 from .stream import TASK_BYTES, task_words
 
-__all__ = ["Compatible", "Emitted", "convolution_of", "emit", "registers_of", "write"]
+__all__ = ["Compatible", "Emitted", "check", "convolution_of", "emit", "registers_of", "write"]
 
 Words = npt.NDArray[np.uint64]
 Compatible = Literal["default", "mesa"]
@@ -178,7 +178,7 @@ def write(conv: Convolution, addresses: Addresses, *, mesa: bool = False) -> tup
     """
     banks, rows = banks_of(conv)
     if not mesa:
-        _check(conv, rows)
+        check(conv)
     slices = slices_of(conv, rows, mesa=mesa)
     words = []
     for index, part in enumerate(slices):
@@ -189,8 +189,12 @@ def write(conv: Convolution, addresses: Addresses, *, mesa: bool = False) -> tup
     return np.concatenate(words), len(slices)
 
 
-def _check(conv: Convolution, rows: int) -> None:
-    """Raise if a number does not fit its register."""
+def check(conv: Convolution) -> None:
+    """Look whether every number of a convolution fits its register.
+
+    :raises CommandStreamError: one does not
+    """
+    _, rows = banks_of(conv)
     limits = (
         (conv.width, 1024, "columns"),
         (conv.height, 1024, "rows"),
@@ -335,7 +339,7 @@ def _output_registers(conv: Convolution, addresses: Addresses, part: Slice) -> d
         0x403C: _put(0x403C, CHANNEL=channels - 1, ORIG_CHANNEL=conv.out_channels - 1),
         0x4040: _put(0x4040, ALU_ALGO=2, ALU_SRC=1, RELU_BYPASS=1, MUL_BYPASS=0 if per_channel else 1),
         0x4048: _put(0x4048, SHIFT=14, SRC=1) if per_channel else 0,
-        0x4050: _put(0x4050, SIZE_E_0=size, SIZE_E_1=size, SIZE_E_2=size),
+        0x4050: _put(0x4050, SIZE_E_0=size, SIZE_E_1=size, SIZE_E_2=size, OW_SRC=int(conv.channel_offsets)),
         0x4054: _put(0x4054, OW_OP=conv.weight_offset),
         0x4058: _put(0x4058, CHANNEL=channels - 1),
         0x405C: _put(0x405C, WIDTH=width, HEIGHT=height),

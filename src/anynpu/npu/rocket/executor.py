@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,15 @@ def execute(memory: npt.NDArray[np.uint8], base: int, tasks: npt.ArrayLike, *, e
     :raises CommandStreamError: a task cannot be executed; the message names the register. Earlier tasks have run
     """
     Executor(engine).run(memory, base, tasks)
+
+
+class _Parameters(NamedTuple):
+    """What an operation reads besides features: weights [O, h, w, C]; by output channel what is added to them, biases and multipliers."""
+
+    weights: Bytes
+    offsets: Array
+    bias: Array
+    multipliers: Array | None
 
 
 @dataclass
@@ -118,7 +127,7 @@ class Executor:
         else:
             result = None
         if result is None:
-            result = reference(operation, values, *memory.parameters(operation), added)
+            result = reference(operation, values, memory.parameters(operation), added)
         write_planes(output, result)
 
     def _native(self, memory: _Memory, operation: Operation, values: Bytes, added: Bytes | None) -> Bytes | None:
@@ -126,7 +135,7 @@ class Executor:
         key = memory.key(operation)
         prepared = self._prepared.get(key)
         if prepared is None:
-            prepared = _prepare(operation, *memory.parameters(operation))
+            prepared = _prepare(operation, memory.parameters(operation))
             if prepared is None:
                 return None
             self._held += prepared.size
@@ -237,20 +246,19 @@ class _Memory:
         digest.update(bias.data)
         return digest.digest()
 
-    def parameters(self, operation: Operation) -> tuple[Bytes, Array, Array | None]:
-        """Weights [O, h, w, C], biases and, with a channel table, multipliers."""
+    def parameters(self, operation: Operation) -> _Parameters:
+        """Weights, biases and the numbers by channel."""
         memory, table = self._parameter_bytes(operation)
+        outputs = operation.out_channels
         depth = operation.in_channels if operation.raw or operation.depthwise else operation.lanes
-        weights = unpack_weights(memory, operation.out_channels, operation.kernel, depth, depthwise=operation.depthwise)
+        weights = unpack_weights(memory, outputs, operation.kernel, depth, depthwise=operation.depthwise)
+        offsets = np.full(outputs, operation.weight_offset, np.int64)
         if not operation.per_channel:
-            return weights, table.copy().view("<i4").astype(np.int64), None
-        bias, factors, multipliers = unpack_channel_table(table, operation.out_channels)
-        if factors.any():
-            raise CommandStreamError(
-                "DPU_RDMA.BS_BASE_ADDR: the channel table has factors of the window sum",
-                hint="leave them 0: they are not executed",
-            )
-        return weights, bias.astype(np.int64), multipliers.astype(np.int64)
+            return _Parameters(weights, offsets, table.copy().view("<i4").astype(np.int64), None)
+        bias, factors, multipliers = unpack_channel_table(table, outputs)
+        if operation.channel_offsets:
+            offsets = factors.astype(np.int64)
+        return _Parameters(weights, offsets, bias.astype(np.int64), multipliers.astype(np.int64))
 
 
 def write_planes(output: Bytes, values: Bytes) -> None:
@@ -269,9 +277,7 @@ def _paddings(operation: Operation, channels: int) -> npt.NDArray[np.int64]:
     return np.where(odd, operation.padding[1], operation.padding[0]).astype(np.int64)
 
 
-def reference(
-    operation: Operation, values: Bytes, weights: Bytes, bias: Array, multipliers: Array | None, added: Bytes | None
-) -> Bytes:
+def reference(operation: Operation, values: Bytes, parameters: _Parameters, added: Bytes | None) -> Bytes:
     """The result of an operation with numpy: int8 [rows, columns, channels]."""
     (kernel_h, kernel_w), (step_y, step_x) = operation.kernel, operation.strides
     rows, width = operation.out_rows, operation.out_width
@@ -281,15 +287,15 @@ def reference(
     padded = np.empty((max(tall, operation.top + operation.rows), max(wide, operation.left + operation.width), channels))
     padded[...] = _paddings(operation, channels)
     padded[operation.top : operation.top + operation.rows, operation.left : operation.left + operation.width] = values
-    taps = weights.astype(np.float64) + operation.weight_offset
+    taps = parameters.weights + parameters.offsets.reshape(-1, 1, 1, 1).astype(np.float64)
     total = np.zeros((rows, width, operation.out_channels))
     for y in range(kernel_h):
         for x in range(kernel_w):
             window = padded[y : y + tall - kernel_h + 1 : step_y, x : x + wide - kernel_w + 1 : step_x]
             total += window * taps[:, y, x, 0] if operation.depthwise else window @ taps[:, y, x].T
-    sums = saturate(shift_right(saturate(total.astype(np.int64)), operation.clip) + bias)
-    if multipliers is not None:
-        sums = saturate(shift_right(sums * multipliers, _CHANNEL_BITS))
+    sums = saturate(shift_right(saturate(total.astype(np.int64)), operation.clip) + parameters.bias)
+    if parameters.multipliers is not None:
+        sums = saturate(shift_right(sums * parameters.multipliers, _CHANNEL_BITS))
     if operation.added is not None and added is not None:
         numbers = operation.added.numbers
         sums = saturate(sums + shift_right((added.astype(np.int64) + numbers.offset) * numbers.multiplier, numbers.shift))
@@ -297,11 +303,12 @@ def reference(
     return np.clip(shift_right(product, operation.shift), -128, 127).astype(np.int8)
 
 
-def _prepare(operation: Operation, weights: Bytes, bias: Array, multipliers: Array | None) -> _Prepared | None:
+def _prepare(operation: Operation, parameters: _Parameters) -> _Prepared | None:
     """The layer of an operation on the native engine; None where its bias, with the padding in it, leaves 32 bits."""
+    weights, offsets, bias, multipliers = parameters
     channels = operation.out_channels if operation.depthwise else operation.lanes
     zeros = _paddings(operation, channels)
-    shifted = weights.astype(np.int64) + operation.weight_offset
+    shifted = weights.astype(np.int64) + offsets.reshape(-1, 1, 1, 1)
     if operation.depthwise:
         folded = bias + shifted.reshape(channels, -1).sum(axis=1) * zeros
     else:
@@ -332,7 +339,7 @@ def _prepare(operation: Operation, weights: Bytes, bias: Array, multipliers: Arr
     (kernel_h, kernel_w), (step_y, step_x) = operation.kernel, operation.strides
     conv = Conv(
         weights=np.ascontiguousarray(weights),
-        weight_zero=np.array([-operation.weight_offset], np.int32),
+        weight_zero=-offsets.astype(np.int32),
         bias=folded.astype(np.int32),
         epilogue=stage,
         strides=operation.strides,

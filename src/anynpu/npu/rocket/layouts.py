@@ -85,18 +85,19 @@ def pack_weights(weights: Array, fill: Array | int = 0, *, depthwise: bool) -> B
     column, channel. The last block of channels is as wide as whole planes need; a kernel that fills an odd number up is 0.
 
     :param weights: [O, kernel_h, kernel_w, C], or [C, kernel_h, kernel_w, 1] for depthwise
-    :param fill: what lanes without a channel hold: minus the offset that is added to every weight, so that they add nothing
+    :param fill: what lanes without a channel hold, one number or one by kernel: minus the offset that is added to every weight, so that
+        they add nothing
     """
     out, height, width, depth = weights.shape
     if depthwise:
         lanes = atoms(out) * LANES
-        padded = np.full((lanes, height, width), fill, np.int8)
+        padded = np.full((lanes, height, width), fill if np.ndim(fill) == 0 else 0, np.int8)
         padded[:out] = weights[..., 0]
         parts = [padded[first : first + _DEPTHWISE_BLOCK].transpose(1, 2, 0) for first in range(0, lanes, _DEPTHWISE_BLOCK)]
         return np.concatenate([part.reshape(-1) for part in parts])
     lanes = atoms(depth) * LANES
     dense = np.zeros((_kernels(out), height, width, lanes), np.int8)
-    dense[:out] = fill
+    dense[:out] = np.reshape(fill, (-1, 1, 1, 1))
     dense[:out, ..., :depth] = weights
     parts = [
         dense[kernel : kernel + _BLOCK, :, :, lane : lane + _BLOCK].transpose(1, 2, 0, 3).reshape(-1)
@@ -141,14 +142,17 @@ def pack_bias(bias: Array) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(bias, "<i4").view(np.uint8)
 
 
-def pack_channel_table(bias: Array, multipliers: Array) -> npt.NDArray[np.uint8]:
-    """Biases and multipliers by channel: 64 bytes for 8 channels, int32 bias, int16 factor of the window sum (0), int16 multiplier."""
+def pack_channel_table(bias: Array, multipliers: Array, offsets: Array | int = 0) -> npt.NDArray[np.uint8]:
+    """Numbers by channel: 64 bytes for 8 channels, int32 bias, int16 factor of the window sum, int16 multiplier.
+
+    :param offsets: the factors of the window sum: what is added to every weight of a channel
+    """
     blocks = -(-len(bias) // _TABLE_CHANNELS)
     table = np.zeros((blocks, _TABLE_BYTES), np.uint8)
-    padded = np.zeros((2, blocks * _TABLE_CHANNELS), np.int64)
-    padded[0, : len(bias)], padded[1, : len(bias)] = bias, multipliers
-    table[:, :32] = padded[0].astype("<i4").view(np.uint8).reshape(blocks, -1)
-    table[:, 48:] = padded[1].astype("<i2").view(np.uint8).reshape(blocks, -1)
+    for values, kind, first, last in ((bias, "<i4", 0, 32), (offsets, "<i2", 32, 48), (multipliers, "<i2", 48, 64)):
+        padded = np.zeros(blocks * _TABLE_CHANNELS, np.int64)
+        padded[: len(bias)] = values
+        table[:, first:last] = padded.astype(kind).view(np.uint8).reshape(blocks, -1)
     return table.reshape(-1)
 
 

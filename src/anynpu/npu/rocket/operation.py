@@ -63,6 +63,7 @@ class Operation:
     out_width: int
     depthwise: bool
     per_channel: bool
+    channel_offsets: bool
     raw: tuple[int, int, int] | None
     padding: tuple[int, int]
     weight_offset: int
@@ -162,6 +163,7 @@ def _geometry(read: _Reader) -> tuple[Convolution, Slice]:
         multiplier=0,
         shift=0,
         per_channel=per_channel,
+        channel_offsets=per_channel and bool(read.get(0x4050, "OW_SRC")),
         addition=None if read[0x5034] == 1 else Addition(0, 0, 0),
     )
     return conv, Slice(0, rows, 0, out_rows, top)
@@ -232,6 +234,7 @@ def _operation(read: _Reader, conv: Convolution, part: Slice) -> Operation:
         out_width=conv.out_width,
         depthwise=conv.depthwise,
         per_channel=conv.per_channel,
+        channel_offsets=conv.channel_offsets,
         raw=raw,
         padding=(signed(padding, 8), signed(padding >> 8 if conv.depthwise else padding, 8)),
         weight_offset=read.get(0x4054, "OW_OP"),

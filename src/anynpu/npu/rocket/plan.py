@@ -47,7 +47,8 @@ class Convolution:
     :ivar padding: the value of the padding
     :ivar weight_offset: is added to every weight
     :ivar multiplier: with *shift* and *output_zero*, from the accumulator to the output
-    :ivar per_channel: bias and multipliers lie in a channel table
+    :ivar per_channel: biases and multipliers lie in a channel table
+    :ivar channel_offsets: so do the numbers that are added to the weights, one for each output channel; *weight_offset* is 0
     """
 
     height: int
@@ -64,6 +65,7 @@ class Convolution:
     multiplier: int
     shift: int
     per_channel: bool = False
+    channel_offsets: bool = False
     addition: Addition | None = None
 
     @property
