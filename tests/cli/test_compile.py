@@ -317,6 +317,7 @@ def test_public_objects_have_a_repr_of_one_line(model_path: Path) -> None:
     program = model.programs[0]
     made = [
         *(model, program, program.layers[0], anynpu.report(model), anynpu.check(model_path, "rk3588")),
+        chips.get("rk3588"),
         *(modelfile.encode(model), timing.predict(program, chips.get("rk3588")), profile_program(program, chips.get("rk3588"))),
     ]
     for entry in made:

@@ -125,6 +125,21 @@ def test_a_job_that_fails_says_why(start: Start) -> None:
     assert (found["state"], found["error"], found["hint"]) == ("failed", "the model is odd", "take another")
 
 
+def test_an_error_names_no_temporary_path(start: Start) -> None:
+    program = """
+import json, sys
+files = json.loads(sys.stdin.readline())["files"]
+text = ", ".join(files.values())
+print(json.dumps({"state": "failed", "error": text + " cannot be read", "hint": "look at " + text}), flush=True)
+"""
+    server = start(program)
+    names = [drop(server, kind, b"bytes") for kind in ("model", "picture")]
+    _, job = ask(server, "POST", "/jobs", {"model": names[0], "pictures": names[1:]})
+    found = ended(server, job["job"])
+    assert found["error"] == "the picture, the model cannot be read"
+    assert found["hint"] == "look at the picture, the model"
+
+
 @pytest.mark.parametrize(
     ("program", "words"),
     [

@@ -71,6 +71,14 @@ class PlaygroundJob:
         """How far it is."""
         self.stage, self.done, self.total = stage, done, total
 
+    def without_paths(self, text: str) -> str:
+        """A message about the files of the job, by what they are to the reader: their temporary paths mean nothing to them."""
+        place = self.folder.parent
+        for path in self.files:
+            words = f"the {path.name.partition('-')[0]}" if path.parent == place else path.name
+            text = text.replace(str(path), words)
+        return text.replace(f"{place}/", "")
+
     def to_json(self) -> dict[str, Any]:
         """What the page is told."""
         facts = {"job": self.name, "state": self.state, "stage": self.stage, "done": self.done, "total": self.total}
@@ -193,7 +201,7 @@ class PlaygroundJobs:
         if self._verdict is not None:
             job.state, job.error, job.hint = self._verdict
         elif said is not None and said.get("state") in _ENDS:
-            job.state, job.error, job.hint = (str(said.get(key, "")) for key in ("state", "error", "hint"))
+            job.state, job.error, job.hint = (job.without_paths(str(said.get(key, ""))) for key in ("state", "error", "hint"))
         else:
             job.state, job.error, job.hint = _why(status, self._limits)
         job.ended.set()

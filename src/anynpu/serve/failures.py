@@ -67,6 +67,9 @@ _FAILURES: tuple[tuple[type[BaseException], Failure], ...] = (
 _PYTHON_OPTION = re.compile(r"pass make_provider_options\((\w+)=\"(\w+)\"\)")
 """An option in the hint of a session, which a client of the server cannot pass."""
 
+_PYTHON_BATCH = re.compile(r"pass array\[None\](, and layout='nhwc'| without layout='nhwc')?")
+"""Another that is an expression of Python."""
+
 
 def failure_of(error: BaseException) -> Failure:
     """How *error* is told.
@@ -96,4 +99,5 @@ def retry_after_of(error: BaseException) -> float | None:
 def message_of(error: BaseException) -> str:
     """What a client is told: all of an error of ours, and of others no more than that there was one."""
     text = str(error) if isinstance(error, AnynpuError) else "the server failed; its log says why"
-    return _PYTHON_OPTION.sub(r"start the server with --\1 \2", text)
+    text = _PYTHON_OPTION.sub(r"start the server with --\1 \2", text)
+    return _PYTHON_BATCH.sub("send the shape with a 1 in front", text)

@@ -226,3 +226,6 @@ class Chip:
     queries: Mapping[str, bool]
     limits: OperatorLimits
     sources: Mapping[str, Source]
+
+    def __repr__(self) -> str:
+        return f"Chip({self.name!r}, {self.family}, cores: {self.cores})"
