@@ -3,7 +3,7 @@
     python tools/timing_fit.py --data FOLDER [--page] [--json FILE]
     ANYNPU_TIMING_DATA=FOLDER python tools/timing_fit.py
 
-The folder holds ``published_fps.csv`` with ``graphs/`` beside it, and optionally ``matmul.csv``, ``llm.csv`` and ``allwinner.csv``. The
+The folder holds ``published_fps.csv`` with ``graphs/`` beside it, and optionally ``matmul.csv`` and ``allwinner.csv``. The
 figures are not part of the project; the fitted numbers are in ``chips/timing.py``. ``--page`` writes the tables of ``docs/timing.md``.
 
 int8 networks are fitted by ``anynpu.timing.fit``, a chip at a time. float16 networks are few, so the four chips are fitted together: what
@@ -16,7 +16,6 @@ import argparse
 import csv
 import json
 import os
-import re
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ from anynpu.timing import predict_matmul, predict_work
 from anynpu.timing.array import relative_rate
 from anynpu.timing.confidence import Kind, kind_of
 from anynpu.timing.fit import Fit, Measurement, fit, fit_parameters
-from anynpu.timing.llm import predict_llm
 from anynpu.timing.matmul import parse_types
 from anynpu.timing.model import TaskTable
 from anynpu.timing.work import ProgramWork, work_of
@@ -266,23 +264,6 @@ def matmul_errors(folder: Path) -> dict[str, Any]:
     }
 
 
-def llm_errors(folder: Path) -> dict[str, Any]:
-    """Tokens per second and first token, by chip; with the memory known, and from the size in the name alone."""
-    found: dict[str, dict[str, list[float]]] = {}
-    for row in csv.DictReader((folder / "llm.csv").open(encoding="utf-8")):
-        chip, size = chips.get(row["chip"]), re.sub(r"^E", "", row["size"])
-        known = predict_llm(chip, size, row["dtype"], memory_mb=float(row["memory_mb"]))
-        named = predict_llm(chip, size, row["dtype"])
-        entry = found.setdefault(chip.name, {"tokens": [], "tokens_by_name": [], "first": []})
-        entry["tokens"].append(known.tokens_per_second / float(row["tokens_s"]) - 1.0)
-        entry["tokens_by_name"].append(named.tokens_per_second / float(row["tokens_s"]) - 1.0)
-        entry["first"].append(known.first_token_ms / float(row["ttft_ms"]) - 1.0)
-    return {
-        chip: {name: {"median": _median(errors), "worst": max(map(abs, errors))} for name, errors in entry.items()}
-        for chip, entry in found.items()
-    }
-
-
 def allwinner_errors(folder: Path) -> dict[str, float]:
     """Networks that can be built from their names, with the NPU at its reported clock; memory keeps its own."""
     graphs = {"resnet50 224": "resnet50-v2-7.onnx", "mobilenet_v2 224": "mobilenetv2-12.onnx"}
@@ -346,7 +327,7 @@ def main() -> None:
         "parameters": {chip: vars(made.parameters) for chip, made in fits.items()},
         "ranges": coverage(rows),
     }
-    for name, check in (("matmul", matmul_errors), ("llm", llm_errors), ("allwinner", allwinner_errors)):
+    for name, check in (("matmul", matmul_errors), ("allwinner", allwinner_errors)):
         if (folder / f"{name}.csv").exists():
             result[name] = check(folder)
     print("int8, one model left out:     ", {chip: f"{made.median_error:.2%}" for chip, made in fits.items()})
@@ -354,7 +335,7 @@ def main() -> None:
     print("int8, families left out, worst:", {chip: f"{max(map(abs, errors)):.2%}" for chip, errors in families.items()})
     print("float16, one model of one chip left out: ", _summary(alone.tolist()))
     print("float16, one model of all chips left out:", _summary(whole.tolist()))
-    for key in ("float16_numbers", "ranges", "matmul", "llm", "allwinner"):
+    for key in ("float16_numbers", "ranges", "matmul", "allwinner"):
         if key in result:
             print(f"{key}: {json.dumps(result[key], indent=1)}")
     if options.json:

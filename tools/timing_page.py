@@ -92,17 +92,13 @@ def _summary(entry: Mapping[str, float]) -> str:
 
 
 def other_tables(result: Mapping[str, Any]) -> str:
-    """Products, language models, Allwinner, ranges."""
+    """Products, Allwinner, ranges."""
     products = [
         (
             f"{name} layout",
             [str(entry["products"]), *(f"{100 * entry[key]:.1f} %" for key in ("median", "within_25", "within_35"))],
         )
         for name, entry in result["matmul"].items()
-    ]
-    models = [
-        (chip, [f"{100 * entry[key]['median']:.1f} %" for key in ("tokens", "tokens_by_name", "first")])
-        for chip, entry in result["llm"].items()
     ]
     reported = [(name, [_percent(error)]) for name, error in result["allwinner"].items()]
     ranges = result["ranges"]
@@ -115,7 +111,6 @@ def other_tables(result: Mapping[str, Any]) -> str:
     return "\n\n".join(
         [
             _table("products above 200 us", ("products", "median error", "within 25 %", "within 35 %"), products),
-            _table("language models", ("tokens/s, memory known", "tokens/s, size only", "first token"), models),
             _table("Allwinner, as reported", ("error",), reported),
             _table("left-out networks inside their 80 % range", ("share",), held),
         ]

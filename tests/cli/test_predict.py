@@ -199,33 +199,14 @@ def test_a_matrix_product(invoke: Invoke) -> None:
     assert [row.split()[0] for row in rows[1:]] == [chip.name for chip in chips.all_chips() if chip.matmul]
 
 
-def test_a_language_model(invoke: Invoke) -> None:
-    data = json.loads(invoke("predict", "--llm", "1.5B", "--dtype", "w8a8", "--target", "all", "--json").out)
-    by_chip = {entry["chip"]: entry for entry in data["predictions"]}
-    assert {"rk3588", "rk3576", "rk3562", "rv1126b"} <= set(by_chip)
-    assert "rv1103" not in by_chip  # it has 64 MB
-    entry = by_chip["rk3588"]
-    assert entry["tokens_per_second_range"][0] < entry["tokens_per_second"] < entry["tokens_per_second_range"][1]
-    assert entry["fit_error"] < 0.05
-    known = json.loads(invoke("predict", "--llm", "1.5B", "--weights", "1500", "-t", "rk3588", "--json").out)["predictions"][0]
-    assert known["confidence"] == "calibrated"
-    shown = invoke("predict", "--llm", "1.5B", "--weights", "1500.0 MB", "-t", "rk3588").out
-    assert "1500.0 MB" in shown, "a size is shown as it was given"
-    text = invoke("predict", "--llm", "1.5B").out
-    assert "tokens/s" in text.splitlines()[0]
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ((), "give a model"),
-        (("--matmul", "1x2x3", "--llm", "1B"), "too much for one prediction"),
         (("--matmul", "1x2"), "is no product"),
         (("--matmul", "0x64x64"), "is no product"),
         (("--matmul", "1x64x64", "--types", "int9"), "no matmul of int9"),
         (("--matmul", "1x64x64", "--target", "rv1106"), "has no matmul calls"),
-        (("--llm", "many"), "no size of a language model"),
-        (("--llm", "1B", "--dtype", "int16"), "no language models in int16"),
     ],
 )
 def test_questions_without_an_answer(invoke: Invoke, options: tuple[str, ...], message: str) -> None:
@@ -234,10 +215,10 @@ def test_questions_without_an_answer(invoke: Invoke, options: tuple[str, ...], m
     assert message in " ".join(outcome.err.split())
 
 
-def test_types_of_language_models_are_not_for_networks(invoke: Invoke, model_path: Path) -> None:
-    outcome = invoke("predict", model_path, "--dtype", "w4a16")
-    assert outcome.code != 0
-    assert "is for language models" in " ".join(outcome.err.split())
+def test_a_model_and_a_product_are_too_much(invoke: Invoke, model_path: Path) -> None:
+    outcome = invoke("predict", model_path, "--matmul", "1x2x3")
+    assert outcome.code == 2
+    assert "too much for one prediction" in " ".join(outcome.err.split())
 
 
 def test_a_costly_layer_on_the_cpu_is_named(invoke: Invoke, tmp_path: Path) -> None:

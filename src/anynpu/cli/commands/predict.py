@@ -15,11 +15,9 @@ from ...chips import Chip
 from ...chips.timing import TimingProfile
 from ...errors import AnynpuError, CompileError
 from ...outputfile import write_output
-from ...program import Program
 from ...timing import Bound, Prediction, fps, predict
 from ...timing.advice import cpu_costs
 from ...timing.board import read_board
-from ...timing.llm import LlmPrediction, decoder_bytes, predict_llm
 from ...timing.matmul import parse_types
 from ..helpers.console import numbers, plain_table, print_json, results, size_text
 from ..helpers.models import TimedModel
@@ -34,10 +32,7 @@ from ..helpers.options import (
     parse_shapes,
 )
 from ..helpers.plots import prediction_chart
-from ..helpers.sizes import megabytes
 from ..helpers.timed import (
-    llm_json,
-    llm_table,
     matmul_json,
     matmul_table,
     parse_extents,
@@ -54,29 +49,16 @@ _USABLE_MEMORY = 0.9
 
 
 class TimedPrecision(str, enum.Enum):
-    """What a model computes in; of a language model also what its weights are."""
+    """What a model computes in."""
 
     INT8 = "int8"
     FP16 = "fp16"
     INT16 = "int16"
     W8A8 = "w8a8"
-    W4A16 = "w4a16"
-    W4A16_G128 = "w4a16_g128"
 
     @property
     def compiler_name(self) -> str:
-        names = {"int8": "w8a8", "fp16": "fp16", "int16": "w16a16", "w8a8": "w8a8"}
-        if self.value not in names:
-            raise typer.BadParameter(f"{self.value} is for language models (--llm)", param_hint="'--dtype'")
-        return names[self.value]
-
-    @property
-    def llm_name(self) -> str:
-        names = {"int8": "w8a8", "int16": ""}
-        name = names.get(self.value, self.value)
-        if not name:
-            raise typer.BadParameter(f"there are no language models in {self.value}", param_hint="'--dtype'")
-        return name
+        return {"int8": "w8a8", "int16": "w16a16"}.get(self.value, self.value)
 
 
 class MatrixLayout(str, enum.Enum):
@@ -95,7 +77,6 @@ class _Row:
     reason: str = ""
     memory_bytes: int | None = None
     advice: tuple[str, ...] = ()
-    decoder: LlmPrediction | None = None
 
 
 def _optional_target(value: str | None) -> str | None:
@@ -126,14 +107,6 @@ def command(
     ] = None,
     types: Annotated[str, typer.Option("--types", metavar="A*B->C", help="Its types.")] = "int8*int8->int32",
     layout: Annotated[MatrixLayout, typer.Option("--layout", help="How its A and C lie.")] = MatrixLayout.NATIVE,
-    llm: Annotated[
-        str | None, typer.Option("--llm", metavar="SIZE", help="A language model of this size instead: 1.5B, 500M, 3B-A570M.")
-    ] = None,
-    weights: Annotated[
-        float | None,
-        typer.Option("--weights", parser=megabytes, metavar="MB", help="What the language model's weights take, if known."),
-    ] = None,
-    prompt: Annotated[int, typer.Option("--prompt", min=1, metavar="TOKENS", help="Tokens before the first one.")] = 128,
     board: BoardOption = None,
     shape: ShapeOption = None,
     batch: BatchOption = None,
@@ -145,7 +118,7 @@ def command(
 
     Latency on one core with the range that holds four of five like networks, frames per second on one and on all cores, memory, and how
     far to trust it. The weights of an ONNX model may be stripped: shapes and types are enough. Instead of a model: a call of the matmul
-    API (--matmul), or a language model by its size (--llm).
+    API (--matmul).
 
     \b
     Example:
@@ -153,14 +126,10 @@ def command(
       anynpu predict yolo.rknn --layers
       anynpu predict yolo.onnx --board desk.json --json
       anynpu predict --matmul 1x4096x4096 --types "int8*int8->int32" --target rk3588
-      anynpu predict --llm 1.5B --dtype w8a8 --target all
     """
-    _one_subject(model, matmul, llm)
+    _one_subject(model, matmul)
     if matmul is not None:
         _print_product(matmul, types, layout, target, as_json=as_json)
-        return
-    if llm is not None:
-        _print_llm(llm, dtype, target, weights, prompt, as_json=as_json)
         return
     assert model is not None
     shapes = parse_shapes(shape)
@@ -191,14 +160,11 @@ def command(
         console.print(_layer_table(rows[0].prediction))
 
 
-def _one_subject(model: Path | None, matmul: str | None, llm: str | None) -> None:
-    given = [name for name, value in (("MODEL", model), ("--matmul", matmul), ("--llm", llm)) if value is not None]
-    if not given:
-        raise typer.BadParameter("give a model, --matmul MxKxN or --llm SIZE", param_hint="'MODEL'")
-    if len(given) > 1:
-        raise typer.BadParameter(
-            f"{' and '.join(given)} are too much for one prediction; give one of them", param_hint=f"'{given[1]}'"
-        )
+def _one_subject(model: Path | None, matmul: str | None) -> None:
+    if model is None and matmul is None:
+        raise typer.BadParameter("give a model or --matmul MxKxN", param_hint="'MODEL'")
+    if model is not None and matmul is not None:
+        raise typer.BadParameter("MODEL and --matmul are too much for one prediction; give one of them", param_hint="'--matmul'")
 
 
 def _named_chips(target: str | None) -> list[Chip]:
@@ -217,23 +183,8 @@ def _print_product(text: str, types: str, layout: MatrixLayout, target: str | No
     results().print(matmul_table(rows, extents))
 
 
-def _print_llm(
-    size: str, dtype: TimedPrecision | None, target: str | None, weights: float | None, prompt: int, *, as_json: bool
-) -> None:
-    kind = dtype.llm_name if dtype is not None else "w8a8"
-    asked = _named_chips(target)
-    memory = None if weights is None else weights * 2**20 / 1e6  # vendors' tables count in 10^6
-    rows = [predict_llm(chip, size, kind, memory_mb=memory, prompt=prompt) for chip in asked]
-    if len(asked) > 1:  # a chip with its memory in the package does not hold every model
-        rows = [row for row in rows if row.chip.dram_bytes is None or row.memory_mb * 1e6 < row.chip.dram_bytes * _USABLE_MEMORY]
-    if as_json:
-        print_json({"llm": size, "dtype": kind, "predictions": [llm_json(row) for row in rows]})
-        return
-    results().print(llm_table(rows))
-
-
 def _print_notes(rows: list[_Row]) -> None:
-    """Costly layers on the CPU, and what a decoder gives as a language model; for the first chip that has something to say."""
+    """Costly layers on the CPU, for the first chip that has any."""
     console = results()
     for row in rows:
         if row.advice:
@@ -241,11 +192,6 @@ def _print_notes(rows: list[_Row]) -> None:
             for line in row.advice:
                 console.print(f"{row.chip.name}: {line}", markup=False, highlight=False)
             break
-    decoders = [row.decoder for row in rows if row.decoder is not None]
-    if decoders:
-        console.print()
-        console.print("a decoder with a cache; as a language model on all cores:")
-        console.print(llm_table(decoders))
 
 
 def _asked_chips(subject: TimedModel, target: str | None, profile: TimingProfile | None) -> list[Chip]:
@@ -273,16 +219,7 @@ def _row(subject: TimedModel, chip: Chip, dtype: str, profile: TimingProfile | N
         needed, available = size_text(prediction.memory_bytes), size_text(usable)
         return _Row(chip, reason=f"does not fit: {needed} needed, {available} available", memory_bytes=prediction.memory_bytes)
     advice = tuple(cpu_costs(program, prediction))
-    return _Row(chip, prediction, "", prediction.memory_bytes, advice, _as_llm(program, chip, dtype))
-
-
-def _as_llm(program: Program, chip: Chip, dtype: str) -> LlmPrediction | None:
-    """What a decoder gives as a language model, from its own weights."""
-    memory = decoder_bytes(program, chip)
-    if memory is None or memory < 1.0:
-        return None
-    kind = "w8a8" if dtype == "w8a8" else "fp16"
-    return predict_llm(chip, memory / (1000.0 if kind == "w8a8" else 2000.0), kind, memory_mb=memory)
+    return _Row(chip, prediction, "", prediction.memory_bytes, advice)
 
 
 def _row_json(row: _Row) -> dict[str, Any]:
@@ -302,7 +239,6 @@ def _row_json(row: _Row) -> dict[str, Any]:
         **({"cores": prediction.cores} if prediction.cores > 1 else {}),
         "latency_ms_range": [round(value / 1000.0, 4) for value in prediction.range_us],
         **({"advice": list(row.advice)} if row.advice else {}),
-        **({"decoder": llm_json(row.decoder)} if row.decoder is not None else {}),
     }
 
 

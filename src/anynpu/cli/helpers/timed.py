@@ -1,4 +1,4 @@
-"""What ``anynpu predict`` prints of matrix products and language models."""
+"""What ``anynpu predict`` prints of matrix products."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ import typer
 from rich.table import Table
 
 from ...chips import Chip
-from ...timing import Confidence, MatmulPrediction, predict_matmul
-from ...timing.llm import LlmPrediction
+from ...timing import MatmulPrediction, predict_matmul
 from ...timing.matmul import MatmulTypes
 from .console import plain_table, size_text
 
 __all__ = [
-    "llm_json",
-    "llm_table",
     "matmul_json",
     "matmul_table",
     "parse_extents",
@@ -124,43 +121,3 @@ def matmul_json(rows: Sequence[tuple[Chip, MatmulPrediction]]) -> list[dict[str,
         }
         for chip, made in rows
     ]
-
-
-def llm_table(rows: Sequence[LlmPrediction]) -> Table:
-    """One row per chip."""
-    values = ("tokens/s", "80 % range", "first token", "its range", "weights")
-    table = plain_table("chip", *values, "confidence", right=values)
-    for made in rows:
-        about = "~" if made.confidence.level == "uncalibrated" else ""
-        low, high = made.confidence.range(made.tokens_per_second)
-        table.add_row(
-            made.chip.name,
-            f"{about}{rate_text(made.tokens_per_second)}",
-            f"{rate_text(low)}-{rate_text(high)}",
-            f"{about}{time_text(made.first_token_ms * 1000)}",
-            range_text(*(value * 1000 for value in made.first_confidence.range(made.first_token_ms))),
-            size_text(int(made.memory_mb * 1e6)),
-            _words(made.confidence),
-        )
-    return table
-
-
-def _words(confidence: Confidence) -> str:
-    if confidence.error is None or confidence.level == "calibrated":
-        return str(confidence)
-    return f"{confidence} (median error of the fit {100 * confidence.error:.0f} %)"
-
-
-def llm_json(made: LlmPrediction) -> dict[str, Any]:
-    """The same as data."""
-    return {
-        "chip": made.chip.name,
-        "tokens_per_second": round(made.tokens_per_second, 3),
-        "tokens_per_second_range": [round(value, 3) for value in made.confidence.range(made.tokens_per_second)],
-        "first_token_ms": round(made.first_token_ms, 2),
-        "first_token_ms_range": [round(value, 2) for value in made.first_confidence.range(made.first_token_ms)],
-        "prompt_tokens": made.prompt,
-        "weights_mb": round(made.memory_mb, 1),
-        "confidence": made.confidence.level,
-        "fit_error": made.confidence.error,
-    }
