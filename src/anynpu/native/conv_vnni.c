@@ -8,6 +8,7 @@
 #include <immintrin.h>
 
 #include "conv_common.h"
+#include "curves_vnni.h"
 
 /* A tile is `blocks` registers of 16 channels, perhaps half of one more, times `pixels`: as many accumulators as the 32
  * registers hold beside the weights. */
@@ -16,6 +17,7 @@
 #define ROW_FUNCTION CONV_ROW_FUNCTION
 #define MAX_BLOCKS 4
 #define MAX_PIXELS 14
+#define MAX_WORDS 384 /* accumulators of a tile, at the most */
 
 /* ---------------------------------------------------------------- from accumulators to codes */
 
@@ -111,31 +113,81 @@ INLINE void store_codes(int blocks, int half, __m512i codes, int8_t *y)
         _mm_storel_epi64((__m128i *)y, _mm512_castsi512_si128(codes));
 }
 
-/* FIXED_CURVE without a residual: see fixed_single_curve_codes in fixed_forms.h. */
-INLINE __m512i curve_places(__m512i accumulator, const float *numbers, size_t stride, const int32_t *start)
+/* FIXED_CURVE without a residual: see fixed_single_curve_codes in fixed_forms.h. The index has its place in the low 16 bits. */
+struct curve_numbers {
+    __m512 channel, back, factor, low, high;
+};
+
+INLINE struct curve_numbers load_curve_numbers(const float *numbers, size_t stride)
 {
-    const __m512 magic = _mm512_set1_ps(FIXED_MAGIC);
-    __m512 t = _mm512_fmadd_ps(_mm512_cvtepi32_ps(accumulator), _mm512_loadu_ps(numbers + CURVE_CHANNEL * stride), magic);
-    t = _mm512_sub_ps(t, _mm512_loadu_ps(numbers + CURVE_BACK * stride));
-    t = _mm512_fmadd_ps(t, _mm512_loadu_ps(numbers + CURVE_FACTOR * stride), magic);
-    t = _mm512_max_ps(t, _mm512_loadu_ps(numbers + CURVE_LOW * stride));
-    t = _mm512_min_ps(t, _mm512_loadu_ps(numbers + CURVE_HIGH * stride));
-    return _mm512_add_epi32(_mm512_castps_si512(t), _mm512_loadu_si512(start));
+    return (struct curve_numbers){
+        _mm512_loadu_ps(numbers + CURVE_CHANNEL * stride), _mm512_loadu_ps(numbers + CURVE_BACK * stride),
+        _mm512_loadu_ps(numbers + CURVE_FACTOR * stride), _mm512_loadu_ps(numbers + CURVE_LOW * stride),
+        _mm512_loadu_ps(numbers + CURVE_HIGH * stride)};
 }
 
-ROW_FUNCTION finish_curves(size_t blocks, size_t pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line, ptrdiff_t first)
+INLINE __m512i curve_index_of(__m512i accumulator, const struct curve_numbers *numbers)
 {
-    const struct curve_tables *curves = &line->tables.curves;
-    const size_t stride = line->tables.stride, valid = line->valid;
-    const float *numbers = curves->numbers + line->channel;
-    const int32_t *start = curves->start + line->channel;
-    for (size_t j = 0; j < blocks; j++, numbers += 16, start += 16)
-        for (size_t i = 0; i < pixels; i++)
-            accumulators[i][j] = curve_places(accumulators[i][j], numbers, stride, start);
-    for (size_t i = 0; i < pixels; i++) {
-        const ptrdiff_t at = (first + (ptrdiff_t)i) * line->out_stride;
-        curve_look_up(curves->entries, (const uint32_t *)accumulators[i], valid, line->y + at);
+    const __m512 magic = _mm512_set1_ps(FIXED_MAGIC);
+    __m512 t = _mm512_fmadd_ps(_mm512_cvtepi32_ps(accumulator), numbers->channel, magic);
+    t = _mm512_fmadd_ps(_mm512_sub_ps(t, numbers->back), numbers->factor, magic);
+    return _mm512_castps_si512(_mm512_min_ps(_mm512_max_ps(t, numbers->low), numbers->high));
+}
+
+/* Codes of a tile, the pixels of which have `width` words each. */
+static __attribute__((noinline)) void finish_words(const struct conv_line *line, ptrdiff_t first, size_t pixels, size_t width,
+                                                   const uint16_t *words)
+{
+    int8_t codes[MAX_WORDS + CURVE_GROUP];
+    int8_t *y = line->y + first * line->out_stride;
+    curve_find_words(&line->tables.curves, words, pixels * width, codes);
+    if ((size_t)line->out_stride == width) {
+        memcpy(y, codes, pixels * width);
+        return;
     }
+    for (size_t i = 0; i < pixels; i++, y += line->out_stride)
+        if (line->valid == 64)
+            memcpy(y, codes + i * width, 64);
+        else if (line->valid == 32)
+            memcpy(y, codes + i * width, 32);
+        else if (line->valid == 16)
+            memcpy(y, codes + i * width, 16);
+        else
+            memcpy(y, codes + i * width, line->valid);
+}
+
+INLINE void finish_curve(int blocks, int half, int pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
+                         ptrdiff_t first)
+{
+    const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26, 24, 22, 20, 18,
+                                          16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const int width = 16 * blocks + 8 * half;
+    const size_t stride = line->tables.stride;
+    const float *numbers = line->tables.curves.numbers + line->channel;
+    const __m512i begin = _mm512_set1_epi16((short)line->tables.curves.words->first);
+    uint16_t words[MAX_WORDS + CURVE_GROUP];
+    UNROLL for (int j = 0; j < blocks + half; j += 2) {
+        const int pair = j + 1 < blocks + half;
+        const struct curve_numbers left = load_curve_numbers(numbers + 16 * j, stride);
+        const struct curve_numbers right = pair ? load_curve_numbers(numbers + 16 * j + 16, stride) : left;
+        UNROLL for (int i = 0; i < pixels; i++) {
+            uint16_t *to = words + i * width + 16 * j;
+            const __m512i a = curve_index_of(accumulators[i][j], &left);
+            const __m512i b = pair ? curve_index_of(accumulators[i][j + 1], &right) : a;
+            const __m512i both = _mm512_sub_epi16(_mm512_permutex2var_epi16(a, even, b), begin);
+            const int some = width - 16 * j;
+            if (some >= 32) {
+                _mm512_storeu_si512(to, both);
+            } else if (some >= 16) {
+                _mm256_storeu_si256((__m256i *)to, _mm512_castsi512_si256(both));
+                if (some == 24)
+                    _mm_storeu_si128((__m128i *)(to + 16), _mm512_extracti32x4_epi32(both, 2));
+            } else {
+                _mm_storeu_si128((__m128i *)to, _mm512_castsi512_si128(both));
+            }
+        }
+    }
+    finish_words(line, first, (size_t)pixels, (size_t)width, words);
 }
 
 /* What is rare: a residual, a slope, channels that do not exist. From memory, and for all shapes of tiles. */
@@ -164,15 +216,16 @@ ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MA
 INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
+    if (line->form == FIXED_CURVE && !line->residual && line->tables.curves.words->usable) {
+        finish_curve(blocks, half, pixels, accumulators, line, first);
+        return;
+    }
     if (line->residual || line->has_slope || line->form >= FIXED_CURVE || line->valid != (size_t)(16 * blocks + 8 * half)) {
         __m512i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks + half; j++)
                 copies[i][j] = accumulators[i][j];
-        if (line->form == FIXED_CURVE && !line->residual)
-            finish_curves((size_t)(blocks + half), (size_t)pixels, copies, line, first);
-        else
-            finish_rare((size_t)(blocks + half), (size_t)pixels, copies, line, first);
+        finish_rare((size_t)(blocks + half), (size_t)pixels, copies, line, first);
         return;
     }
     if (line->form == FIXED_SINGLE) {

@@ -14,9 +14,33 @@
 #define CURVE_MAX_INDEX (1 << 20)
 #define CURVE_MAX_TABLES 16
 
-/* Where packed memory has them: by channel the place of index 0, the same less the bits of a magic number, and floats (fixed_forms.h);
- * then the entries. */
+/* A table as steps, for processors that look up many bytes at once: buckets of indices of the same width, for each the code at its
+ * beginning, and by how many indices each step up by 1 comes later. Where codes fall, in the first buckets, all that is seen from the end. */
+enum { CURVE_BUCKETS = 256, CURVE_MAX_STEPS = 15, CURVE_NO_STEP = 255 };
+
+struct curve_steps {
+    int32_t shift;   /* 2^shift indices are a bucket */
+    int32_t buckets; /* 128 or 256 */
+    int32_t turn;    /* the first bucket where codes do not fall */
+    int32_t count;   /* of steps in a bucket, at the most; 0: the table is not held as steps */
+    uint8_t codes[CURVE_BUCKETS];
+    uint8_t last[CURVE_MAX_STEPS][CURVE_BUCKETS]; /* the last index of the bucket before the step; CURVE_NO_STEP: there is none */
+};
+
+/* How all channels end if they share a table, and the indices among which codes change are not too many: then a place in the table is a
+ * word of 16 bits. */
+struct curve_words {
+    int32_t usable;
+    int32_t first, last; /* nothing changes up to the one, nor from the other on */
+    struct curve_steps steps;
+};
+
+#define CURVE_WORDS_BYTES ((sizeof(struct curve_words) + 63) / 64 * 64)
+
+/* Where packed memory has them: struct curve_words; by channel the place of index 0, the same less the bits of a magic number, and floats
+ * (fixed_forms.h); then the entries. */
 struct curve_tables {
+    const struct curve_words *words;
     const int32_t *zero, *start;
     const float *numbers;
     const int8_t *entries;
@@ -121,7 +145,7 @@ static inline int curves_fit(const struct anynpu_epilogue *e, size_t channels)
 static inline size_t curves_size(const struct anynpu_epilogue *e, size_t channels)
 {
     struct curve_owners owners = {.count = 0};
-    size_t size = size_times(CURVE_CHANNEL_BYTES, curve_channels(channels));
+    size_t size = size_plus(CURVE_WORDS_BYTES, size_times(CURVE_CHANNEL_BYTES, curve_channels(channels)));
     if (e->fixed == NULL || e->fixed->curves == NULL)
         return 0;
     for (size_t channel = 0; channel < channels; channel++)
@@ -133,9 +157,9 @@ static inline size_t curves_size(const struct anynpu_epilogue *e, size_t channel
 static inline struct curve_tables curve_tables_at(const void *packed, size_t channels)
 {
     const size_t count = curve_channels(channels);
-    const int32_t *zero = packed;
-    const float *numbers = (const float *)packed + 2 * count;
-    return (struct curve_tables){zero, zero + count, numbers, (const int8_t *)(numbers + CURVE_NUMBERS * count)};
+    const int32_t *zero = (const int32_t *)(const void *)((const uint8_t *)packed + CURVE_WORDS_BYTES);
+    const float *numbers = (const float *)(const void *)(zero + 2 * count);
+    return (struct curve_tables){packed, zero, zero + count, numbers, (const int8_t *)(numbers + CURVE_NUMBERS * count)};
 }
 
 /* Codes at places in the entries. Eight at a time are one store: codes are written where the compiler cannot know what else lies, and it
@@ -150,6 +174,20 @@ static inline void curve_look_up(const int8_t *entries, const uint32_t *places, 
     }
     for (; i < count; i++)
         y[i] = entries[places[i]];
+}
+
+/* Codes of words: places in the table, counted from that of the index `first`. */
+static inline void curve_look_up_words(const struct curve_tables *curves, const uint16_t *words, size_t count, int8_t *y)
+{
+    const int8_t *entries = curves->entries + curves->zero[0] + curves->words->first;
+    size_t i = 0;
+    for (; i + 8 <= count; i += 8) {
+        int8_t eight[8] = {entries[words[i]],     entries[words[i + 1]], entries[words[i + 2]], entries[words[i + 3]],
+                           entries[words[i + 4]], entries[words[i + 5]], entries[words[i + 6]], entries[words[i + 7]]};
+        memcpy(y + i, eight, sizeof eight);
+    }
+    for (; i < count; i++)
+        y[i] = entries[words[i]];
 }
 
 /* The index that a scaled sum has, within the limits of the channel's table. */
@@ -169,6 +207,74 @@ static inline int32_t curve_lowest(const struct anynpu_epilogue *e, size_t chann
 static inline int32_t curve_highest(const struct anynpu_epilogue *e, size_t channel)
 {
     return e->fixed->high == NULL ? curve_last(e, channel) : curve_index(e, channel, e->fixed->high[channel]);
+}
+
+/* Buckets of 2^shift entries, the first of which may be below the table's; 0 where a bucket has too many steps, or both up and down. */
+static inline int curve_pack_steps(const int8_t *entries, int32_t count, int32_t buckets, int32_t shift, struct curve_steps *steps)
+{
+    const int32_t width = 1 << shift, mask = width - 1;
+    *steps = (struct curve_steps){.shift = shift, .buckets = buckets, .count = 1};
+    memset(steps->last, CURVE_NO_STEP, sizeof steps->last);
+    for (int32_t at = 1; at < count; at++)
+        if (entries[at] < entries[at - 1] && (at & mask) != 0)
+            steps->turn = (at >> shift) + 1;
+    for (int32_t bucket = 0; bucket < buckets; bucket++) {
+        const int32_t first = bucket << shift, falls = bucket < steps->turn;
+        const int32_t begin = falls ? first + mask : first;
+        int32_t found = 0;
+        steps->codes[bucket] = (uint8_t)entries[begin < count ? begin : count - 1];
+        for (int32_t i = 1; i < width; i++) { /* from the bucket's begin, wherever that is */
+            const int32_t to = falls ? begin - i : begin + i, from = falls ? to + 1 : to - 1;
+            int32_t rise = entries[to < count ? to : count - 1] - entries[from < count ? from : count - 1];
+            if (rise < 0)
+                return 0;
+            for (; rise > 0; rise--) {
+                if (found == CURVE_MAX_STEPS)
+                    return 0;
+                steps->last[found++][bucket] = (uint8_t)(i - 1);
+            }
+        }
+        steps->count = found > steps->count ? found : steps->count;
+    }
+    return 1;
+}
+
+/* The form that costs least: a step of 128 buckets takes 3 instructions, one of 256 takes 5. */
+static inline void curve_choose_steps(const int8_t *entries, int32_t count, struct curve_steps *steps)
+{
+    enum { MOST = 70 };
+    struct curve_steps fine;
+    int32_t shift = 0, has_coarse, has_fine;
+    while (count > 128 << shift)
+        shift++;
+    has_coarse = shift <= 8 && curve_pack_steps(entries, count, 128, shift, steps);
+    shift -= shift > 0;
+    has_fine = count <= 256 << shift && shift <= 8 && curve_pack_steps(entries, count, 256, shift, &fine);
+    if (has_fine && (!has_coarse || 5 * fine.count + 3 < 3 * steps->count + 1))
+        *steps = fine;
+    else if (!has_coarse)
+        steps->count = 0;
+    if ((steps->buckets == 128 ? 3 : 5) * steps->count > MOST)
+        steps->count = 0;
+}
+
+/* Whether all channels share a table, whose entries begin with that of the smallest index, and what follows from it. */
+static inline void curve_pack_words(const struct anynpu_epilogue *e, size_t channels, const int32_t *zero, const int8_t *entries,
+                                    struct curve_words *words)
+{
+    int32_t first = 0, last = ANYNPU_CURVE_HALF + curve_last(e, 0);
+    for (size_t channel = 1; channel < channels; channel++)
+        if (zero[channel] != zero[0])
+            return;
+    while (first < last && entries[first + 1] == entries[0])
+        first++;
+    while (last > first && entries[last - 1] == entries[last])
+        last--;
+    words->first = first - ANYNPU_CURVE_HALF;
+    words->last = last - ANYNPU_CURVE_HALF;
+    words->usable = last - first <= UINT16_MAX;
+    if (words->usable)
+        curve_choose_steps(entries + first, last - first + 1, &words->steps);
 }
 
 /* Tables, and where each channel has its own. */

@@ -231,21 +231,26 @@ static inline void fixed_numbers_pack(const struct anynpu_epilogue *e, size_t ch
     numbers[NUMBER_HIGH * stride] = fixed_high_code(e, channel);
 }
 
-/* The numbers of FIXED_CURVE. */
-static inline void fixed_curve_pack(const struct anynpu_epilogue *e, size_t channel, float *numbers, size_t stride)
+/* The numbers of FIXED_CURVE. Where there are words, indices beyond which nothing changes are limited to those. */
+static inline void fixed_curve_pack(const struct anynpu_epilogue *e, size_t channel, const struct curve_words *words, float *numbers,
+                                    size_t stride)
 {
+    const int64_t lowest = curve_lowest(e, channel), highest = curve_highest(e, channel);
+    const int64_t low = words->usable ? anynpu_clamp(lowest, words->first, words->last) : lowest;
+    const int64_t high = words->usable ? anynpu_clamp(highest, words->first, words->last) : highest;
     const struct anynpu_curve *curve = curve_of_channel(e->fixed, channel);
     numbers[CURVE_CHANNEL * stride] = (float)fixed_channel_factor(e->fixed, channel);
     numbers[CURVE_BACK * stride] = FIXED_MAGIC - (float)curve->offset;
     numbers[CURVE_FACTOR * stride] = (float)fixed_factor(curve->multiplier, curve->shift);
-    numbers[CURVE_LOW * stride] = FIXED_MAGIC + (float)curve_lowest(e, channel);
-    numbers[CURVE_HIGH * stride] = FIXED_MAGIC + (float)curve_highest(e, channel);
+    numbers[CURVE_LOW * stride] = FIXED_MAGIC + (float)low;
+    numbers[CURVE_HIGH * stride] = FIXED_MAGIC + (float)high;
 }
 
 static inline void fixed_tables_pack(const struct anynpu_epilogue *e, size_t channels, void *packed)
 {
     const size_t stride = curve_channels(channels);
-    int32_t *zero = (int32_t *)(void *)((uint8_t *)packed + fixed_numbers_size(channels)), *start = zero + stride;
+    struct curve_words *words = (struct curve_words *)(void *)((uint8_t *)packed + fixed_numbers_size(channels));
+    int32_t *zero = (int32_t *)(void *)((uint8_t *)words + CURVE_WORDS_BYTES), *start = zero + stride;
     float *numbers = (float *)(start + stride);
     if (e->fixed == NULL)
         return;
@@ -254,9 +259,10 @@ static inline void fixed_tables_pack(const struct anynpu_epilogue *e, size_t cha
     if (e->fixed->curves == NULL)
         return;
     curves_pack(e, channels, zero, (int8_t *)(numbers + CURVE_NUMBERS * stride));
+    curve_pack_words(e, channels, zero, (int8_t *)(numbers + CURVE_NUMBERS * stride), words);
     for (size_t channel = 0; channel < channels; channel++) {
         start[channel] = (int32_t)((uint32_t)zero[channel] - FIXED_MAGIC_BITS);
-        fixed_curve_pack(e, channel, numbers + channel, stride);
+        fixed_curve_pack(e, channel, words, numbers + channel, stride);
     }
 }
 

@@ -139,6 +139,33 @@ def test_curves_of_sums_of_any_size(bits: int, index: int, engine: NativeEngine,
     assert np.any((seen > -128) & (seen < 127)), "not the limits alone"
 
 
+def _every_index(stage: FixedPoint, channels: int) -> Case:
+    """Sums that take every value from -16000 to 16000, and with the biases of the channels those around them."""
+    high, low = np.meshgrid(np.arange(-128, 128), np.arange(-64, 64), indexing="ij")
+    values = np.stack([high, low], axis=-1)[None].astype(np.int8)
+    weights = np.tile(np.array([127, 1], np.int8), (channels, 1)).reshape(channels, 1, 1, 2)
+    bias = np.linspace(-6000, 6000, channels).astype(np.int32)
+    spec = nhwc("x", values.shape, INT8, Affine.per_tensor(1.0, 0))
+    op = Conv(weights, _numbers(0), bias, stage)
+    return Case(op, (values,), (spec,), (nhwc("y", (*values.shape[:3], channels), INT8),))
+
+
+@pytest.mark.parametrize("name", sorted(CURVES))
+def test_codes_of_every_index_of_a_curve(name: str, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tables from flat to so steep that codes are skipped from one index to the next, in tiles of all widths."""
+    unit = replace(curve_of(CURVES[name], 1.0), multiplier=16384, shift=14, offset=0)
+    for shift, channels, zero in (
+        (15, 8, 0),
+        (18, 24, 0),
+        (20, 16, -118),
+        (21, 64, -118),
+        (22, 21, 0),
+        (23, 32, -118),
+        (25, 8, 0),
+    ):
+        _checked(_every_index(_stage(32000, shift, zero, curves=(unit,)), channels), engine, monkeypatch)
+
+
 @pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
 def test_bounds_before_curves(residual: bool, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     extra: dict[str, object] = {"residual_multiplier": 24576, "residual_shift": 15} if residual else {}
