@@ -8,8 +8,10 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     AnynpuError
     |-- ModelError                  a model cannot be used
     |   |-- ModelFormatError        the file is damaged or not a model               (ValueError)
-    |   |-- ModelVersionError       written by a newer anynpu                        (ValueError)
+    |   |-- ModelVersionError       written by another version of anynpu             (ValueError)
     |   |-- VendorModelError        only the vendor's runtime can execute it         (RuntimeError)
+    |   |-- ModelFileError          there is no such file, or it cannot be read       (OSError)
+    |   |-- OutputFileError         a file cannot be written                         (OSError)
     |   |-- ToolkitError            the vendor's toolkit is missing or failed        (RuntimeError)
     |   `-- CompileError            ONNX that cannot become a layer program          (ValueError)
     |       |-- UnsupportedOperatorError   no way to run an operator                 (NotImplementedError)
@@ -88,6 +90,7 @@ __all__ = [
     "JobCancelled",
     "MissingDependencyError",
     "ModelError",
+    "ModelFileError",
     "ModelFormatError",
     "ModelUnavailableError",
     "ModelVersionError",
@@ -154,7 +157,7 @@ class ModelFormatError(ModelError, ValueError):
 
 
 class ModelVersionError(ModelError, ValueError):
-    """The file was written by a newer version of anynpu."""
+    """The file was written by a version of anynpu whose files this one does not read."""
 
 
 class VendorModelError(ModelError, RuntimeError):

@@ -1,4 +1,4 @@
-"""The command line: ``anynpu compile | check | inspect | run | serve | exec | lib | predict | calibrate | demo``.
+"""The command line ``anynpu``; :data:`anynpu.cli.app.COMMANDS` lists its commands.
 
 One file per command in :mod:`anynpu.cli.commands`; options that recur are declared in :mod:`anynpu.cli.helpers.options`.
 """

@@ -25,8 +25,8 @@ from .helpers.usage import CheckedCommand
 __all__ = ["COMMANDS", "app", "run"]
 
 COMMANDS = {
-    "compile": "Compile an ONNX model for one chip.",
-    "build": "Build a model for the board, and its twin for everywhere else.",
+    "compile": "Compile an ONNX model into an anynpu model for one chip.",
+    "build": "Build the vendor model for a board, and the anynpu model that agrees with it.",
     "toolkit": "Install Rockchip's own toolkit, which 'anynpu build' uses, or show which one there is.",
     "check": "Show what runs on the NPU of a chip.",
     "lint": "Find int8 accuracy risks.",
@@ -135,7 +135,7 @@ def _shortened(text: str, limit: int) -> str:
 app = typer.Typer(
     name="anynpu",
     cls=_Commands,
-    help="Compile ONNX models for Rockchip and Allwinner NPUs and run them without the board.",
+    help="Develop, test and benchmark models for Rockchip and Allwinner NPUs without the board.",
     epilog="Every command has its own help: anynpu compile --help",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,

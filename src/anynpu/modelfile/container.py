@@ -82,7 +82,8 @@ def unpack(data: memoryview, *, verify: bool = True) -> dict[int, memoryview]:
     magic, marker, version, count, checksum, length = _PREFIX.unpack_from(data)
     if version > VERSION:
         raise ModelVersionError(
-            f"the file has version {version}; this anynpu reads up to version {VERSION}", hint="pip install --upgrade anynpu"
+            f"the file has version {version}; this anynpu reads up to version {VERSION}",
+            hint="install a newer anynpu, or compile the model again",
         )
     if 1 <= version < VERSION:
         raise ModelVersionError(

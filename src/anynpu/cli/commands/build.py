@@ -1,4 +1,4 @@
-"""``anynpu build``: a file for the board by the vendor's toolkit, and its twin for everywhere else."""
+"""``anynpu build``: the vendor model for a board, and the anynpu model that agrees with it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def command(
     ] = TIME_LIMIT,
     as_json: JsonOption = False,
 ) -> None:
-    """Build a model for the board, and its twin for everywhere else.
+    """Build the vendor model for a board, and the anynpu model that agrees with it.
 
     Both have the same scales and the same weights. The file for the board is made by Rockchip's toolkit, in a process of its own;
     'anynpu toolkit install' installs it. Without a toolkit, a folder with a script for another machine is written instead. So it is for

@@ -42,7 +42,7 @@ def command(
     recipe: RecipeOption = None,
     save_recipe: SaveRecipeOption = None,
 ) -> None:
-    """Compile an ONNX model for one chip.
+    """Compile an ONNX model into an anynpu model for one chip.
 
     \b
     Example:

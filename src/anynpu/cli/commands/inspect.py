@@ -104,7 +104,7 @@ def _has_commands(file: Path) -> bool:
     """Whether a file is a command stream, or a recorded job."""
     with file.open("rb") as opened:
         head = opened.read(64)
-    return head.startswith(_ZIP) or rocket.is_stream(head)
+    return (file.suffix.lower() == ".npz" and head.startswith(_ZIP)) or rocket.is_stream(head)
 
 
 def _print_commands(tasks: tuple[rocket.StreamTask, ...], zeros: bool, as_json: bool) -> None:
@@ -209,6 +209,7 @@ def _print_model(console: Console, file: Path, model: Model, layers: bool) -> No
     words = format_words(model.dtype, chips.get(model.chip))
     kind = model.dtype if words == model.dtype else f"{model.dtype} ({words})"
     console.print(f"{file.name}: compiled by {model.provenance.get('compiler', 'anynpu')} for {model.chip}, {kind}")
+    console.print("  runs on      the software NPU; no vendor runtime loads it ('anynpu build' makes the file for a board)")
     if model.weightless:
         console.print("  weights      left out; a context of the complete model supplies them")
     for label, text in (("name", model.name), ("text", model.custom_string)):
