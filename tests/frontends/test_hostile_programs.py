@@ -1,37 +1,99 @@
-"""Files of PyTorch, Keras and TensorFlow that would run code when they are read: refused before their libraries see them."""
+"""Files of PyTorch, Keras and TensorFlow that would run code or use files when they are read: rejected before their libraries see them."""
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import pickle
 import sys
 import types
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
 import anynpu
 from anynpu.errors import CompileError
-from anynpu.frontends.programs import check_exported_program, check_keras_file, check_saved_model, check_script
+from anynpu.frontends import torch_operators
+from anynpu.frontends.programs import check_keras_file, check_saved_model
+from anynpu.frontends.torch_archives import check_graphs, written_again_exported, written_again_script
 
-TENSOR = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(ctorch\nFloatStorage\nK\x00ccollections\nOrderedDict\n)RtR."
-"""A pickle as torch writes one for a tensor."""
 SYSTEM = b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R."
-PROGRAM: dict[str, Any] = {
-    "graph_module": {
-        "graph": {
-            "nodes": [{"target": "torch.ops.aten.add.Tensor"}, {"target": "_operator.getitem"}, {"target": "torch.sym_max"}],
-            "sizes": [
-                {"expr_str": "224*CeilToInt(IntTrueDiv(2*s1 - 4, 1))"},
-                {"expr_str": "Mul(Integer(112), Symbol('s53', positive=True, integer=True))"},
-            ],
-        }
-    },
-    "guards_code": ["L['x'].size()[0] >= 2 and L['x'].stride()[1] != 0"],
-}
+HARMLESS = b"\x80\x02K\x01."
+TREE = (
+    '[1, {"type": "builtins.tuple", "context": "null", "children_spec": [{"type": null, "context": null, "children_spec": []}]}]'
+)
+
+
+def meta(*shape: int) -> dict[str, Any]:
+    strides = [1 if place else shape[-1] for place in range(len(shape))] if len(shape) == 2 else [1]
+    return {
+        "dtype": 7,
+        "sizes": [{"as_int": size} for size in shape],
+        "requires_grad": False,
+        "device": {"type": "cuda", "index": 0},
+        "strides": [{"as_int": stride} for stride in strides],
+        "storage_offset": {"as_int": 0},
+        "layout": 7,
+    }
+
+
+def tensor(name: str) -> dict[str, Any]:
+    return {"as_tensor": {"name": name}}
+
+
+def program() -> dict[str, Any]:
+    """What torch.export writes for ``x + weight``."""
+    node = {
+        "target": "torch.ops.aten.add.Tensor",
+        "inputs": [{"name": "self", "arg": tensor("x"), "kind": 1}, {"name": "other", "arg": tensor("p_w"), "kind": 1}],
+        "outputs": [tensor("add")],
+        "metadata": {"stack_trace": 'File "net.py"', "torch_fn": "add;builtin_function_or_method.add"},
+        "is_hop_single_tensor_return": None,
+        "name": "add",
+    }
+    size = {"as_expr": {"expr_str": "2*CeilToInt(IntTrueDiv(2*s1 - 4, 1))", "hint": {"as_int": 4}}}
+    graph = {
+        "inputs": [tensor("p_w"), tensor("x")],
+        "outputs": [tensor("add")],
+        "nodes": [node],
+        "tensor_values": {"p_w": meta(2, 3), "x": meta(2, 3), "add": meta(2, 3)},
+        "sym_int_values": {"s1": size},
+        "sym_bool_values": {},
+        "is_single_tensor_return": False,
+        "custom_obj_values": {},
+        "sym_float_values": {},
+    }
+    signature = {
+        "input_specs": [{"parameter": {"arg": {"name": "p_w"}, "parameter_name": "w"}}, {"user_input": {"arg": tensor("x")}}],
+        "output_specs": [{"user_output": {"arg": tensor("add")}}],
+    }
+    calls = [
+        {"fqn": "", "signature": {"inputs": [], "outputs": [], "in_spec": TREE, "out_spec": TREE, "forward_arg_names": ["x"]}},
+        {"fqn": "layer.0", "signature": None},
+    ]
+    return {
+        "graph_module": {
+            "graph": graph,
+            "signature": signature,
+            "module_call_graph": calls,
+            "metadata": {},
+            "treespec_namedtuple_fields": {},
+        },
+        "opset_version": {"aten": 10},
+        "range_constraints": {"s1": {"min_val": 2, "max_val": None}},
+        "schema_version": {"major": 8, "minor": 20},
+        "verifiers": ["TRAINING"],
+        "torch_version": "2.15.0+cpu",
+        "guards_code": ["L['x'].size()[0] >= 2"],
+    }
+
+
+def payload(**changes: Any) -> dict[str, Any]:
+    return {"path_name": "weight_0", "is_param": True, "use_pickle": False, "tensor_meta": meta(2, 3), **changes}
 
 
 def archive(path: Path, parts: dict[str, bytes | str]) -> Path:
@@ -41,134 +103,291 @@ def archive(path: Path, parts: dict[str, bytes | str]) -> Path:
     return path
 
 
-def saved(pickled: bytes, **parts: bytes) -> bytes:
-    """What ``torch.save`` writes."""
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as inner:
-        inner.writestr("archive/data.pkl", pickled)
-        for name, content in parts.items():
-            inner.writestr(name, content)
-    return file.getvalue()
-
-
-def program(path: Path, document: Any = PROGRAM, **parts: bytes) -> Path:
-    whole: dict[str, bytes | str] = {
-        "net/models/model.json": json.dumps(document),
-        "net/data/sample_inputs/model.pt": saved(TENSOR),
-        "net/data/weights/weight_0": b"c\x81&\xbd\n\xff\n" * 8,  # begins like a pickle, by chance
-        "net/archive_format": "pt2",
+def parts_of(document: Any = None, weights: Any = None, **more: bytes) -> dict[str, bytes | str]:
+    parts: dict[str, bytes | str] = {
+        "models/model.json": json.dumps(program() if document is None else document),
+        "data/weights/model_weights_config.json": json.dumps({"config": {"w": payload()} if weights is None else weights}),
+        "data/weights/weight_0": bytes(24),
+        "data/constants/model_constants_config.json": '{"config": {}}',
+        "data/sample_inputs/model.pt": SYSTEM,
+        "archive_format": "pt2",
+        "archive_version": "0",
+        "byteorder": "little",
+        ".data/version": "6",
+        **more,
     }
-    return archive(path, {**whole, **{f"net/{name}": content for name, content in parts.items()}})
+    return {f"net/{name}": content for name, content in parts.items()}
 
 
-def test_a_program_as_torch_writes_it(tmp_path: Path) -> None:
-    check_exported_program(program(tmp_path / "net.pt2"))
+def exported(path: Path, document: Any = None, weights: Any = None, **more: bytes) -> Path:
+    return archive(path / "net.pt2", parts_of(document, weights, **more))
 
 
-class Evil:
-    def __reduce__(self) -> Any:
-        return eval, ("1",)
+def contents(file: BinaryIO) -> dict[str, bytes]:
+    with zipfile.ZipFile(file) as read:
+        return {name.partition("/")[2]: read.read(name) for name in read.namelist()}
+
+
+def test_a_program_is_written_again_without_what_is_not_understood(tmp_path: Path) -> None:
+    found = contents(written_again_exported(exported(tmp_path, **{"extra/notes.txt": b"mine"})))
+    assert found["data/sample_inputs/model.pt"] == b"", "examples are a pickle"
+    assert "extra/notes.txt" not in found
+    assert found["data/weights/weight_0"] == bytes(24)
+    document = json.loads(found["models/model.json"])
+    assert document["graph_module"]["graph"]["nodes"][0]["metadata"] == {}
+    assert document["guards_code"] == [], "conditions are Python code"
+    assert [entry["fqn"] for entry in document["graph_module"]["module_call_graph"]] == [""]
+    assert document["graph_module"]["graph"]["tensor_values"]["x"]["device"] == {"type": "cpu", "index": None}
+
+
+def test_weights_that_share_their_bytes_share_them_in_the_copy(tmp_path: Path) -> None:
+    found = contents(written_again_exported(exported(tmp_path, weights={"w": payload(), "v": payload()})))
+    assert sorted(name for name in found if "weight_" in name) == ["data/weights/weight_0"]
+    table = json.loads(found["data/weights/model_weights_config.json"])["config"]
+    assert {entry["path_name"] for entry in table.values()} == {"weight_0"}
+
+
+def refused(path: Path, match: str) -> None:
+    with pytest.raises(CompileError, match=match) as caught:
+        written_again_exported(path)
+    assert "--trust" in caught.value.hint
+
+
+def test_a_weight_in_a_pickle(tmp_path: Path) -> None:
+    """A file in torch's legacy format is several pickles; the last of them was never read."""
+    legacy = HARMLESS * 3 + SYSTEM
+    refused(exported(tmp_path, weights={"w": payload(use_pickle=True)}, **{"data/weights/weight_0": legacy}), "in a pickle")
+
+
+def test_a_constant_that_is_an_opaque_object(tmp_path: Path) -> None:
+    constant = {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": False, "tensor_meta": None}
+    table = {"config": {"c": constant}}
+    more = {"data/constants/model_constants_config.json": json.dumps(table).encode(), "data/constants/opaque_obj_0": SYSTEM}
+    refused(exported(tmp_path, **more), "in place of an object")
+    constant["tensor_meta"] = meta(2, 3)
+    more["data/constants/model_constants_config.json"] = json.dumps(table).encode()
+    more["data/constants/opaque_obj_0"] = SYSTEM.ljust(24, b".")
+    found = contents(written_again_exported(exported(tmp_path, **more)))
+    assert json.loads(found["data/constants/model_constants_config.json"])["config"]["c"]["path_name"] == "tensor_0"
+
+
+def test_an_archive_with_two_directories(tmp_path: Path) -> None:
+    """Python's reader takes the directory before the last record, torch's the one at the stated place."""
+    sound, evil = io.BytesIO(), io.BytesIO()
+    for file, document in ((sound, program()), (evil, {**program(), "schema_version": None})):
+        with zipfile.ZipFile(file, "w") as written:
+            for name, content in parts_of(document).items():
+                written.writestr(name, content)
+    path = tmp_path / "net.pt2"
+    path.write_bytes(evil.getvalue()[:-22] + sound.getvalue())
+    refused(path, "hide")
+    for data in (sound.getvalue() + b"behind", b"before" + sound.getvalue(), sound.getvalue()[:-2] + b"\x01\x00x"):
+        path.write_bytes(data)
+        refused(path, "hide")
+    path.write_bytes(sound.getvalue()[: len(sound.getvalue()) // 2])
+    with pytest.raises(CompileError, match="damaged"):
+        written_again_exported(path)
+
+
+def test_a_directory_of_64_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zipfile, "ZIP_FILECOUNT_LIMIT", 2)  # or it takes 65,536 parts
+    path = exported(tmp_path)
+    assert b"PK\x06\x06" in path.read_bytes()
+    written_again_exported(path)
+    data = bytearray(path.read_bytes())
+    data[-98 + 48] ^= 1  # where the directory begins
+    path.write_bytes(data)
+    with pytest.raises(CompileError, match=r"hide|damaged"):
+        written_again_exported(path)
+
+
+def test_a_module_that_is_named_in_json_inside_json(tmp_path: Path) -> None:
+    """The text is decoded twice, so an escape hides the name from a search in it."""
+    factory = '{"default\\u005ffactory_module": "this", "default_factory_name": "s", "dict_context": "[]"}'
+    tree = f'[1, {{"type": "collections.defaultdict", "context": {json.dumps(factory)}, "children_spec": []}}]'
+    enum = '[1, {"type": "builtins.dict", "context": "[{\\"__enum__\\": true, \\"fqn\\": \\"this:s\\"}]", "children_spec": []}]'
+    for spec in (tree, enum):
+        document = program()
+        document["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = spec
+        refused(exported(tmp_path, document), "nests its arguments")
+
+
+def test_bytes_that_a_tensor_does_not_have(tmp_path: Path) -> None:
+    refused(exported(tmp_path, weights={"w": payload(tensor_meta=meta(1 << 30, 3))}), "elements in 24 bytes")
+    refused(exported(tmp_path, **{"data/weights/weight_0": b""}), "elements in 0 bytes")
+    repeated = meta(1 << 40)
+    repeated["strides"] = [{"as_int": 0}]
+    refused(exported(tmp_path, weights={"w": payload(tensor_meta=repeated)}), "1099511627776 elements")
+    refused(exported(tmp_path, weights={"w": payload(tensor_meta={**meta(2, 3), "sizes": [{"as_int": -1}]})}), "fixed shape")
 
 
 PARTS: dict[str, tuple[str, bytes]] = {
-    "an example that is a call": ("data/sample_inputs/evil.pt", saved(SYSTEM)),
-    "weights that are a call": ("data/weights/weight_1", SYSTEM),
-    "weights in an archive": ("data/weights/weight_1", saved(SYSTEM)),
-    "a pickle of the newest kind": ("data/constants/tensor_0", pickle.dumps(Evil(), 5)),
-    "a name that is put together": ("data/weights/weight_1", b"\x80\x04\x8c\x05posix\x94\x8c\x06system\x94\x930."),
-    "an older form of torch.save": ("serialized_state_dict.pt", SYSTEM),
-    "a pickle that is damaged": ("data/sample_inputs/evil.pt", saved(b"\x80\x02(")),
-    "a script in the place of an example": ("data/sample_inputs/evil.pt", saved(TENSOR, **{"archive/code/__torch__.py": b""})),
+    "an older form": ("serialized_state_dict.pt", SYSTEM),
+    "weights of an older form": ("data/weights/model.pt", SYSTEM),
+    "a second model": ("models/other.json", b"{}"),
     "native code": ("data/aotinductor/model/model.so", b"\x7fELF"),
+    "something else": ("evil.pkl", SYSTEM),
 }
 
 
 @pytest.mark.parametrize("which", PARTS)
-def test_parts_that_would_run(which: str, tmp_path: Path) -> None:
+def test_parts_that_are_not_known(which: str, tmp_path: Path) -> None:
     name, content = PARTS[which]
-    with pytest.raises(CompileError, match="could run code"):
-        check_exported_program(program(tmp_path / "net.pt2", **{name: content}))
+    refused(exported(tmp_path, **{name: content}), "has the part")
+
+
+def node_calls(target: str) -> Callable[[Any], None]:
+    return lambda document: document["graph_module"]["graph"]["nodes"][0].update(target=target)
+
+
+def size_is(text: Any) -> Callable[[Any], None]:
+    return lambda document: document["graph_module"]["graph"]["sym_int_values"].update(s1={"as_expr": {"expr_str": text}})
+
+
+CHANGES: dict[str, Callable[[Any], None]] = {
+    "a function of a module": node_calls("torch.serialization.os.system"),
+    "a reader of files": node_calls("torch.ops.aten.from_file.default"),
+    "a writer of files": node_calls("torch.ops.aten.save.default"),
+    "a library": node_calls("torch.ops.load_library"),
+    "a method by name": node_calls("_operator.methodcaller"),
+    "an extension": node_calls("#extension"),
+    "an unknown namespace": node_calls("torch.ops.image.write_file.default"),
+    "import": size_is("__import__('os').system('true')"),
+    "eval": size_is("eval('1')"),
+    "a text": size_is("Symbol('a b')"),
+    "lambda": size_is("(lambda: 1)()"),
+    "an attribute": size_is("s0.__class__"),
+    "a name": size_is("quit"),
+    "no text": size_is(5),
+    "a deep expression": size_is("(" * 9_000),
+    "a large number": size_is("9" * 100),
+    "a custom object": lambda document: document["graph_module"]["graph"]["outputs"].append(
+        {"as_custom_obj": {"name": "a", "class_fqn": "b"}}
+    ),
+    "an operator as argument": lambda document: document["graph_module"]["graph"]["outputs"].append(
+        {"as_operator": "torch.serialization.os.system"}
+    ),
+    "a name that is code": lambda document: document["graph_module"]["graph"]["nodes"][0].update(name="a'; x"),
+    "the name of a parameter that is code": lambda document: document["graph_module"]["signature"]["input_specs"][0][
+        "parameter"
+    ].update(parameter_name='a"]'),
+    "an unknown field": lambda document: document.update(more=1),
+    "a field that is missing": lambda document: document.pop("graph_module"),
+    "a verifier": lambda document: document["verifiers"].append("mine"),
+    "a tuple class": lambda document: document["graph_module"]["treespec_namedtuple_fields"].update(a={"field_names": ["b"]}),
+}
+
+
+@pytest.mark.parametrize("which", CHANGES)
+def test_descriptions_that_are_not_those_of_a_network(which: str, tmp_path: Path) -> None:
+    document = copy.deepcopy(program())
+    CHANGES[which](document)
+    refused(exported(tmp_path, document), r"calls|expression|has |lacks|nests")
+
+
+def test_graphs_that_are_nested_without_end(tmp_path: Path) -> None:
+    document = json.dumps(program())
+    graph = json.dumps(program()["graph_module"]["graph"])
+    deep = graph
+    for _ in range(300):
+        deep = graph.replace(
+            '"outputs": [{"as_tensor": {"name": "add"}}]', f'"outputs": [{{"as_graph": {{"name": "g", "graph": {deep}}}}}]', 1
+        )
+    path = archive(tmp_path / "net.pt2", {**parts_of(), "net/models/model.json": document.replace(graph, deep, 1)})
+    refused(path, "too deep|in place of JSON")
+
+
+SCRIPT = {
+    "net/data.pkl": b"\x80\x02c__torch__\nNet\nq\x00)\x81}b.",
+    "net/constants.pkl": b"\x80\x02).",
+    "net/version": b"3",
+    "net/code/__torch__.py": b"class Net(Module):\n  def forward(self, x: Tensor) -> Tensor:\n    return torch.relu(x)\n",
+    "net/code/__torch__.py.debug_pkl": SYSTEM,
+    "net/data/0": bytes(24),
+}
+
+
+def test_a_script_is_written_again_without_notes_about_its_source(tmp_path: Path) -> None:
+    found = contents(written_again_script(archive(tmp_path / "net.pt", SCRIPT)))
+    assert sorted(found) == ["code/__torch__.py", "constants.pkl", "data.pkl", "data/0", "version"]
 
 
 @pytest.mark.parametrize(
-    "document",
+    ("name", "content"),
     [
-        {"target": "torch.serialization.os.system"},
-        {"target": "torch.ops.aten.from_file.default"},
-        {"target": "torch.ops.load_library"},
-        {"target": "_operator.methodcaller"},
-        {"target": "#extension"},
-        {"expr_str": "__import__('os').system('true')"},
-        {"expr_str": "eval('1')"},
-        {"expr_str": "Symbol('a b')"},
-        {"expr_str": "(lambda: 1)()"},
-        {"expr_str": "s0.__class__"},
-        {"expr_str": 5},
-        {"expr_str": "(" * 100_000},
-        {"guards_code": ["L['x'].tofile()"]},
-        {"guards_code": ["exec('1')"]},
-        {"in_spec": '[1, {"default_factory_module": "this"}]'},
+        ("net/code/__torch__.py", b"class Net(Module):\n  def __setstate__(self, x: Tensor) -> None:\n    pass\n"),
+        ("net/code/__torch__.py", b"x : __torch__.torch.classes.mine.Thing\n"),
+        ("net/data.pkl", SYSTEM),
+        ("net/data.pkl", HARMLESS + SYSTEM),
+        ("net/data.pkl", HARMLESS[:-1]),
+        ("net/data.pkl", b"\x80\x04\x8c\x05posix\x94\x8c\x06system\x94\x930."),
+        ("net/data.pkl", b"\x80\x02c__torch__.torch.classes.mine\nThing\n)\x81."),
+        ("net/data.pkl", pickle.dumps(complex, 2)),
+        ("net/extra.so", b"\x7fELF"),
+        ("other/data.pkl", HARMLESS),
     ],
 )
-def test_calls_and_expressions_that_are_none_of_a_network(document: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(CompileError, match="could run code"):
-        check_exported_program(program(tmp_path / "net.pt2", {"nodes": [{}, document]}))
+def test_scripts_that_run_code_while_they_are_read(name: str, content: bytes, tmp_path: Path) -> None:
+    with pytest.raises(CompileError, match="only networks"):
+        written_again_script(archive(tmp_path / "net.pt", {**SCRIPT, name: content}))
 
 
-def test_an_archive_that_hides_parts(tmp_path: Path) -> None:
-    path = program(tmp_path / "net.pt2")
-    whole = path.read_bytes()
-    for data in (whole + b"behind", b"before" + whole):
-        path.write_bytes(data)
-        with pytest.raises(CompileError, match="hide"):
-            check_exported_program(path)
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr("net/models/model.json", "{}")
-        with pytest.warns(UserWarning, match="Duplicate"):
-            file.writestr("net/models/model.json", "{}")
-    with pytest.raises(CompileError, match="hide"):
-        check_exported_program(path)
-    path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(CompileError, match="damaged"):
-        check_exported_program(path)
+class Block:
+    """A graph of TorchScript as far as it is looked at."""
+
+    def __init__(self, *kinds: str | Block) -> None:
+        self._kinds = kinds
+
+    def nodes(self) -> list[Any]:
+        return [
+            types.SimpleNamespace(
+                kind=lambda kind=kind: "prim::If" if isinstance(kind, Block) else kind,
+                blocks=lambda kind=kind: [kind] if isinstance(kind, Block) else [],
+                attributeNames=lambda: ["value"],
+                kindOf=lambda name: "t",
+            )
+            for kind in self._kinds
+        ]
 
 
-def test_torch_never_sees_a_file_that_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*_: Any, **__: Any) -> None:
-        raise AssertionError("it was loaded")
-
-    package: Any = types.ModuleType("torch")
-    package.jit = types.SimpleNamespace(load=load)
-    exporter: Any = types.ModuleType("torch.export")
-    exporter.load = load
-    monkeypatch.setitem(sys.modules, "torch", package)
-    monkeypatch.setitem(sys.modules, "torch.export", exporter)
-    with pytest.raises(CompileError, match=r"names posix\.system") as caught:
-        anynpu.compile(program(tmp_path / "net.pt2", evil=saved(SYSTEM)), "rk3588", dtype="fp16")
-    assert "if you trust it" in caught.value.hint
-    script = archive(tmp_path / "net.pt", {"net/code/__torch__.py": "torch.save(x, 'y')", "net/data.pkl": b""})
-    with pytest.raises(CompileError, match="calls save"):
-        anynpu.compile(script, "rk3588", dtype="fp16", shapes={"x": (1, 4)})
-
-
-@pytest.mark.parametrize(
-    ("code", "sound"),
-    [
-        ("y = torch.conv2d(x, w); z = ops.prim.NumToTensor(torch.size(x, 0)); ops.torchvision.nms(a, b, 0.5)", True),
-        ("w : __torch__.torch.classes.quantized.LinearPackedParamsBase", True),
-        ("torch.from_file('a', True, 8)", False),
-        ("torch.save (x, 'a')", False),
-        ("ops.image.write_file('a', x)", False),
-        ("__torch__.torch.classes.mine.Thing", False),
-    ],
-)
-def test_code_of_torchscript(code: str, sound: bool, tmp_path: Path) -> None:
-    path = archive(tmp_path / "net.pt", {"net/code/__torch__/net.py": f"def forward(self, x):\n  {code}\n", "net/data.pkl": b""})
-    if sound:
-        check_script(path)
-    else:
+def test_kinds_of_nodes(tmp_path: Path) -> None:
+    sound = ("aten::conv2d", "aten::relu_", "prim::GetAttr", "prim::ListConstruct", "aten::__getitem__", "torchvision::nms")
+    check_graphs(tmp_path, [Block(*sound, Block("aten::add"))], torch_operators.is_scripted)
+    evil = (
+        "aten::save",
+        "aten::from_file",
+        "prim::Print",
+        "prim::PythonOp",
+        "prim::CallMethod",
+        "aten::_save",
+        "image::write_file",
+        "save",
+    )
+    for kind in evil:
         with pytest.raises(CompileError, match="calls"):
-            check_script(path)
+            check_graphs(tmp_path, [Block("aten::add", Block(Block(kind)))], torch_operators.is_scripted)
+
+
+def test_no_listed_operator_uses_files() -> None:
+    words = ("file", "save", "load", "print", "fork", "rpc", "python", "exec", "record")
+    for table in (torch_operators.EXPORTED, torch_operators.SCRIPTED):
+        for names in table.values():
+            assert not [name for name in names if any(word in name for word in words)]
+
+
+def test_torch_never_sees_a_file_that_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'w').close()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    path = exported(tmp_path, **{"evil.pkl": SYSTEM})
+    with pytest.raises(CompileError, match=r"has the part 'evil\.pkl'") as caught:
+        anynpu.compile(path, "rk3588", dtype="fp16")
+    assert "--trust" in caught.value.hint
+    script = archive(tmp_path / "net.pt", {**SCRIPT, "net/data.pkl": SYSTEM})
+    with pytest.raises(CompileError, match="names 'posix system'"):
+        anynpu.compile(script, "rk3588", dtype="fp16", shapes={"x": (1, 4)})
+    assert not (tmp_path / "imported").exists()
 
 
 KERAS = {
@@ -206,7 +425,7 @@ def test_layers_of_keras_that_are_code(layer: dict[str, Any], tmp_path: Path) ->
     path = archive(tmp_path / "net.keras", {"config.json": json.dumps(KERAS), "model.weights.h5": b""})
     check_keras_file(path)
     archive(path, {"config.json": json.dumps({**KERAS, "more": [layer]})})
-    with pytest.raises(CompileError, match="could run code"):
+    with pytest.raises(CompileError, match="only networks"):
         check_keras_file(path)
 
 

@@ -130,13 +130,13 @@ def test_example_inputs_beside_an_onnx_model_are_refused() -> None:
 
 
 def test_an_exported_program_brings_its_shapes(torch: Any, tmp_path: Path) -> None:
-    anynpu.compile(archive(tmp_path / "net.pt2", "net/models/model.json"), "rk3588", dtype="fp16")
+    anynpu.compile(archive(tmp_path / "net.pt2", "net/models/model.json"), "rk3588", dtype="fp16", trust=True)
     assert isinstance(torch.calls[0][0], ExportedProgram)
 
 
 def test_torchscript_goes_to_the_older_exporter_with_shapes(torch: Any, tmp_path: Path) -> None:
     path = archive(tmp_path / "net.pt", "net/code/__torch__.py", "net/data.pkl")
-    anynpu.compile(path, "rk3588", dtype="fp16", shapes={"x": (1, 4)})
+    anynpu.compile(path, "rk3588", dtype="fp16", shapes={"x": (1, 4)}, trust=True)
     assert [call[2]["dynamo"] for call in torch.calls] == [False]
 
 
@@ -176,7 +176,7 @@ def test_keras_goes_through_its_converter(tmp_path: Path, monkeypatch: pytest.Mo
         vars(module).update(parts)
         monkeypatch.setitem(sys.modules, name, module)
     path = archive(tmp_path / "net.keras", "config.json")
-    assert [spec.name for spec in anynpu.compile(path, "rk3588", dtype="fp16").inputs] == ["image"]
+    assert [spec.name for spec in anynpu.compile(path, "rk3588", dtype="fp16", trust=True).inputs] == ["image"]
     assert asked == [(loaded, ["image"])]
 
 

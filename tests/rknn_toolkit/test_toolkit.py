@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import types
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,9 +197,10 @@ def test_a_framework_that_is_missing_is_named(
 ) -> None:
     for module in ("torch", "tf2onnx", "tf2onnx.convert"):
         monkeypatch.setitem(sys.modules, module, None)
-    (work / "model.bin").write_bytes(b"")
+    with zipfile.ZipFile(work / "model.bin", "w") as file:
+        file.writestr("net/code/__torch__.py", "")
     assert (rknn.load_pytorch("model.bin", [[1, 3, 8, 8]]) if call == "load_pytorch" else rknn.load_tflite("model.bin")) == -1
-    assert f"{call} needs the package" in capsys.readouterr().err
+    assert "needs the package 't" in capsys.readouterr().err
 
 
 def test_tflite_through_its_converter(rknn: RKNN, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,21 +226,26 @@ def test_tflite_through_its_converter(rknn: RKNN, work: Path, monkeypatch: pytes
 
 
 def test_pytorch_through_its_exporter(rknn: RKNN, work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def converted(path: Path, shapes: None, examples: Any) -> Any:
+        assert (path, [example.shape for example in examples]) == (Path("net.pt"), [(1, 3, SIDE, SIDE)])
+        return network().proto()
+
     def export(module: Any, examples: Any, file: Any, **options: Any) -> None:
-        assert examples == ((1, 3, SIDE, SIDE),)
+        assert (module, examples) == (loaded, ((1, 3, SIDE, SIDE),))
         file.write(network().proto().SerializeToString())
 
-    module = types.SimpleNamespace(eval=lambda: None)
-    torch = types.ModuleType("torch")
-    torch.jit = types.SimpleNamespace(load=lambda path, map_location: module)  # type: ignore[attr-defined]
-    torch.onnx = types.SimpleNamespace(export=export)  # type: ignore[attr-defined]
-    torch.zeros = lambda *shape: shape  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr("anynpu.rknn_toolkit.sources.torch_file_to_onnx", converted)
     (work / "net.pt").write_bytes(b"")
     rknn.config(**SCALED)
     assert rknn.load_pytorch("net.pt", input_size_list=[[1, 3, SIDE, SIDE]]) == 0
     assert rknn.build(do_quantization=False) == 0
     assert rknn.load_pytorch("missing.pt", input_size_list=[[1, 3, SIDE, SIDE]]) == -1
+    loaded: Any = types.SimpleNamespace(eval=lambda: None)
+    torch = types.ModuleType("torch")
+    torch.onnx = types.SimpleNamespace(export=export)  # type: ignore[attr-defined]
+    torch.zeros = lambda *shape: shape  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    assert rknn.load_pytorch(loaded, input_size_list=[[1, 3, SIDE, SIDE]]) == 0
 
 
 def test_a_part_of_a_model(rknn: RKNN, work: Path) -> None:

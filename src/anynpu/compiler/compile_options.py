@@ -178,6 +178,13 @@ class CompileOptions(OptionTable):
         metavar="NAME",
         takes=CUSTOM,
     )
+    trust: bool = option(
+        False,
+        "load a file of PyTorch, Keras or TensorFlow in this process and without checks: it can run code as you",
+        see="[Files of PyTorch and Keras](security.md#files-of-pytorch-and-keras)",
+        flag="--trust",
+        kind=bool,
+    )
     tail: str = option(
         KEEP,
         "NonMaxSuppression and what follows it at the end of a model: keep writes it beside the model, for the host; cut leaves it out",

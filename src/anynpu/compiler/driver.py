@@ -101,7 +101,8 @@ def compile(
     chip = chips.get(target)
     kind = _format(options, chip)
     tell(progress, "importing", 0, 1)
-    whole = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], example_inputs=example_inputs)
+    first = shape_sets(options.shapes)[0]
+    whole = load_onnx(model, options.custom_ops, shapes=first, example_inputs=example_inputs, trust=options.trust)
     give_constants(whole, options.constants or {})
     own = _own_scales(whole, options, kind)
     if own.ranges:
@@ -406,12 +407,13 @@ def check(
     batch: int | None = None,
     custom_ops: CustomOperators = (),
     example_inputs: Any = None,
+    trust: bool = False,
 ) -> Report:
     """What compiling *model* for *target* would give, layer by layer, without calibration data.
 
     >>> anynpu.check("det.onnx", "rk3588").on_cpu    # doctest: +SKIP
     """
-    subject = ModelCheck(model, shapes=shapes, batch=batch, custom_ops=custom_ops, example_inputs=example_inputs)
+    subject = ModelCheck(model, shapes=shapes, batch=batch, custom_ops=custom_ops, example_inputs=example_inputs, trust=trust)
     return subject.report(target, dtype=dtype)
 
 
@@ -429,8 +431,9 @@ class ModelCheck:
         batch: int | None = None,
         custom_ops: CustomOperators = (),
         example_inputs: Any = None,
+        trust: bool = False,
     ) -> None:
-        whole = load_onnx(model, custom_ops, shapes=shape_sets(shapes)[0], example_inputs=example_inputs)
+        whole = load_onnx(model, custom_ops, shapes=shape_sets(shapes)[0], example_inputs=example_inputs, trust=trust)
         proto, _, _ = split_tail(whole)
         options = CompileOptions(batch=batch)
         self._graph = prepare(proto, shape_sets(shapes)[0], options, custom_table(custom_ops)).graph

@@ -32,7 +32,12 @@ MAX_FILE = (1 << 31) - 1
 
 
 def load_onnx(
-    model: Any, custom_ops: CustomOperators = (), *, shapes: Mapping[str, Any] | None = None, example_inputs: Any = None
+    model: Any,
+    custom_ops: CustomOperators = (),
+    *,
+    shapes: Mapping[str, Any] | None = None,
+    example_inputs: Any = None,
+    trust: bool = False,
 ) -> Any:
     """A checked ModelProto from a path, bytes or a ModelProto (which is copied: the caller's stays as it is), or from a model of
     another framework.
@@ -40,8 +45,9 @@ def load_onnx(
     :param custom_ops: operators that are custom ones, besides those of domains that are not known
     :param shapes: of inputs, for a model that does not say them itself
     :param example_inputs: what a module of PyTorch is called with
+    :param trust: files of PyTorch, Keras and TensorFlow are loaded as they are, in this process
     """
-    proto = read_onnx(model, shapes=shapes, example_inputs=example_inputs)
+    proto = read_onnx(model, shapes=shapes, example_inputs=example_inputs, trust=trust)
     stripped = next((tensor.name for tensor in proto.graph.initializer if is_stripped(tensor)), None)
     if stripped is not None:
         raise CompileError(
@@ -53,7 +59,14 @@ def load_onnx(
     return proto
 
 
-def read_onnx(model: Any, *, external: bool = True, shapes: Mapping[str, Any] | None = None, example_inputs: Any = None) -> Any:
+def read_onnx(
+    model: Any,
+    *,
+    external: bool = True,
+    shapes: Mapping[str, Any] | None = None,
+    example_inputs: Any = None,
+    trust: bool = False,
+) -> Any:
     """A ModelProto that was not checked yet; with *external*, weights that lie in other files are read."""
     package = onnx()
     if example_inputs is not None and not takes_examples(model):
@@ -64,7 +77,7 @@ def read_onnx(model: Any, *, external: bool = True, shapes: Mapping[str, Any] | 
     if isinstance(model, package.ModelProto):
         proto = package.ModelProto()
         proto.CopyFrom(model)
-    elif (converted := as_onnx(model, shapes, example_inputs)) is not None:
+    elif (converted := as_onnx(model, shapes, example_inputs, trust=trust)) is not None:
         proto = converted
     elif isinstance(model, (bytes, bytearray, memoryview)):
         proto = _parse(bytes(model), "the model given as bytes")

@@ -57,7 +57,7 @@ def open_study(
     chip = chips.get(target)
     kind = with_arithmetic(format_of("w8a8", chip), chip, options.arithmetic)
     custom = custom_table(options.custom_ops)
-    proto = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0])
+    proto = load_onnx(model, options.custom_ops, shapes=shape_sets(options.shapes)[0], trust=options.trust)
     prepared = prepare(proto, shape_sets(options.shapes)[0], options, custom)
     graph, preprocess = prepared.graph, prepared.normalisation.preprocess
     steps = plan_steps(graph, kind, (), rules(chip))

@@ -1,7 +1,16 @@
 """Ways in besides ONNX: TFLite, PyTorch, TensorFlow. Each gives an ONNX model, and the compiler knows nothing else."""
 
-from .programs import check_script
+from .pytorch import torch_file_to_onnx
 from .ranges import KnownScales, annotate, known_scales
 from .ways import as_onnx, is_foreign, takes_examples, takes_folder
 
-__all__ = ["KnownScales", "annotate", "as_onnx", "check_script", "is_foreign", "known_scales", "takes_examples", "takes_folder"]
+__all__ = [
+    "KnownScales",
+    "annotate",
+    "as_onnx",
+    "is_foreign",
+    "known_scales",
+    "takes_examples",
+    "takes_folder",
+    "torch_file_to_onnx",
+]

@@ -11,12 +11,14 @@ import warnings
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from ..errors import CompileError, MissingDependencyError
-from .programs import check_exported_program, check_script
+from .confined import converted_confined, is_installed
+from .torch_archives import check_graphs
+from .torch_operators import is_scripted
 
-__all__ = ["is_torch_model", "torch_file_to_onnx", "torch_to_onnx"]
+__all__ = ["is_torch_model", "load_exported", "load_script", "torch_file_to_onnx", "torch_to_onnx"]
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -56,23 +58,55 @@ def torch_to_onnx(model: Any, shapes: Shapes | None = None, example_inputs: Any 
             model.train()
 
 
-def torch_file_to_onnx(path: Path, shapes: Shapes | None = None, example_inputs: Any = None) -> Any:
-    """The ONNX model of a ``.pt2`` file (torch.export), or of a TorchScript file, which needs the shapes of its inputs."""
-    torch = _torch(path.name)
+def torch_file_to_onnx(path: Path, shapes: Shapes | None = None, example_inputs: Any = None, *, trust: bool = False) -> Any:
+    """The ONNX model of a ``.pt2`` file (torch.export), or of a TorchScript file, which needs the shapes of its inputs.
+
+    :param trust: torch loads the file as it is, in this process
+    """
     kind = _kind(path)
     if kind == "exported":
-        check_exported_program(path)
-        program = _loaded(lambda: importlib.import_module("torch.export").load(str(path)), path)
-        return _export(torch, program)
+        if trust:
+            return _export(_torch(path.name), _loaded(lambda: importlib.import_module("torch.export").load(str(path)), path))
+        _require_torch(path.name)
+        return converted_confined(kind, path)
     if kind == "script":
-        check_script(path)
-        module = _loaded(lambda: torch.jit.load(str(path), map_location="cpu"), path)
-        return torch_to_onnx(module, shapes, example_inputs)
+        if trust:
+            torch = _torch(path.name)
+            module = _loaded(lambda: torch.jit.load(str(path), map_location="cpu"), path)
+            return torch_to_onnx(module, shapes, example_inputs)
+        _require_torch(path.name)
+        if example_inputs is None and not shapes:
+            raise _no_shapes()
+        return converted_confined(kind, path, {"shapes": shapes, "example_inputs": example_inputs})
     raise CompileError(
         f"{path} holds weights or a pickled object of PyTorch, not a network that can be run without its source",
         hint="load it in your program and pass the module: anynpu.compile(module, example_inputs=...); or write a program: "
         "torch.export.save(torch.export.export(module, args), 'model.pt2'); for a model of ultralytics: yolo export model=FILE format=onnx",
     )
+
+
+def load_exported(file: BinaryIO, path: Path) -> Any:
+    """The program in an archive that :func:`written_again_exported` wrote for *path*."""
+    _torch(path.name)
+    return _loaded(lambda: importlib.import_module("torch.export").load(file), path)
+
+
+def load_script(file: BinaryIO, path: Path) -> Any:
+    """The module in an archive that :func:`written_again_script` wrote for *path*, if its graphs use listed operators only."""
+    torch = _torch(path.name)
+    module = _loaded(lambda: torch.jit.load(file, map_location="cpu"), path)
+    check_graphs(path, _graphs(module), is_scripted)
+    return module
+
+
+def _graphs(module: Any) -> list[Any]:
+    """The graphs of all methods of a module and its submodules, with what they call inlined."""
+    graphs = []
+    for each in module.modules():
+        own = each._c
+        graphs += [own._get_method(name).inlined_graph for name in own._method_names()]
+        graphs += [hook.inlined_graph for hook in (*own._get_forward_hooks(), *own._get_forward_pre_hooks())]
+    return graphs
 
 
 def _kind(path: Path) -> str:
@@ -96,10 +130,26 @@ def _torch(what: str) -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        raise MissingDependencyError(
-            f"{what} needs the package 'torch'",
-            hint="pip install torch onnxscript, or export the model as ONNX where torch is: torch.onnx.export(module, args, 'model.onnx')",
-        ) from error
+        raise _missing(what) from error
+
+
+def _require_torch(what: str) -> None:
+    if not is_installed("torch"):
+        raise _missing(what)
+
+
+def _missing(what: str) -> MissingDependencyError:
+    return MissingDependencyError(
+        f"{what} needs the package 'torch'",
+        hint="pip install torch onnxscript, or export the model as ONNX where torch is: torch.onnx.export(module, args, 'model.onnx')",
+    )
+
+
+def _no_shapes() -> CompileError:
+    return CompileError(
+        "the shapes of a PyTorch model's inputs are not known",
+        hint="pass example_inputs=(tensor, ...), or shapes: --shape x=1,3,224,224",
+    )
 
 
 def _is_exported(model: Any) -> bool:
@@ -120,10 +170,7 @@ def _examples(torch: Any, model: Any, shapes: Shapes | None, given: Any) -> tupl
     """Positional and named arguments of a call."""
     if given is None:
         if not shapes:
-            raise CompileError(
-                "the shapes of a PyTorch model's inputs are not known",
-                hint="pass example_inputs=(tensor, ...), or shapes: --shape x=1,3,224,224",
-            )
+            raise _no_shapes()
         return tuple(torch.zeros(tuple(int(extent) for extent in shape)) for shape in shapes.values()), {}
     if isinstance(given, Mapping):
         return (), {str(name): _tensor(torch, value) for name, value in given.items()}

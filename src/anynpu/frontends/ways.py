@@ -8,7 +8,7 @@ from typing import Any
 
 from ..errors import CompileError
 from .pytorch import is_torch_model, torch_file_to_onnx, torch_to_onnx
-from .tensorflow import is_keras_model, keras_to_onnx, saved_model_to_onnx
+from .tensorflow import is_keras_model, keras_file_to_onnx, keras_to_onnx, saved_model_file_to_onnx
 from .tflite import is_tflite, tflite_to_onnx
 
 __all__ = ["as_onnx", "is_foreign", "takes_examples", "takes_folder"]
@@ -72,16 +72,17 @@ _COMPILED = {
 """Files that were made of a model, which they do not hold any more."""
 
 
-def as_onnx(model: Any, shapes: Shapes | None = None, example_inputs: Any = None) -> Any:
+def as_onnx(model: Any, shapes: Shapes | None = None, example_inputs: Any = None, *, trust: bool = False) -> Any:
     """An ONNX model made from one of another framework; None where *model* is ONNX, or nothing that is known here.
 
     :param shapes: by input name, for models that do not say them
     :param example_inputs: what a module of PyTorch is called with
+    :param trust: files of PyTorch, Keras and TensorFlow are loaded as they are, in this process
     """
     if isinstance(model, (bytes, bytearray, memoryview)):
         return tflite_to_onnx(bytes(model)) if is_tflite(model[:8]) else None
     if isinstance(model, (str, Path)):
-        return _from_path(Path(model), shapes, example_inputs)
+        return _from_path(Path(model), shapes, example_inputs, trust)
     if is_torch_model(model):
         return torch_to_onnx(model, shapes, example_inputs)
     if is_keras_model(model):
@@ -109,10 +110,10 @@ def takes_folder(path: Path) -> bool:
     return (path / "saved_model.pb").is_file()
 
 
-def _from_path(path: Path, shapes: Shapes | None, example_inputs: Any) -> Any:
+def _from_path(path: Path, shapes: Shapes | None, example_inputs: Any, trust: bool) -> Any:
     suffix = path.suffix.lower()
     if path.is_dir():
-        return saved_model_to_onnx(path) if takes_folder(path) else None
+        return saved_model_file_to_onnx(path, trust=trust) if takes_folder(path) else None
     if not path.is_file():
         return None
     with path.open("rb") as file:
@@ -122,9 +123,9 @@ def _from_path(path: Path, shapes: Shapes | None, example_inputs: Any) -> Any:
     if suffix == ".tflite":
         raise CompileError(f"{path} is not a TFLite model, or is damaged", hint="convert the model again")
     if suffix in _TORCH_FILES:
-        return torch_file_to_onnx(path, shapes, example_inputs)
+        return torch_file_to_onnx(path, shapes, example_inputs, trust=trust)
     if suffix in _KERAS_FILES:
-        return keras_to_onnx(path)
+        return keras_file_to_onnx(path, trust=trust)
     if suffix in _COMPILED:
         raise CompileError(
             f"{path} is {_COMPILED[suffix]}, and nothing can be compiled from it",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import io
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 from .._optional import onnx
 from ..compiler.onnx_model import load_onnx
 from ..errors import CompileError, MissingDependencyError, ModelError, ParameterError
-from ..frontends import check_script
+from ..frontends import torch_file_to_onnx
 from .config import check_shape
 
 __all__ = ["ModelSource", "from_onnx", "from_pytorch", "from_tflite"]
@@ -101,25 +100,23 @@ def source_of(
 
 def from_pytorch(model: Any, input_size_list: Sequence[Sequence[int]]) -> ModelSource:
     """A TorchScript file or a module, exported as ONNX by the installed torch."""
-    torch = _framework("torch", "load_pytorch", "torch")
-    module = model
-    name = "model"
     if isinstance(model, (str, Path)):
-        if not Path(model).is_file():
+        path = Path(model)
+        if not path.is_file():
             raise ModelError(f"there is no PyTorch model {model}", hint="check the path")
-        if zipfile.is_zipfile(model):
-            check_script(Path(model))
-        module, name = torch.jit.load(str(model), map_location="cpu"), Path(model).stem
-    module.eval()
-    examples = tuple(torch.zeros(*(int(extent) for extent in size)) for size in input_size_list)
+        examples = tuple(np.zeros([int(extent) for extent in size], np.float32) for size in input_size_list)
+        return source_of(load_onnx(torch_file_to_onnx(path, None, examples)), path.stem)
+    torch = _framework("torch", "load_pytorch", "torch")
+    model.eval()
+    zeros = tuple(torch.zeros(*(int(extent) for extent in size)) for size in input_size_list)
     file = io.BytesIO()
     try:
-        torch.onnx.export(module, examples, file, opset_version=OPSET, dynamo=False)
+        torch.onnx.export(model, zeros, file, opset_version=OPSET, dynamo=False)
     except Exception as error:  # torch raises whatever it meets in the model
         raise CompileError(
             f"torch cannot export the model as ONNX: {error}", hint="export it yourself and use load_onnx"
         ) from error
-    return source_of(load_onnx(file.getvalue()), name)
+    return source_of(load_onnx(file.getvalue()), "model")
 
 
 def from_tflite(model: str, input_is_nchw: bool = False) -> ModelSource:

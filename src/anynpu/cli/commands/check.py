@@ -32,7 +32,7 @@ from ..helpers.summary import cpu_table, layer_table, reasons_text, summary_line
 __all__ = ["command"]
 
 
-@with_flags(CompileOptions, only=("dtype", "shapes", "batch", "custom_ops"), callbacks={"dtype": dtype_name})
+@with_flags(CompileOptions, only=("dtype", "shapes", "batch", "custom_ops", "trust"), callbacks={"dtype": dtype_name})
 def command(
     model: OnnxArgument,
     given: dict[str, Any],
