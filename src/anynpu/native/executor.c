@@ -59,6 +59,9 @@ static const void *simple_kernel(const struct anynpu_simple_kernels *simple, con
     case ANYNPU_LAYER_RESIZE:
         found = simple->resize != NULL ? simple : NULL;
         break;
+    case ANYNPU_LAYER_MATMUL:
+        found = simple->matmul != NULL && simple->matmul_fits(layer->descriptor) ? simple : NULL;
+        break;
     default:
         break;
     }
@@ -133,7 +136,8 @@ size_t anynpu_scratch_size(const struct anynpu_layer *layer)
     case ANYNPU_LAYER_SUBPIXEL:
         return kernel != NULL ? anynpu_subpixel_scratch(layer->descriptor, kernel) : 0;
     case ANYNPU_LAYER_MATMUL:
-        return operators->products->matmul_scratch(layer->descriptor);
+        return kernel != NULL ? ((const struct anynpu_simple_kernels *)layer->kernel)->matmul_scratch(layer->descriptor)
+                              : operators->products->matmul_scratch(layer->descriptor);
     case ANYNPU_LAYER_POOL:
         return kernel != NULL ? 0 : operators->windows->pool_scratch(layer->descriptor);
     default:
@@ -226,11 +230,21 @@ static void run_float(const struct anynpu_layer *layer, void *const *tensors)
     }
 }
 
+static void run_matmul(const struct anynpu_layer *layer, const struct anynpu_matmul *matmul, void *const *tensors, void *y, void *scratch)
+{
+    const struct anynpu_product_operators *plain = ((const struct anynpu_operators *)layer->operators)->products;
+    const struct anynpu_simple_kernels *simple = layer->kernel;
+    const void *a = tensors[layer->inputs[0]], *b = tensors[layer->inputs[1]];
+    if (simple != NULL)
+        simple->matmul(matmul, a, b, y, scratch);
+    else
+        plain->matmul[layer->codes](matmul, a, b, y, scratch);
+}
+
 /* Rows of all products of a layer, one after the other: [first, last) of batch * m. */
 static void run_matmul_rows(const struct anynpu_layer *layer, void *const *tensors, void *scratch, size_t first, size_t last)
 {
     const struct anynpu_matmul *all = layer->descriptor;
-    const struct anynpu_product_operators *plain = ((const struct anynpu_operators *)layer->operators)->products;
     size_t element = layer->codes == ANYNPU_CODES_I16 ? sizeof(int16_t) : sizeof(int8_t);
     for (size_t rows; first < last; first += rows) {
         size_t batch = first / all->m, row = first % all->m;
@@ -238,8 +252,7 @@ static void run_matmul_rows(const struct anynpu_layer *layer, void *const *tenso
         struct anynpu_matmul part = *all;
         rows = last - first < all->m - row ? last - first : all->m - row;
         part.batch = 1, part.m = rows, part.a_offsets = &a, part.b_offsets = &b;
-        plain->matmul[layer->codes](&part, tensors[layer->inputs[0]], tensors[layer->inputs[1]],
-                                    (uint8_t *)tensors[layer->output] + first * all->n * element, scratch);
+        run_matmul(layer, &part, tensors, (uint8_t *)tensors[layer->output] + first * all->n * element, scratch);
     }
 }
 
@@ -271,7 +284,7 @@ static void run_layer(const struct anynpu_layer *layer, void *const *tensors, vo
         run_rows(layer, tensors, scratch, 0, rows_of(layer));
         break;
     case ANYNPU_LAYER_MATMUL:
-        plain->products->matmul[layer->codes](descriptor, x, tensors[layer->inputs[1]], y, scratch);
+        run_matmul(layer, descriptor, tensors, y, scratch);
         break;
     case ANYNPU_LAYER_BINARY:
         if (simple != NULL)

@@ -30,6 +30,9 @@ struct anynpu_simple_kernels {
     void (*pool)(const struct anynpu_pool *pool, const int8_t *x, int8_t *y, size_t first_row, size_t last_row);
     void (*concat)(const struct anynpu_concat *concat, const int8_t *const *inputs, int8_t *y);
     void (*resize)(const struct anynpu_resize *resize, const int8_t *x, int8_t *y);
+    int (*matmul_fits)(const struct anynpu_matmul *matmul);
+    size_t (*matmul_scratch)(const struct anynpu_matmul *matmul);
+    void (*matmul)(const struct anynpu_matmul *matmul, const int8_t *a, const int8_t *b, int8_t *y, void *scratch);
 };
 
 /* A tile of a matrix product: a few rows of packed a times a panel of packed b, added to what c holds or, where it is the first block of

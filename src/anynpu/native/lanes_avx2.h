@@ -56,6 +56,7 @@ INLINE floats floats_scale_negative(floats a, floats slope)
 
 INLINE ints ints_round(floats a) { return _mm256_cvtps_epi32(a); }
 
+INLINE factors factors_set(stored_factor value) { return _mm256_set1_epi32(value); }
 INLINE factors factors_load(const stored_factor *source) { return _mm256_loadu_si256((const __m256i *)source); }
 INLINE factors factors_from_codes(const int8_t *pairs) { return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)pairs)); }
 INLINE stored_factor factor_of_rows(const int16_t rows[ROWS_TOGETHER])

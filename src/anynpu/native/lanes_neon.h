@@ -71,6 +71,7 @@ INLINE floats floats_scale_negative(floats a, floats slope) { return BOTH(floats
 
 INLINE ints ints_round(floats a) { return (ints){vcvtnq_s32_f32(a.low), vcvtnq_s32_f32(a.high)}; }
 
+INLINE factors factors_set(stored_factor value) { return vdupq_n_s16(value); }
 INLINE factors factors_load(const stored_factor *source) { return vld1q_s16(source); }
 INLINE factors factors_from_codes(const int8_t *source) { return vmovl_s8(vld1_s8(source)); }
 INLINE stored_factor factor_of_rows(const int16_t rows[ROWS_TOGETHER]) { return rows[0]; }

@@ -70,6 +70,7 @@ INLINE floats floats_scale_negative(floats a, floats slope)
 /* Half to even. */
 INLINE ints ints_round(floats a) { return _mm512_cvtps_epi32(a); }
 
+INLINE factors factors_set(stored_factor value) { return _mm512_set1_epi32(value); }
 INLINE factors factors_load(const stored_factor *source) { return _mm512_loadu_si512(source); }
 #ifdef LANES_OF_BYTES
 INLINE factors factors_from_codes(const int8_t *quartets) { return _mm512_loadu_si512(quartets); }

@@ -1,5 +1,5 @@
 /* int8 operators without weights, a vector of channels at a time, for whichever lanes_*.h was included before: table, binary,
- * pooling, concat, resize. */
+ * pooling, concat, resize, matmul. */
 #ifndef ANYNPU_SIMPLE_COMMON_H
 #define ANYNPU_SIMPLE_COMMON_H
 
@@ -7,6 +7,7 @@
 
 #include "kernels.h"
 #include "lanes_epilogue.h"
+#include "sizes.h"
 
 #define BLOCK_CODES 8192 /* what goes through several steps does so in pieces that stay in the first-level cache */
 #define RESIZE_BITS 11
@@ -339,10 +340,173 @@ static void simple_resize(const struct anynpu_resize *resize, const int8_t *x, i
         }
 }
 
+/* ---- matmul of two activations ---- */
+
+#define MATMUL_ROWS 4
+#define MATMUL_VECTORS 2
+
+/* Scratch, one after the other: by column the numbers of the chip's rule and the largest exact sum; b as factors [step][column]; factors of
+ * MATMUL_ROWS rows of a. A step is ROWS_TOGETHER elements along k. */
+struct matmul_scratch {
+    size_t columns, steps; /* columns: whole vectors */
+    float *fixed;
+    stored_factor *b, *a;
+    size_t size;
+};
+
+static struct matmul_scratch matmul_scratch_of(const struct anynpu_matmul *matmul, void *scratch)
+{
+    struct matmul_scratch parts = {.columns = size_whole(matmul->n, MATMUL_VECTORS * LANES)};
+    parts.steps = size_whole(matmul->k, ROWS_TOGETHER) / ROWS_TOGETHER;
+    const size_t fixed = size_times(size_times(FIXED_ARRAYS + 1, parts.columns), sizeof(float));
+    const size_t b = size_times(size_times(parts.steps, parts.columns), sizeof(stored_factor));
+    const size_t a = size_times(size_times(MATMUL_ROWS, parts.steps), sizeof(stored_factor));
+    parts.size = size_plus(size_plus(fixed, b), size_plus(a, 64));
+    if (scratch != NULL) {
+        parts.fixed = scratch;
+        parts.b = (stored_factor *)(void *)((int8_t *)scratch + fixed);
+        parts.a = (stored_factor *)(void *)((int8_t *)scratch + fixed + b);
+    }
+    return parts;
+}
+
+static size_t simple_matmul_scratch(const struct anynpu_matmul *matmul)
+{
+    return matmul_scratch_of(matmul, NULL).size;
+}
+
+/* Zero points and differences fit 16 bits, and sums 32: else codes would not be ANYNPU_CODES_I8. */
+static int simple_matmul_fits(const struct anynpu_matmul *matmul)
+{
+    const struct anynpu_epilogue *e = &matmul->epilogue;
+    double rows = 0.0, products = 0.0;
+    if (e->staircases != NULL || matmul->k == 0 || simple_matmul_scratch(matmul) > ANYNPU_MAX_SCRATCH)
+        return 0;
+    if (e->fixed == NULL)
+        return e->residual_multiplier == NULL && epilogue_fits(e, matmul->n);
+    if (e->fixed->curves != NULL || e->fixed->residual_multiplier != 0)
+        return 0;
+    for (size_t i = 0; i < matmul->k; i++) {
+        rows += farthest(matmul->a_zero[i]);
+        products += matmul->transpose_b ? farthest(matmul->a_zero[i]) * farthest(matmul->b_zero[i]) : 0.0;
+    }
+    for (size_t column = 0; column < matmul->n; column++) {
+        const double largest = matmul->transpose_b ? products : rows * farthest(matmul->b_zero[column]);
+        if (fixed_clamped_form(e, column, largest) != FIXED_SINGLE)
+            return 0;
+    }
+    return 1;
+}
+
+static void matmul_fill_numbers(const struct anynpu_matmul *matmul, const struct matmul_scratch *parts)
+{
+    memset(parts->fixed, 0, (FIXED_ARRAYS + 1) * parts->columns * sizeof(float));
+    if (matmul->epilogue.fixed == NULL)
+        return;
+    fixed_fill(&matmul->epilogue, 0, matmul->n, parts->fixed, parts->columns);
+    for (size_t column = 0; column < matmul->n; column++)
+        parts->fixed[FIXED_ARRAYS * parts->columns + column] = (float)fixed_exact_sum(matmul->epilogue.fixed, column);
+}
+
+static void matmul_fill_b(const struct anynpu_matmul *matmul, const int8_t *b, const struct matmul_scratch *parts)
+{
+    const size_t k = matmul->k, n = matmul->n;
+    const int32_t *zero = matmul->b_zero;
+    for (size_t step = 0; step < parts->steps; step++) {
+        stored_factor *target = parts->b + step * parts->columns;
+        memset(target + n, 0, (parts->columns - n) * sizeof *target);
+        for (size_t column = 0; column < n; column++) {
+            int16_t rows[ROWS_TOGETHER] = {0};
+            for (size_t i = 0, at = step * ROWS_TOGETHER; i < ROWS_TOGETHER && at < k; i++, at++)
+                rows[i] = (int16_t)(matmul->transpose_b ? b[column * k + at] - zero[at] : b[at * n + column] - zero[column]);
+            target[column] = factor_of_rows(rows);
+        }
+    }
+}
+
+static void matmul_fill_a(const struct anynpu_matmul *matmul, const int8_t *a, size_t rows, const struct matmul_scratch *parts)
+{
+    for (size_t row = 0; row < rows; row++)
+        for (size_t step = 0; step < parts->steps; step++) {
+            int16_t together[ROWS_TOGETHER] = {0};
+            for (size_t i = 0, at = step * ROWS_TOGETHER; i < ROWS_TOGETHER && at < matmul->k; i++, at++)
+                together[i] = (int16_t)(a[row * matmul->k + at] - matmul->a_zero[at]);
+            parts->a[row * parts->steps + step] = factor_of_rows(together);
+        }
+}
+
+/* LANES columns from `column` on of one row. */
+INLINE void matmul_store(const struct anynpu_epilogue *e, const struct matmul_scratch *parts, ints sum, size_t column, size_t count, int8_t *y)
+{
+    const float *fixed = parts->fixed + column;
+    floats f = floats_from_ints(sum);
+    if (e->fixed == NULL) {
+        const struct finish finish = finish_load(e, column);
+        codes_store(y, finish_codes(&finish, floats_mul(f, floats_load(e->multiplier + column))), count);
+    } else {
+        const struct fixed_lanes lanes = fixed_lanes_load(fixed, parts->columns);
+        const floats most = floats_load(fixed + FIXED_ARRAYS * parts->columns);
+        f = floats_min(floats_max(f, floats_sub(floats_set(0.0f), most)), most);
+        codes_store(y, fixed_finish(&lanes, fixed_stage(f, lanes.first)), count);
+    }
+}
+
+/* All columns of MATMUL_ROWS rows, of which some may not exist: their sums are not stored. */
+static __attribute__((noinline)) void matmul_rows(const struct anynpu_matmul *matmul, const struct matmul_scratch *shared, size_t rows, int8_t *y)
+{
+    const struct matmul_scratch parts = *shared;
+    const size_t n = matmul->n, steps = parts.steps;
+    for (size_t column = 0; column < n; column += MATMUL_VECTORS * LANES) {
+        ints sums[MATMUL_ROWS][MATMUL_VECTORS];
+        UNROLLED
+        for (int row = 0; row < MATMUL_ROWS; row++)
+            UNROLLED
+            for (int j = 0; j < MATMUL_VECTORS; j++)
+                sums[row][j] = ints_set(0);
+        const stored_factor *b = parts.b + column;
+        for (size_t step = 0; step < steps; step++, b += parts.columns) {
+            const factors first = factors_load(b), second = factors_load(b + LANES);
+            UNROLLED
+            for (int row = 0; row < MATMUL_ROWS; row++) {
+                const factors left = factors_set(parts.a[(size_t)row * steps + step]);
+                sums[row][0] = ints_multiply_add(sums[row][0], left, first);
+                sums[row][1] = ints_multiply_add(sums[row][1], left, second);
+            }
+        }
+        ints copies[MATMUL_ROWS][MATMUL_VECTORS];
+        memcpy(copies, sums, sizeof copies);
+        for (size_t row = 0; row < rows; row++)
+            for (size_t j = 0; j < MATMUL_VECTORS && column + j * LANES < n; j++)
+                matmul_store(&matmul->epilogue, &parts, copies[row][j], column + j * LANES, n - column - j * LANES,
+                             y + row * n + column + j * LANES);
+    }
+}
+
+static void simple_matmul(const struct anynpu_matmul *matmul, const int8_t *a, const int8_t *b, int8_t *y, void *scratch)
+{
+    const struct matmul_scratch parts = matmul_scratch_of(matmul, scratch);
+    const struct anynpu_epilogue *e = &matmul->epilogue;
+    const size_t m = matmul->m, n = matmul->n;
+    matmul_fill_numbers(matmul, &parts);
+    memset(parts.a, 0, MATMUL_ROWS * parts.steps * sizeof *parts.a);
+    for (size_t batch = 0; batch < matmul->batch; batch++, y += m * n) {
+        if (batch == 0 || matmul->b_offsets[batch] != matmul->b_offsets[batch - 1])
+            matmul_fill_b(matmul, b + matmul->b_offsets[batch], &parts);
+        for (size_t row = 0; row < m; row += MATMUL_ROWS) {
+            const size_t rows = smaller(MATMUL_ROWS, m - row);
+            matmul_fill_a(matmul, a + matmul->a_offsets[batch] + row * matmul->k, rows, &parts);
+            matmul_rows(matmul, &parts, rows, y + row * n);
+        }
+        if (e->table != NULL)
+            translate_channels(e->table, e->row, y, n, y, n, n, m);
+    }
+}
+
 #define SIMPLE_KERNELS                                                                                                         \
     {                                                                                                                          \
         .table = simple_table, .binary_fits = simple_binary_fits, .binary = simple_binary, .pool_fits = simple_pool_fits,      \
-        .pool = simple_pool, .concat = simple_concat, .resize = simple_resize                                                  \
+        .pool = simple_pool, .concat = simple_concat, .resize = simple_resize, .matmul_fits = simple_matmul_fits,              \
+        .matmul_scratch = simple_matmul_scratch, .matmul = simple_matmul                                                       \
     }
 
 #endif

@@ -19,7 +19,6 @@ from .native_support import guarded_scratch, kernel_of, run_native
 from .support import same
 
 FAST = [level for level in available() if level != "generic"]
-PLAIN_ONLY = {"matmul"}
 INT8 = DType.INT8
 
 
@@ -68,7 +67,7 @@ def _checked(made: Case, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) 
     return wanted[0]
 
 
-@pytest.mark.parametrize("operator", sorted(set(FIXED) - PLAIN_ONLY))
+@pytest.mark.parametrize("operator", sorted(FIXED))
 def test_fast_kernels_take_the_cases(operator: str, engine: NativeEngine) -> None:
     cases = [large_case(f"{operator}, fixed point", seed) for seed in range(12)]
     taken = [kernel_of(made, engine) not in ("", "plain") for made in cases]
