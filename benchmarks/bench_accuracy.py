@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.compiler.metrics import cosine
+from anynpu.compiler.quantize.metrics import cosine
 
 from . import print_table
 from .photographs import VIEWS, folds, letterboxed, photographed_page, photos, viewed
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _pages(recipes: Sequence[str]) -> None:
-    from anynpu.demo.detection import MEAN, STD, find_detector
+    from anynpu.cli.demo.detection import MEAN, STD, find_detector
 
     source = find_detector()
     calibration = np.stack([photographed_page(seed) for seed in range(CALIBRATION_PAGES)])
@@ -184,7 +184,7 @@ def _run(folder: Path, pictures: Sequence[np.ndarray]) -> list[np.ndarray]:
 def _float(source: Path, values: np.ndarray) -> np.ndarray:
     session = _sessions.get(source)
     if session is None:
-        from anynpu._optional import onnxruntime
+        from anynpu._util.optional import onnxruntime
 
         runtime = onnxruntime()
         session = _sessions[source] = runtime.InferenceSession(str(source), providers=["CPUExecutionProvider"])

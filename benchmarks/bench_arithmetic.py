@@ -9,8 +9,8 @@ from functools import partial
 
 import anynpu
 from anynpu import Device, Model
-from anynpu.demo.detection import MEAN, STD, find_detector
-from anynpu.demo.pages import page
+from anynpu.cli.demo.detection import MEAN, STD, find_detector
+from anynpu.cli.demo.pages import page
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.npu.engines.native_levels import available
 

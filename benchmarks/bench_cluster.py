@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
-from anynpu._optional import onnx
+from anynpu._util.optional import onnx
 from anynpu.compiler import compile
 from anynpu.errors import MissingDependencyError
 

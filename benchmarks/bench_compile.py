@@ -35,7 +35,7 @@ def main(pages: int = PAGES) -> None:
     """Print the table: the median of some rounds that take turns."""
     import numpy as np
 
-    from anynpu.demo.pages import page
+    from anynpu.cli.demo.pages import page
 
     with tempfile.TemporaryDirectory() as folder:
         np.save(Path(folder) / "pages.npy", np.stack([page(seed) for seed in range(pages)]))
@@ -68,7 +68,7 @@ def _write_opset_13(path: Path) -> None:
     import onnx
     from onnx import version_converter
 
-    from anynpu.demo.detection import find_detector
+    from anynpu.cli.demo.detection import find_detector
 
     onnx.save(version_converter.convert_version(onnx.load(find_detector()), 13), path)
 
@@ -90,7 +90,7 @@ def _measured(name: str, folder: str) -> tuple[float, ...]:
 
 def _anynpu(folder: Path) -> None:
     import anynpu
-    from anynpu.demo.detection import MEAN, STD, find_detector
+    from anynpu.cli.demo.detection import MEAN, STD, find_detector
 
     model = anynpu.compile(
         find_detector(), "rk3588", dataset=folder / "pages.npy", mean=MEAN, std=STD, shapes={"x": (1, 3, 480, 480)}
@@ -99,7 +99,7 @@ def _anynpu(folder: Path) -> None:
 
 
 def _quantize_static(folder: Path, *, preprocess: bool) -> None:
-    from anynpu._optional import onnxruntime
+    from anynpu._util.optional import onnxruntime
 
     onnxruntime()  # sets what must be set before its first import
     import numpy as np
@@ -132,7 +132,7 @@ def _quantize_static(folder: Path, *, preprocess: bool) -> None:
 def _normalized(page: np.ndarray) -> np.ndarray:
     import numpy as np
 
-    from anynpu.demo.detection import MEAN, STD
+    from anynpu.cli.demo.detection import MEAN, STD
 
     values = (page.astype(np.float32) - np.asarray(MEAN, np.float32)) / np.asarray(STD, np.float32)
     return np.ascontiguousarray(values.transpose(2, 0, 1)[None])

@@ -54,7 +54,7 @@ def main() -> None:
 def write_network(model: object, size: int, folder: Path) -> Path:
     import numpy as np
 
-    from anynpu._optional import onnx
+    from anynpu._util.optional import onnx
 
     onnx().save(model, folder / "network.onnx")
     np.save(folder / "samples.npy", np.random.default_rng(1).random((SAMPLES, 1, 3, size, size), np.float32))
@@ -76,7 +76,7 @@ def _anynpu(folder: Path, dtype: str) -> None:
 
 
 def _quantize_static(folder: Path) -> None:
-    from anynpu._optional import onnxruntime
+    from anynpu._util.optional import onnxruntime
 
     onnxruntime()  # sets what must be set before its first import
     import numpy as np

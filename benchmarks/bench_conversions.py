@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from anynpu._native import ffi, lib
-from anynpu.convert import convert
 from anynpu.program import Preprocess
+from anynpu.program.convert import convert
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 
 from . import interleaved, print_table

@@ -19,8 +19,8 @@ import numpy.typing as npt
 
 import anynpu
 from anynpu import Device, Model, _native
-from anynpu.demo.detection import MEAN, STD, find_detector
-from anynpu.demo.pages import page
+from anynpu.cli.demo.detection import MEAN, STD, find_detector
+from anynpu.cli.demo.pages import page
 from anynpu.npu.engines.native import NativeEngine
 
 from . import print_table

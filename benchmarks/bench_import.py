@@ -9,7 +9,7 @@ from . import print_table
 
 GOAL = 0.15
 ROUNDS = 7
-MODULES = ("anynpu", "anynpu.convert")
+MODULES = ("anynpu", "anynpu.program.convert")
 TIMED = "import time, numpy; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
 NUMPY = "import time; t = time.perf_counter(); import numpy; print(time.perf_counter() - t)"
 

@@ -43,8 +43,8 @@ def main() -> None:
 
 def _detection() -> Model:
     import anynpu
-    from anynpu.demo.detection import MEAN, STD, find_detector
-    from anynpu.demo.pages import page
+    from anynpu.cli.demo.detection import MEAN, STD, find_detector
+    from anynpu.cli.demo.pages import page
 
     pages = [page(seed) for seed in range(2)]
     return anynpu.compile(find_detector(), "rk3588", dataset=pages, mean=MEAN, std=STD, shapes={"x": (1, 3, 480, 480)})
@@ -54,7 +54,7 @@ def _dense_layers() -> Model:
     import numpy as np
 
     import anynpu
-    from anynpu._optional import onnx
+    from anynpu._util.optional import onnx
 
     package = onnx()
     helper, numpy_helper, number = package.helper, package.numpy_helper, package.TensorProto.FLOAT

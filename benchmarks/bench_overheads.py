@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 import anynpu
-from anynpu._optional import onnx
+from anynpu._util.optional import onnx
 from anynpu.dropin.environment import include_folder, library_folder
 
 from . import print_table

@@ -55,8 +55,8 @@ def main(arguments: Sequence[str] = ()) -> None:
 
 
 def _networks(folder: str) -> Iterator[tuple[str, Any, Feeds]]:
-    from anynpu.demo.detection import MEAN, STD, find_detector
-    from anynpu.demo.pages import text_line
+    from anynpu.cli.demo.detection import MEAN, STD, find_detector
+    from anynpu.cli.demo.pages import text_line
 
     def taken(picture: np.ndarray, mean: Sequence[float], std: Sequence[float]) -> np.ndarray:
         values = (picture.astype(np.float32) - np.asarray(mean, np.float32)) / np.asarray(std, np.float32)
@@ -85,7 +85,7 @@ def _quantised(source: Any, feeds: Feeds, scheme: str, folder: Path) -> Any:
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
-    from anynpu.compiler.onnx_model import load_onnx
+    from anynpu.compiler.importers.onnx_model import load_onnx
 
     name, shape = next(iter((name, value.shape) for name, value in feeds[0].items()))
     proto = load_onnx(source, (), shapes={name: shape})
@@ -117,7 +117,7 @@ def _quantised(source: Any, feeds: Feeds, scheme: str, folder: Path) -> Any:
 def _compared(model: Any, feeds: Feeds, rule: str, integers: list[Values], floats: list[Values]) -> dict[str, list[np.ndarray]]:
     """Steps between both sides."""
     import anynpu
-    from anynpu.comparison.compiled import CompiledSubject
+    from anynpu.analysis.compare.compiled_side import CompiledSubject
 
     shapes = {name: value.shape for name, value in feeds[0].items()}
     compiled = anynpu.compile(model, "rk3588", shapes=shapes, arithmetic=rule)
@@ -145,7 +145,7 @@ def _evaluated(model: Any, feeds: Feeds, *, integers: bool) -> list[Values]:
     """What onnxruntime gives for each tensor that is rounded to codes: its value after that, by its own name."""
     import onnx
 
-    from anynpu._optional import onnxruntime
+    from anynpu._util.optional import onnxruntime
 
     copy = onnx.ModelProto()
     copy.CopyFrom(model)

@@ -6,8 +6,8 @@ import threading
 import time
 
 from anynpu import chips
+from anynpu.chips.timing import predict
 from anynpu.npu import Device
-from anynpu.timing import predict
 
 from . import print_table
 from .networks import tiny_model

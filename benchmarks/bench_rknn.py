@@ -19,8 +19,8 @@ import numpy.typing as npt
 import anynpu
 from anynpu import Model, modelfile
 from anynpu._rknn import ffi
-from anynpu.demo.detection import MEAN, STD, find_detector
-from anynpu.demo.pages import page
+from anynpu.cli.demo.detection import MEAN, STD, find_detector
+from anynpu.cli.demo.pages import page
 from anynpu.npu import Device, RunControl
 from anynpu.rknn.constants import rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
 from anynpu.rknn.software.library import SoftwareLibrary

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from anynpu._optional import onnx
+from anynpu._util.optional import onnx
 from anynpu.compiler import compile
 
 from . import print_table

@@ -20,8 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from anynpu import chips
+from anynpu.chips.timing import predict
 from anynpu.dropin.environment import library_folder, remember_python
-from anynpu.timing import predict
 
 from . import print_table
 from .networks import tiny_model

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from anynpu._native import ffi, lib
-from anynpu.arithmetic.curves import CURVES, curve_of
-from anynpu.arithmetic.fixed_point import multiplier_and_shift
 from anynpu.npu.control import RunControl
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.program import Conv, Epilogue, Finish, FixedPoint, Layer, MemoryPlan, Program
+from anynpu.program.arithmetic.fixed_point import multiplier_and_shift
+from anynpu.program.arithmetic.lookup_tables import CURVES, curve_of
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 
 from . import print_table

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anynpu._optional import onnxruntime
+from anynpu._util.optional import onnxruntime
 
 __all__ = ["Session", "prepare", "quantize"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import anynpu
-from anynpu._optional import onnx
+from anynpu._util.optional import onnx
 from anynpu.program import Model
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from anynpu._optional import cv2 as load_cv2
-from anynpu.demo.pages import Grain, page
+from anynpu._util.optional import cv2 as load_cv2
+from anynpu.cli.demo.pages import Grain, page
 
 Image = npt.NDArray[np.uint8]
 

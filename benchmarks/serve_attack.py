@@ -17,7 +17,7 @@ from typing import Any
 
 import grpc
 
-from anynpu.protocol.messages import SERVICE
+from anynpu.session.protocol.messages import SERVICE
 
 __all__ = ["ATTACKS", "KEY", "crowd"]
 

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from anynpu.protocol.messages import SERVICE, messages
+from anynpu.session.protocol.messages import SERVICE, messages
 
 ANSWER = bytes(8)
 HEADER = "Inference-Header-Content-Length"

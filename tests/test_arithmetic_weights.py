@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anynpu import arithmetic
+from anynpu.program import arithmetic
 from anynpu.tensor import DType
 
 

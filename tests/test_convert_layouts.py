@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_convert_levels import level as level
 
-from anynpu import convert
 from anynpu.errors import ShapeError, TensorTypeError
+from anynpu.program import convert
 
 Array = np.ndarray[Any, Any]
 pytestmark = pytest.mark.usefixtures("level")

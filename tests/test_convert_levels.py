@@ -41,7 +41,7 @@ import sys
 sys.modules["anynpu._native"] = None
 import anynpu.errors
 try:
-    import anynpu.convert
+    import anynpu.program.convert
 except anynpu.errors.MissingDependencyError as error:
     assert isinstance(error, ImportError)
     print(error)
@@ -52,6 +52,6 @@ except anynpu.errors.MissingDependencyError as error:
 
 
 def test_the_compiled_module_does_not_bring_a_c_parser_along() -> None:
-    code = "import sys, anynpu.convert; print([name for name in ('pycparser', 'cffi.api') if name in sys.modules])"
+    code = "import sys, anynpu.program.convert; print([name for name in ('pycparser', 'cffi.api') if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"

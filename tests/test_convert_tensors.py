@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from test_convert_levels import level as level
 
-from anynpu import arithmetic
-from anynpu.convert import convert, image_to_codes, pack_int4, unpack_int4
 from anynpu.errors import InputError, ShapeError, TensorTypeError
-from anynpu.program import Preprocess
+from anynpu.program import Preprocess, arithmetic
+from anynpu.program.convert import convert, image_to_codes, pack_int4, unpack_int4
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 
 Array = np.ndarray[Any, Any]

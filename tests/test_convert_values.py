@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_convert_levels import level as level
 
-from anynpu import arithmetic, convert
 from anynpu.errors import ShapeError, TensorTypeError
+from anynpu.program import arithmetic, convert
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Quantization
 
 INTEGERS = [DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32, DType.UINT32]

@@ -15,12 +15,12 @@ from browser import open_page
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu import chips
+from anynpu.analysis.pages import GraphNode, layer_graph
+from anynpu.analysis.report import Decision, decide, decision_data, decision_of, decision_page
+from anynpu.chips.timing import predict
 from anynpu.cli.app import run
 from anynpu.compiler import ModelOutline
-from anynpu.decision import Decision, decide, decision_data, decision_of, decision_page
 from anynpu.errors import CompileError
-from anynpu.pages import GraphNode, layer_graph
-from anynpu.timing import predict
 
 Invoke = Callable[..., Any]
 
@@ -90,7 +90,7 @@ def test_accuracy_is_measured_once_per_vendor(decision: Decision) -> None:
 
 
 def test_without_a_data_set_nothing_is_compiled(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anynpu.decision.gather.compile", pytest.fail)
+    monkeypatch.setattr("anynpu.analysis.report.gather.compile", pytest.fail)
     made = decide(model_path, [chips.get("rk3588")])
     assert made.accuracy == {}
     assert "accuracy is not measured" in decision_page(made)

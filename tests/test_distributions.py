@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from anynpu import _optional
+from anynpu._util import optional as _optional
 
 GROUP = "anynpu.test.group"
 TEXT = f"[{GROUP}]\nsecond = os:sep\nfirst = os:name\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from anynpu.cli.app import run
-from anynpu.demo.samples import write_samples
+from anynpu.cli.demo.samples import write_samples
 from anynpu.serve import ServeOptions, Server
 
 ROOT = Path(__file__).parent.parent
@@ -173,7 +173,7 @@ def test_the_reference_has_every_public_name_with_its_text() -> None:
         "anynpu.compile",
         "anynpu.rknn.Context",
         "anynpu.serve.Server",
-        "anynpu.decision.decide",
+        "anynpu.analysis.report.decide",
     ):
         assert f"### `{name}`" in text
     import anynpu

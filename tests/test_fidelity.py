@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anynpu.arithmetic import apply_epilogue, resize_shift
 from anynpu.program import RESIZE_BITS, Epilogue, limits_of
+from anynpu.program.arithmetic import apply_epilogue, resize_shift
 
 
 @pytest.mark.parametrize(("dtype", "span"), [(np.int8, 128), (np.int16, 32768)])

@@ -20,7 +20,7 @@ from anynpu import modelfile
 from anynpu.errors import CompileError, ModelFormatError, ModelVersionError
 from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
 from anynpu.modelfile.float_shapes import SHAPES
-from anynpu.modelfile.recognise import MARKER
+from anynpu.modelfile.recognize import MARKER
 from anynpu.program import FLOAT_OPERATORS
 from anynpu.program.float_operators import FloatSignature
 

@@ -15,7 +15,8 @@ from onnx import TensorProto, helper
 from typer.testing import CliRunner
 
 import anynpu
-from anynpu import _optional, modelfile
+from anynpu import modelfile
+from anynpu._util import optional as _optional
 from anynpu.cli.app import app
 from anynpu.errors import ModelFormatError
 from anynpu.modelfile.container import HEADER, Section, pack, unpack

@@ -20,7 +20,7 @@ from anynpu import modelfile
 from anynpu.errors import DeviceMemoryError, ModelError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
 from anynpu.modelfile import CompiledModel, FileKind, WeightlessModel
 from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
-from anynpu.modelfile.recognise import open_source
+from anynpu.modelfile.recognize import open_source
 from anynpu.program import Conv, Model, Weights
 
 
@@ -532,6 +532,6 @@ def test_a_file_that_changes_while_it_is_read_is_rejected(tmp_path: Path, monkey
             os.utime(path, (1, 1))
         return fstat(fd)
 
-    monkeypatch.setattr("anynpu.modelfile.recognise.os.fstat", changing)
+    monkeypatch.setattr("anynpu.modelfile.recognize.os.fstat", changing)
     with pytest.raises(ModelError, match="changed while it was read"):
         open_source(path)

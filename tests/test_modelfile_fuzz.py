@@ -27,7 +27,7 @@ from anynpu import modelfile
 from anynpu.errors import AnynpuError, ModelFormatError
 from anynpu.modelfile import vendorfile
 from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
-from anynpu.modelfile.recognise import FileKind, identify
+from anynpu.modelfile.recognize import FileKind, identify
 from anynpu.npu import RunControl
 from anynpu.npu.engines.float_native import native_stretch
 from anynpu.npu.engines.reference import execute_layer

@@ -12,13 +12,13 @@ import pytest
 import anynpu
 
 LOCKS = {
-    "anynpu._optional": ("_ort_lock", "module.onnxruntime()"),
-    "anynpu.compiler.blas": ("_lock", "module.one_blas_thread().__enter__()"),
-    "anynpu.faults.scope": ("_lock", "module._hook()"),
+    "anynpu._util.optional": ("_ort_lock", "module.onnxruntime()"),
+    "anynpu.compiler.quantize.blas": ("_lock", "module.one_blas_thread().__enter__()"),
+    "anynpu.devtools.faults.scope": ("_lock", "module._hook()"),
     "anynpu.npu.board": ("_files_lock", "module._lock_file(Path(folder) / 'core0')"),
     "anynpu.npu.memory": ("_physical_lock", "module._physical_address(1)"),
-    "anynpu.rknnlite.models": ("_twins", "module._twins.__enter__(); module._twins.__exit__(None, None, None)"),
-    "anynpu.sanitizer.watch": ("_lock", "module._renew_in_children()"),
+    "anynpu.rknn.lite.models": ("_twins", "module._twins.__enter__(); module._twins.__exit__(None, None, None)"),
+    "anynpu.devtools.sanitizer.watch": ("_lock", "module._renew_in_children()"),
     "anynpu.session.lifecycle": ("_lock", "module.keep(Path, type('Runner', (), {'abandon_after_fork': repr})())"),
     "anynpu.vip.awnn": ("_lock", "module._forget_in_children()"),
 }

@@ -14,9 +14,9 @@ import typer
 from typer.testing import CliRunner
 
 import anynpu
+from anynpu._util.options import OptionTable, documented, keyword_form, option, same_as
 from anynpu.cli.helpers.flags import with_flags
 from anynpu.errors import CompileError, OptionError
-from anynpu.options import OptionTable, documented, keyword_form, option, same_as
 
 ROOT = Path(__file__).parents[1]
 

@@ -69,8 +69,8 @@ CASES = {
         use()
         import onnxruntime
         assert onnxruntime.get_available_providers()
-        import anynpu._optional
-        assert anynpu._optional.onnxruntime() is onnxruntime
+        import anynpu._util.optional
+        assert anynpu._util.optional.onnxruntime() is onnxruntime
     """,
 }
 
@@ -89,9 +89,9 @@ def test_a_name_that_is_forbidden_stays_so() -> None:
     program = """
     import sys
     sys.modules["onnxruntime"] = None
-    import anynpu._optional, anynpu.errors
+    import anynpu._util.optional, anynpu.errors
     try:
-        anynpu._optional.onnxruntime()
+        anynpu._util.optional.onnxruntime()
     except anynpu.errors.MissingDependencyError as error:
         assert "onnxruntime" in str(error)
     else:

@@ -14,7 +14,7 @@ import anynpu
 from anynpu import modelfile
 from anynpu.cli.app import app
 from anynpu.errors import VendorModelError
-from anynpu.modelfile.twins import find_twin, twin_folders, twin_name
+from anynpu.modelfile.stand_ins import find_twin, twin_folders, twin_name
 from anynpu.rknn import Context
 
 

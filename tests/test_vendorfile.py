@@ -20,7 +20,7 @@ from vendor_files import (
 from anynpu import modelfile
 from anynpu.errors import ModelError, ModelFormatError, VendorModelError
 from anynpu.modelfile import vendorfile
-from anynpu.modelfile.recognise import FileKind, identify
+from anynpu.modelfile.recognize import FileKind, identify
 
 
 class TestIdentify:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,29 @@ BEGIN, END = "<!-- written by tools/architecture_page.py -->\n", "<!-- end of th
 
 EXTENSIONS = {"_native": "native", "_rknn": "rknn", "_vip": "vip"}
 """Modules in C, and the room of their sources."""
+
+PARTS = (
+    *("rknn.lite", "rknn.toolkit", "session.onnxruntime", "session.protocol", "serve.cluster", "serve.playground"),
+    *("compiler.board", "analysis.pages", "chips.timing", "program.arithmetic", "program.convert"),
+    *("devtools.faults", "devtools.recording", "devtools.sanitizer", "cli.demo", "cli.networks"),
+)
+"""Sub-packages whose imports have a row of their own in the table of allowed imports."""
+
+ALIASES = {
+    "arithmetic": "program.arithmetic",
+    "networks": "cli.networks",
+    "comparison": "analysis.compare",
+    "convert": "program.convert",
+    "decision": "analysis.report",
+    "faults": "devtools.faults",
+    "onnxruntime": "session.onnxruntime",
+    "profiling": "analysis.profile",
+    "protocol": "session.protocol",
+    "rknn_toolkit": "rknn.toolkit",
+    "rknnlite": "rknn.lite",
+    "timing": "chips.timing",
+}
+"""Public names of sub-packages: modules of a few lines, which no module of the package imports."""
 
 NOT_IMPORTED = ("native", "generate")
 """Folders of scripts that build the package and are no part of it."""
@@ -46,9 +69,15 @@ def module_name(path: Path, package: Path) -> str:
 
 
 def room_of(module: str) -> str:
-    """The room of a module; the package itself is one too."""
+    """The package below ``anynpu`` that a module belongs to; ``anynpu`` itself is one too."""
     name = module.split(".")[1] if "." in module else module
     return EXTENSIONS.get(name, name)
+
+
+def part_of(module: str) -> str:
+    """The sub-package of :data:`PARTS` that a module belongs to, else its package."""
+    inner = module.partition(".")[2]
+    return next((part for part in PARTS if f"{inner}.".startswith(f"{part}.")), room_of(module))
 
 
 def _last_name(node: ast.expr) -> str:
@@ -100,7 +129,11 @@ def imports_of(path: Path, package: Path, modules: Collection[str]) -> Iterator[
 
 def files_of(package: Path) -> list[Path]:
     """The files of the package itself."""
-    return [path for path in sorted(package.rglob("*.py")) if not set(path.relative_to(package).parts[:-1]) & set(NOT_IMPORTED)]
+    return [
+        path
+        for path in sorted(package.rglob("*.py"))
+        if not set(path.relative_to(package).parts[:-1]) & set(NOT_IMPORTED) and path.relative_to(package).stem not in ALIASES
+    ]
 
 
 @functools.cache
@@ -126,13 +159,13 @@ def module_graph(package: Path) -> dict[str, set[str]]:
     return {module: {entry.target for entry in found if not entry.typing} for module, found in module_imports(package).items()}
 
 
-def room_graph(package: Path) -> dict[str, set[str]]:
-    """Which rooms each room imports, in any way. The package itself, which loads public names on demand, is left out."""
+def room_graph(package: Path, part: Callable[[str], str] = room_of) -> dict[str, set[str]]:
+    """Which packages each package imports, in any way. ``anynpu`` itself, which loads public names on demand, is left out."""
     graph: dict[str, set[str]] = {}
     for module, found in module_imports(package).items():
         if module != package.name:
-            own = graph.setdefault(room_of(module), set())
-            own |= {room_of(entry.target) for entry in found} - {room_of(module), package.name}
+            own = graph.setdefault(part(module), set())
+            own |= {part(entry.target) for entry in found} - {part(module), package.name}
     return graph
 
 

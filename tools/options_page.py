@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anynpu._util.options import TABLE, Option, OptionTable
 from anynpu.compiler import CompileOptions
-from anynpu.options import TABLE, Option, OptionTable
 from anynpu.serve import ServeOptions
 from anynpu.session import SessionOptions
 

@@ -1,4 +1,4 @@
-"""Write src/anynpu/demo/board_cases.json from the cases of tests/arithmetic/board: python tools/selftest_cases.py."""
+"""Write src/anynpu/cli/demo/board_cases.json from the cases of tests/arithmetic/board: python tools/selftest_cases.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-TARGET = ROOT / "src/anynpu/demo/board_cases.json"
+TARGET = ROOT / "src/anynpu/cli/demo/board_cases.json"
 
 
 def contents() -> str:

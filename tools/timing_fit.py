@@ -4,10 +4,12 @@
     ANYNPU_TIMING_DATA=FOLDER python tools/timing_fit.py
 
 The folder holds ``published_fps.csv`` with ``graphs/`` beside it, and optionally ``matmul.csv`` and ``allwinner.csv``. The
-figures are not part of the project; the fitted numbers are in ``chips/timing.py``. ``--page`` writes the tables of ``docs/timing.md``.
+figures are not part of the project; the fitted numbers are in ``chips/timing/parameters.py``. ``--page`` writes the tables of
+``docs/timing.md``.
 
-int8 networks are fitted by ``anynpu.timing.fit``, a chip at a time. float16 networks are few, so the four chips are fitted together: what
-their hardware has in common is shared, and each number is tethered to what the int8 fit says of the chip. Nothing is random.
+int8 networks are fitted by ``anynpu.chips.timing.calibration``, a chip at a time. float16 networks are few, so the four chips are fitted
+together: what their hardware has in common is shared, and each number is tethered to what the int8 fit says of the chip. Nothing is
+random.
 """
 
 from __future__ import annotations
@@ -27,15 +29,15 @@ import numpy.typing as npt
 from timing_nets import NETS
 
 from anynpu import chips
-from anynpu.chips.timing import derived_parameters, timing_profile
+from anynpu.chips.timing import predict_matmul, predict_work
+from anynpu.chips.timing.array import relative_rate
+from anynpu.chips.timing.calibration import Fit, Measurement, fit, fit_parameters
+from anynpu.chips.timing.confidence import Kind, kind_of
+from anynpu.chips.timing.matmul import parse_types
+from anynpu.chips.timing.model import TaskTable
+from anynpu.chips.timing.parameters import derived_parameters, timing_profile
+from anynpu.chips.timing.work import ProgramWork, work_of
 from anynpu.compiler import ModelOutline
-from anynpu.timing import predict_matmul, predict_work
-from anynpu.timing.array import relative_rate
-from anynpu.timing.confidence import Kind, kind_of
-from anynpu.timing.fit import Fit, Measurement, fit, fit_parameters
-from anynpu.timing.matmul import parse_types
-from anynpu.timing.model import TaskTable
-from anynpu.timing.work import ProgramWork, work_of
 
 Floats = npt.NDArray[np.float64]
 CHIPS = ("rk3588", "rk3576", "rk3566", "rk3562")

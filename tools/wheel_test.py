@@ -16,9 +16,9 @@ import numpy as np
 
 from anynpu import chips
 from anynpu.cli.app import run
-from anynpu.convert import nc1hwc2_to_nchw, nchw_to_nc1hwc2
 from anynpu.npu import Device
 from anynpu.npu.matmul import PackedMatrix, multiply
+from anynpu.program.convert import nc1hwc2_to_nchw, nchw_to_nc1hwc2
 
 
 def main() -> int:

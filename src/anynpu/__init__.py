@@ -12,14 +12,17 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from .lifetime import finish_imports_before_forks
+from ._util.lifetime import finish_imports_before_forks
 
 if TYPE_CHECKING:
     from .compiler import CompileOptions, check, compile
+    from .devtools.sanitizer import sanitize
     from .modelfile import CompiledModel as Model
     from .modelfile import read as load
     from .npu import Device
-    from .onnxruntime import (
+    from .program.report import Report, report
+    from .session import make_provider_options
+    from .session.onnxruntime import (
         ExecutionMode,
         GraphOptimizationLevel,
         InferenceSession,
@@ -35,9 +38,6 @@ if TYPE_CHECKING:
         get_device,
         set_default_logger_severity,
     )
-    from .reports import Report, report
-    from .sanitizer import sanitize
-    from .session import make_provider_options
 
 __all__ = [
     "CompileOptions",
@@ -87,14 +87,14 @@ _HOMES = {
     "CompileOptions": ("compiler", "CompileOptions"),
     "Device": ("npu", "Device"),
     "Model": ("modelfile", "CompiledModel"),
-    "Report": ("reports", "Report"),
+    "Report": ("program.report", "Report"),
     "check": ("compiler", "check"),
     "compile": ("compiler", "compile"),
     "load": ("modelfile", "read"),
     "make_provider_options": ("session", "make_provider_options"),
-    "report": ("reports", "report"),
-    "sanitize": ("sanitizer", "sanitize"),
-    **{name: ("onnxruntime", name) for name in _OF_ONNXRUNTIME},
+    "report": ("program.report", "report"),
+    "sanitize": ("devtools.sanitizer", "sanitize"),
+    **{name: ("session.onnxruntime", name) for name in _OF_ONNXRUNTIME},
 }
 
 # The one effect that importing this package has on the process: it must precede the imports at first use, which other threads may be in

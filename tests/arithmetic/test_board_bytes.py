@@ -10,10 +10,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from anynpu.arithmetic import fixed_point
-from anynpu.arithmetic.curves import CURVES, Shape, curve_of, evaluate, hard_sigmoid
-from anynpu.arithmetic.rounding import shift_right
 from anynpu.program import Curve
+from anynpu.program.arithmetic import fixed_point
+from anynpu.program.arithmetic.lookup_tables import CURVES, Shape, curve_of, evaluate, hard_sigmoid
+from anynpu.program.arithmetic.rounding import shift_right
 
 from .board_cases import Array, BoardCase, names
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anynpu.arithmetic import fixed_point
-from anynpu.arithmetic.curves import CURVES, hard_sigmoid
-from anynpu.compiler.toolkit import toolkit_bias, toolkit_weights
+from anynpu.compiler.toolkit.quantizer import toolkit_bias, toolkit_weights
+from anynpu.program.arithmetic import fixed_point
+from anynpu.program.arithmetic.lookup_tables import CURVES, hard_sigmoid
 
 FOLDER = Path(os.environ.get("ANYNPU_BOARD_DATA", ""))
 pytestmark = pytest.mark.skipif(

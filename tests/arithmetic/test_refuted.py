@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from anynpu.arithmetic import fixed_point
-from anynpu.arithmetic.curves import curve_of, evaluate
-from anynpu.arithmetic.rounding import shift_right
 from anynpu.program import Curve
+from anynpu.program.arithmetic import fixed_point
+from anynpu.program.arithmetic.lookup_tables import curve_of, evaluate
+from anynpu.program.arithmetic.rounding import shift_right
 
 from .board_cases import Array, BoardCase, names
 from .test_board_bytes import SHAPES, direct_layer, half_up, stem, truncated, wrong_bytes

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu.arithmetic.staircases import climb, staircase_of
-from anynpu.compiler import driver
+from anynpu.compiler import pipeline as driver
 from anynpu.errors import AnynpuError
 from anynpu.program import Conv, Epilogue, Model, Staircase
+from anynpu.program.arithmetic.thresholds import climb, staircase_of
 
 from . import chip_oracle as chip
 from .chip_families import Net, convolution, image

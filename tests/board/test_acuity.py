@@ -16,10 +16,10 @@ from compiler.onnx_builders import Net
 from typer.testing import CliRunner
 
 from anynpu import modelfile
-from anynpu.board import build
-from anynpu.board.acuity import COMMANDS, SCRIPT
 from anynpu.cli.app import app
 from anynpu.compiler import CompileOptions
+from anynpu.compiler.board import build
+from anynpu.compiler.board.acuity import COMMANDS, SCRIPT
 from anynpu.errors import CompileError
 
 TABLE = """\

@@ -18,14 +18,14 @@ from waiting import PATIENCE, wait_until
 
 import anynpu
 from anynpu import modelfile
-from anynpu.board import build, find_toolkit
-from anynpu.board.environment import Toolkit, toolkit_at
-from anynpu.board.worker import edited
 from anynpu.cli.app import app
 from anynpu.compiler import CompileOptions
-from anynpu.compiler.quantization_cfg import read_cfg
+from anynpu.compiler.board import build, find_toolkit
+from anynpu.compiler.board.environment import Toolkit, toolkit_at
+from anynpu.compiler.board.worker import edited
+from anynpu.compiler.toolkit.quantization_cfg import read_cfg
 from anynpu.errors import CompileError, ToolkitError
-from anynpu.modelfile.twins import find_twin
+from anynpu.modelfile.stand_ins import find_twin
 
 from .stub_toolkit import FAILURES, write_stub
 
@@ -88,7 +88,7 @@ def test_the_stub_refuses_other_changes_of_the_configuration(tmp_path: Path, net
     built = build(network, tmp_path / "out", "rk3588", options, toolkit)
     script = built.job / "build_rknn.py"
     script.write_text(script.read_text().replace('("min", "max")', '("min", "max", "scale")'))
-    from anynpu.board.runner import run_logged
+    from anynpu.compiler.board.runner import run_logged
 
     with pytest.raises(ToolkitError, match="is invalid"):
         run_logged([str(toolkit.python), "build_rknn.py"], built.job, tmp_path / "log", what="the toolkit")
@@ -139,7 +139,7 @@ def test_without_a_toolkit_everything_for_another_machine_is_written(
     assert built.rknn is None
     assert built.twin.is_file()
     assert {path.name for path in built.job.iterdir()} == {"net.onnx", "samples", "dataset.txt", "job.json", "build_rknn.py"}
-    from anynpu.board.runner import run_logged
+    from anynpu.compiler.board.runner import run_logged
 
     run_logged([str(stub(tmp_path).python), "build_rknn.py"], built.job, tmp_path / "log", what="the script")
     assert (built.job / "net.rknn").is_file()

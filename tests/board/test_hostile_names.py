@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from anynpu.board import build
-from anynpu.board.acuity import COMMANDS, _commands
 from anynpu.compiler import CompileOptions
+from anynpu.compiler.board import build
+from anynpu.compiler.board.acuity import COMMANDS, _commands
 from anynpu.errors import CompileError
 
 

@@ -11,11 +11,11 @@ import pytest
 from compiler.onnx_builders import Net
 from typer.testing import CliRunner
 
-from anynpu.board import build
-from anynpu.board.environment import Toolkit, toolkit_at
-from anynpu.board.simulator import VendorSimulation, read_results, simulator_twin
 from anynpu.cli.app import app
 from anynpu.compiler import CompileOptions
+from anynpu.compiler.board import build
+from anynpu.compiler.board.environment import Toolkit, toolkit_at
+from anynpu.compiler.board.simulator import VendorSimulation, read_results, simulator_twin
 from anynpu.errors import ToolkitError
 
 from .stub_toolkit import write_stub

@@ -12,10 +12,11 @@ import onnx
 import pytest
 
 import anynpu
-from anynpu import chips, modelfile, timing
-from anynpu.cli.helpers.story import brief, story
-from anynpu.compiler.ranges import ALGORITHMS
-from anynpu.profiling import profile_program
+from anynpu import chips, modelfile
+from anynpu.analysis.profile import profile_program
+from anynpu.chips import timing
+from anynpu.cli.helpers.compile_summary import brief, story
+from anynpu.compiler.quantize.ranges import ALGORITHMS
 
 Invoke = Callable[..., Any]
 

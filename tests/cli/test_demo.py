@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu.demo.detection import HELD_OUT_PAGES
-from anynpu.demo.pages import PAGE_SIZE
+from anynpu.cli.demo.detection import HELD_OUT_PAGES
+from anynpu.cli.demo.pages import PAGE_SIZE
 from anynpu.tasks import find_text
 
 Invoke = Callable[..., Any]

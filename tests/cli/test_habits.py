@@ -18,9 +18,9 @@ import pytest
 from anynpu import chips
 from anynpu.cli.app import COMMANDS, _first_sentence, _function
 from anynpu.cli.helpers import console
+from anynpu.cli.helpers.compile_summary import story
 from anynpu.cli.helpers.console import plain_table
-from anynpu.cli.helpers.story import story
-from anynpu.cli.helpers.wording import as_options
+from anynpu.cli.helpers.option_names import as_options
 from anynpu.errors import CompileError
 from anynpu.vendors import registry
 
@@ -68,7 +68,7 @@ def test_help_and_version_need_no_numpy(option: str) -> None:
 
 def test_commands_that_compile_nothing_load_no_compiler() -> None:
     program = (
-        "import sys\nsys.modules['anynpu.compiler'] = None\n"
+        "import sys\nsys.modules['anynpu.compiler.pipeline'] = None\n"
         "from anynpu.cli.commands import doctor, exec, replay, selftest, serve, top\nprint('all of them')"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

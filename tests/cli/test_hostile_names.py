@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.printable import printable
+from anynpu._util.printable import printable
 from anynpu.serve.logs import LineFormatter
 
 Invoke = Callable[..., Any]

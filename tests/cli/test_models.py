@@ -12,9 +12,9 @@ import pytest
 import typer
 
 from anynpu.cli.app import _command, _function
+from anynpu.cli.networks import NETWORKS, find, get, recipe_text
 from anynpu.compiler.compile_options import CompileOptions
 from anynpu.errors import ParameterError
-from anynpu.networks import NETWORKS, find, get, recipe_text
 from anynpu.tasks import TASKS
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu import outputfile
+from anynpu._util import output_files as outputfile
 from anynpu.errors import OutputFileError
 
 Invoke = Callable[..., Any]

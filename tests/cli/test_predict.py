@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu import chips
-from anynpu.chips.timing import TimingProfile, timing_profile
-from anynpu.timing.board import write_board
+from anynpu.chips.timing.board import write_board
+from anynpu.chips.timing.parameters import TimingProfile, timing_profile
 
 Invoke = Callable[..., Any]
 

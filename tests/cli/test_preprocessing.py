@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.compiler.reaction import RECIPES, PictureRecipe, find_recipe, pictures_of
-from anynpu.types import Array
+from anynpu._util.types import Array
+from anynpu.compiler.quantize.detect_preprocessing import RECIPES, PictureRecipe, find_recipe, pictures_of
 
 Invoke = Callable[..., Any]
 SIDE = 64

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anynpu.demo import selftest as room
-from anynpu.demo.selftest import all_cases, export, selftest
+from anynpu.cli.demo import selftest as room
+from anynpu.cli.demo.selftest import all_cases, export, selftest
 
 ROOT = Path(__file__).parents[2]
 Invoke = Callable[..., Any]
@@ -27,13 +27,13 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_cases_are_those_of_the_tests() -> None:
     made = json.loads(runpy.run_path(str(ROOT / "tools/selftest_cases.py"))["contents"]())
-    stored = json.loads((ROOT / "src/anynpu/demo/board_cases.json").read_text(encoding="utf-8"))
+    stored = json.loads((ROOT / "src/anynpu/cli/demo/board_cases.json").read_text(encoding="utf-8"))
     assert stored["source"].endswith("(MIT licence); see tests/arithmetic/board")
     assert {name: entry["outputs"] for name, entry in made["cases"].items()} == {
         name: entry["outputs"] for name, entry in stored["cases"].items()
     }
     assert made["inputs"] == stored["inputs"]
-    assert (ROOT / "src/anynpu/demo/board_cases.json").stat().st_size < 150_000
+    assert (ROOT / "src/anynpu/cli/demo/board_cases.json").stat().st_size < 150_000
 
 
 @pytest.mark.usefixtures("few")

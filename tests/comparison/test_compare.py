@@ -13,7 +13,16 @@ from compiler.onnx_builders import Net
 from silu_network import silu_network
 
 import anynpu
-from anynpu.comparison import CompiledSubject, InputSpec, Limits, OnnxSubject, OutputsSubject, compare, random_samples, sentences
+from anynpu.analysis.compare import (
+    CompiledSubject,
+    InputSpec,
+    Limits,
+    OnnxSubject,
+    OutputsSubject,
+    compare,
+    random_samples,
+    sentences,
+)
 from anynpu.errors import ParameterError, ShapeError, TensorNameError
 from anynpu.program import Model, Preprocess
 

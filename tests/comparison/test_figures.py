@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anynpu.comparison import Comparison, Limits, parse_threshold
-from anynpu.comparison.compare import LayerComparison
-from anynpu.comparison.figures import ChannelRanges, CodeCount, CodesUsed, Difference, Figures, Histograms
+from anynpu.analysis.compare import Comparison, Limits, parse_threshold
+from anynpu.analysis.compare.layers import LayerComparison
+from anynpu.analysis.compare.metrics import ChannelRanges, CodeCount, CodesUsed, Difference, Figures, Histograms
 from anynpu.errors import ParameterError
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 

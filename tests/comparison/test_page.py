@@ -11,7 +11,7 @@ import onnx
 import pytest
 from browser import open_page
 
-from anynpu.comparison import (
+from anynpu.analysis.compare import (
     Comparison,
     CompiledSubject,
     OnnxSubject,

@@ -13,9 +13,9 @@ from arithmetic.board_cases import BoardCase
 from compiler.board_networks import NETWORKS, calibration_images, network, recorded_ranges
 
 import anynpu
+from anynpu.analysis.compare import CompiledSubject, by_arithmetic, compare, rule_sentences, steps_apart
 from anynpu.cli.app import run
-from anynpu.comparison import CompiledSubject, by_arithmetic, compare, rule_sentences, steps_apart
-from anynpu.compiler import driver
+from anynpu.compiler import pipeline as driver
 from anynpu.errors import ParameterError
 from anynpu.program import Epilogue, FixedPoint, Model
 

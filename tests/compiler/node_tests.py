@@ -21,9 +21,9 @@ import onnx
 from onnx import numpy_helper
 
 import anynpu
-from anynpu import _optional
+from anynpu._util import optional as _optional
 from anynpu.compiler import Tail
-from anynpu.compiler.tail import ModelWithTail
+from anynpu.compiler.importers.split_post_processing import ModelWithTail
 from anynpu.errors import AnynpuError, CompileError
 from anynpu.modelfile.validate import validate_model
 from anynpu.npu import Device

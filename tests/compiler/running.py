@@ -11,7 +11,8 @@ import numpy.typing as npt
 import onnx
 
 import anynpu
-from anynpu import _optional, modelfile
+from anynpu import modelfile
+from anynpu._util import optional as _optional
 from anynpu.modelfile.validate import validate_model
 from anynpu.program import Float, Layer, Model, Program
 

@@ -13,21 +13,23 @@ from diseased_network import STEM, diseased_network, diseased_samples
 
 import anynpu
 from anynpu import chips
-from anynpu.compiler import METRICS, STEPS, search, workbench
+from anynpu.chips.timing import predict
+from anynpu.compiler import METRICS, STEPS
 from anynpu.compiler.graph import Graph
-from anynpu.compiler.groups import Grouping
-from anynpu.compiler.lower import lower
-from anynpu.compiler.metrics import cosine, detections, map_overlap, margin, metric_of, top1, worst_channel
-from anynpu.compiler.recipe import Recipe
-from anynpu.compiler.search import run_recipe
-from anynpu.compiler.simulate import Simulation
-from anynpu.compiler.study import Study, open_study
-from anynpu.compiler.workbench import GROUP_BUDGET, Score, Workbench, within_budget
+from anynpu.compiler.lower.lower import lower
+from anynpu.compiler.quantize import evaluation as workbench
+from anynpu.compiler.quantize import search
+from anynpu.compiler.quantize.channel_groups import Grouping
+from anynpu.compiler.quantize.config import Recipe
+from anynpu.compiler.quantize.evaluation import GROUP_BUDGET, Score, Workbench, within_budget
+from anynpu.compiler.quantize.metrics import cosine, detections, map_overlap, margin, metric_of, top1, worst_channel
+from anynpu.compiler.quantize.model_samples import Study, open_study
+from anynpu.compiler.quantize.search import run_recipe
+from anynpu.compiler.quantize.simulate import Simulation
 from anynpu.errors import CompileError
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.program import Conv, Float, Model
 from anynpu.tensor import Affine
-from anynpu.timing import predict
 
 from .onnx_builders import Net
 from .running import run_fp32, run_model
@@ -303,7 +305,7 @@ def test_grouped_layers_are_what_the_hardware_can_do(default: Model) -> None:
 
 
 def test_groups_of_wide_tensors_fill_whole_blocks() -> None:
-    from anynpu.compiler.groups import _noise
+    from anynpu.compiler.quantize.channel_groups import _noise
 
     rng = np.random.default_rng(2)
     high = np.concatenate([rng.uniform(0.5, 1.0, 37), rng.uniform(500.0, 1000.0, 27)])[rng.permutation(64)]

@@ -11,10 +11,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu import _optional, modelfile
-from anynpu.compiler import calibrate
-from anynpu.compiler.control_flow import MAX_ROUNDS
-from anynpu.compiler.metrics import cosine
+from anynpu import modelfile
+from anynpu._util import optional as _optional
+from anynpu.compiler.importers.control_flow import MAX_ROUNDS
+from anynpu.compiler.quantize import calibrate
+from anynpu.compiler.quantize.metrics import cosine
 from anynpu.errors import CalibrationError, CompileError, ShapeError, TensorNameError, UnsupportedOperatorError
 from anynpu.program import Float
 from anynpu.tensor import DType

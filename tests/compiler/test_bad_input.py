@@ -81,7 +81,7 @@ WRONG_MODELS: dict[str, tuple[Callable[[], Any], type[AnynpuError], tuple[str, .
     "no such file": (lambda: "missing/model.onnx", CompileError, ("missing/model.onnx",)),
     "a folder": (lambda: Path(__file__).parent, CompileError, ("folder",)),
     "not ONNX": (lambda: b"this is no model", CompileError, ("not an ONNX model",)),
-    "empty": (lambda: b"", CompileError, ("no graph",)),
+    "empty": (lambda: b"", CompileError, ("an empty file",)),
     "truncated": (lambda: tiny().SerializeToString()[:-40], CompileError, ("damaged",)),
     "compiled already": (lambda: b"RKNN" + bytes(100), CompileError, ("already compiled", "inspect")),
     "a number": (lambda: 42, CompileError, ("int", "path")),

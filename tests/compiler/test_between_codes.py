@@ -9,9 +9,9 @@ import onnx
 import pytest
 
 import anynpu
+from anynpu._util.types import Array
 from anynpu.compiler import CompileOptions
 from anynpu.tensor import DType
-from anynpu.types import Array
 
 from .onnx_builders import Net
 from .running import run_fp32, run_model

@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.compiler import bounds
-from anynpu.compiler.onnx_model import read_onnx
+from anynpu.compiler.importers import bounds
+from anynpu.compiler.importers.onnx_model import read_onnx
 from anynpu.errors import CompileError
 
 node = helper.make_node

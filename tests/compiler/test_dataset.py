@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from anynpu.compiler.dataset import InputInfo, load_image, open_dataset
+from anynpu.compiler.quantize.dataset import InputInfo, load_image, open_dataset
 from anynpu.errors import CalibrationError, ImageError
 from anynpu.program import Preprocess
 

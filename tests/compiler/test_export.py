@@ -13,9 +13,9 @@ import pytest
 
 import anynpu
 from anynpu.cli.app import run
-from anynpu.compiler.export import scales_of, to_qdq
-from anynpu.compiler.handover import Handover, handover
-from anynpu.compiler.quantization_cfg import read_cfg
+from anynpu.compiler.quantize.export_qdq import scales_of, to_qdq
+from anynpu.compiler.toolkit.export import Handover, handover
+from anynpu.compiler.toolkit.quantization_cfg import read_cfg
 
 from .onnx_builders import Net
 from .running import run_fp32, run_model

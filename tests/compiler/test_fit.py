@@ -8,12 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from anynpu.arithmetic import WeightScales
-from anynpu.compiler import fit as fit_module
-from anynpu.compiler.blas import _openblas, one_blas_thread
-from anynpu.compiler.fit import at_positions, channel_columns_of, columns_of, fit_dense, fit_depthwise
-from anynpu.compiler.threads import in_order, thread_count
-from anynpu.compiler.windows import Window
+from anynpu.compiler.lower.windows import Window
+from anynpu.compiler.quantize import least_squares as fit_module
+from anynpu.compiler.quantize.blas import _openblas, one_blas_thread
+from anynpu.compiler.quantize.least_squares import at_positions, channel_columns_of, columns_of, fit_dense, fit_depthwise
+from anynpu.compiler.quantize.threads import in_order, thread_count
+from anynpu.program.arithmetic import WeightScales
 
 RNG = np.random.default_rng(5)
 

@@ -14,13 +14,13 @@ import onnx
 import pytest
 
 import anynpu
-from anynpu import convert, modelfile
-from anynpu.arithmetic import WeightScales, quantize_weights
-from anynpu.compiler.formats import format_of, known_types
+from anynpu import modelfile
+from anynpu.compiler.lower.formats import format_of, known_types
 from anynpu.errors import AnynpuError, CompileError, ModelFormatError, TensorNameError
 from anynpu.modelfile.container import unpack
 from anynpu.npu.custom import CustomCall
-from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, Float, Model, Pool, Preprocess, Weights
+from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, Float, Model, Pool, Preprocess, Weights, convert
+from anynpu.program.arithmetic import WeightScales, quantize_weights
 from anynpu.tensor import Affine, DType, DynamicFixedPoint
 
 from .onnx_builders import Net, feeds

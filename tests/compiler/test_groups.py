@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from anynpu.compiler.groups import _noise
+from anynpu.compiler.quantize.channel_groups import _noise
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 

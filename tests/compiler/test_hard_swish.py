@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from anynpu.compiler.calibrate import FloatModel
 from anynpu.compiler.graph import Graph
-from anynpu.compiler.hard_swish import write_hard_swish_as_gate
-from anynpu.compiler.importer import import_onnx
-from anynpu.compiler.toolkit_concats import functions_behind_concats
+from anynpu.compiler.importers.onnx_graph import import_onnx
+from anynpu.compiler.passes.hard_swish import write_hard_swish_as_gate
+from anynpu.compiler.quantize.calibrate import FloatModel
+from anynpu.compiler.toolkit.concats import functions_behind_concats
 
 from .onnx_builders import Net
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anynpu.compiler.quantization_cfg import parse_cfg
+from anynpu.compiler.toolkit.quantization_cfg import parse_cfg
 from anynpu.errors import AnynpuError, ParameterError
 
 HEAD = "quantize_parameters:\n"

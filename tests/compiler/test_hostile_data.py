@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anynpu.compiler import dataset
-from anynpu.compiler.samples import InputInfo
+from anynpu.compiler.quantize import dataset
+from anynpu.compiler.quantize.samples import InputInfo
 from anynpu.errors import AnynpuError, CalibrationError
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anynpu import _optional
-from anynpu.cli.helpers import frames
+from anynpu._util import optional as _optional
+from anynpu.cli.helpers import image_sources as frames
 from anynpu.compiler import images
-from anynpu.compiler.dataset import InputInfo, open_dataset
 from anynpu.compiler.images import MAX_SCANS, load_image
+from anynpu.compiler.quantize.dataset import InputInfo, open_dataset
 from anynpu.errors import CalibrationError, ImageError
 
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu.board.simulator import read_job
-from anynpu.compiler.toolkit import read_ranges
+from anynpu.chips.timing.board import read_board
+from anynpu.compiler.board.simulator import read_job
+from anynpu.compiler.toolkit.quantizer import read_ranges
 from anynpu.errors import AnynpuError, CompileError
-from anynpu.rknn_toolkit.hybrid import read_prepared
-from anynpu.rknnlite.models import _recipe
-from anynpu.timing.board import read_board
+from anynpu.rknn.lite.models import _recipe
+from anynpu.rknn.toolkit.hybrid import read_prepared
 
 from .onnx_builders import Net
 

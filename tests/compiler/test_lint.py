@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
 from anynpu.compiler import Finding, lint
-from anynpu.compiler.lint import RULES
+from anynpu.compiler.quantize.lint import RULES
 
 SAMPLES = diseased_samples(6)
 

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
 from anynpu.compiler import Tail
-from anynpu.compiler.control_flow import write_out_control_flow
-from anynpu.compiler.tail import ModelWithTail
+from anynpu.compiler.importers.control_flow import write_out_control_flow
+from anynpu.compiler.importers.split_post_processing import ModelWithTail
 from anynpu.errors import CompileError, ShapeError, UnsupportedOperatorError
 
 from .onnx_builders import Net

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from anynpu.compiler.graph import to_onnx
-from anynpu.compiler.importer import import_onnx
-from anynpu.compiler.onnx_model import load_onnx
-from anynpu.compiler.simplify import simplify
+from anynpu.compiler.importers.onnx_graph import import_onnx
+from anynpu.compiler.importers.onnx_model import load_onnx
+from anynpu.compiler.passes.simplify import simplify
 from anynpu.program import Float
 
 from .cases import Cases

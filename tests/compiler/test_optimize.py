@@ -12,9 +12,9 @@ import pytest
 from diseased_network import STEM, diseased_network, diseased_samples
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu import _optional
+from anynpu._util import optional as _optional
 from anynpu.compiler import optimize
-from anynpu.compiler.workbench import Score
+from anynpu.compiler.quantize.evaluation import Score
 
 from .running import run_fp32
 

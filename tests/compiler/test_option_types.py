@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu.compiler.metrics import metric_of
+from anynpu.compiler.quantize.metrics import metric_of
 from anynpu.errors import CompileError, CompileOptionError, OptionTypeError
 from anynpu.serve.options import ServeOptions
 

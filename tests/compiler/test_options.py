@@ -12,7 +12,7 @@ import pytest
 
 import anynpu
 from anynpu import modelfile
-from anynpu.compiler.ranges import ALGORITHMS
+from anynpu.compiler.quantize.ranges import ALGORITHMS
 from anynpu.modelfile.validate import validate_model
 from anynpu.program import Conv, Dense, Float, Model, Weights
 from anynpu.tensor import Affine, DType, DynamicFixedPoint

@@ -11,7 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.compiler import ModelCheck, ModelOutline, importer
+from anynpu.compiler import ModelCheck, ModelOutline
+from anynpu.compiler.importers import onnx_graph as importer
 from anynpu.errors import CompileError, ShapeError
 from anynpu.program import Program
 

@@ -12,11 +12,11 @@ import onnx
 import pytest
 
 import anynpu
-from anynpu import _optional
+from anynpu._util import optional as _optional
 from anynpu.compiler.graph import Graph, Node
-from anynpu.compiler.qdq import QdqWeights
-from anynpu.compiler.qdq_rounding import product_multiplier, rounded_table
-from anynpu.compiler.steps import Activation
+from anynpu.compiler.importers.qdq import QdqWeights
+from anynpu.compiler.lower.steps import Activation
+from anynpu.compiler.quantize.qdq_rounding import product_multiplier, rounded_table
 from anynpu.program import Float
 from anynpu.tensor import Affine
 

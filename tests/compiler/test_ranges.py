@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anynpu.arithmetic import affine_from_range, dequantize, function_table, quantize
-from anynpu.compiler.ranges import ALGORITHMS, RangeObserver, clip_to_table
+from anynpu.compiler.quantize.ranges import ALGORITHMS, RangeObserver, clip_to_table
 from anynpu.errors import CalibrationError, CompileError
+from anynpu.program.arithmetic import affine_from_range, dequantize, function_table, quantize
 from anynpu.tensor import Affine, DType
 
 Floats = npt.NDArray[Any]

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.compiler.runtime_operators import write_plainly
+from anynpu.compiler.importers.contrib_operators import write_plainly
 from anynpu.errors import CompileError, UnsupportedOperatorError
 
 from .onnx_builders import Net, feeds

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from anynpu.compiler import simplify as module
 from anynpu.compiler.graph import Graph
-from anynpu.compiler.importer import import_onnx
-from anynpu.compiler.simplify import simplify
+from anynpu.compiler.importers.onnx_graph import import_onnx
+from anynpu.compiler.passes import simplify as module
+from anynpu.compiler.passes.simplify import simplify
 
 
 def graph_of(nodes: list[Any], outputs: list[str], constants: dict[str, Any] | None = None) -> Graph:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 import anynpu
-from anynpu.compiler import driver
+from anynpu.compiler import pipeline as driver
 from anynpu.program import Conv, Epilogue, Model
 
 from .onnx_builders import Net

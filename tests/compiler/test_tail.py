@@ -11,9 +11,9 @@ import pytest
 
 import anynpu
 from anynpu.compiler import Tail
-from anynpu.compiler.tail import ModelWithTail
+from anynpu.compiler.importers.split_post_processing import ModelWithTail
 from anynpu.errors import CompileError, FeedNameError, SessionError, UnsupportedOperatorError
-from anynpu.tails import tail_path
+from anynpu.modelfile.post_processing import tail_path
 
 from .onnx_builders import Array, Net, feeds
 from .running import run_fp32
@@ -151,8 +151,8 @@ def test_onnx_files_as_onnxruntime_takes_them(batch: int | str, tmp_path: Path, 
     if isinstance(batch, str):
         proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = batch
     onnx.save(proto, tmp_path / "yolo.onnx")
-    options = anynpu.onnxruntime.SessionOptions()
+    options = anynpu.session.onnxruntime.SessionOptions()
     options.add_session_config_entry("anynpu.dtype", "fp16")
-    with anynpu.onnxruntime.InferenceSession(str(tmp_path / "yolo.onnx"), options) as session:
+    with anynpu.session.onnxruntime.InferenceSession(str(tmp_path / "yolo.onnx"), options) as session:
         for one, two in zip(wanted, session.run(None, sample), strict=True):
             np.testing.assert_allclose(two, one, atol=2e-3)

@@ -11,10 +11,10 @@ import onnx
 import pytest
 
 import anynpu
-from anynpu.arithmetic import affine_from_range
-from anynpu.compiler.metrics import cosine
+from anynpu._util.types import Array
+from anynpu.compiler.quantize.metrics import cosine
+from anynpu.program.arithmetic import affine_from_range
 from anynpu.tensor import DType
-from anynpu.types import Array
 
 from .onnx_builders import Net
 from .running import run_fp32, run_model

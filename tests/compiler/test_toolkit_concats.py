@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from anynpu import chips
-from anynpu.compiler.calibrate import FloatModel
-from anynpu.compiler.forms import forms_of
-from anynpu.compiler.fuse import build_steps
-from anynpu.compiler.fusion_rules import toolkit_rules
 from anynpu.compiler.graph import Graph
-from anynpu.compiler.importer import import_onnx
-from anynpu.compiler.toolkit_graph import simplify_as_toolkit
+from anynpu.compiler.importers.onnx_graph import import_onnx
+from anynpu.compiler.lower.forms import forms_of
+from anynpu.compiler.lower.fuse import build_steps
+from anynpu.compiler.lower.fusion_rules import toolkit_rules
+from anynpu.compiler.quantize.calibrate import FloatModel
+from anynpu.compiler.toolkit.graph_rules import simplify_as_toolkit
 
 from .onnx_builders import Net
 from .running import run_fp32

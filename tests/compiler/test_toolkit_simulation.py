@@ -16,9 +16,10 @@ import numpy.typing as npt
 import pytest
 
 import anynpu
-from anynpu.comparison import CompiledSubject
-from anynpu.comparison.compare import compare
-from anynpu.compiler import CompileOptions, driver
+from anynpu.analysis.compare import CompiledSubject
+from anynpu.analysis.compare.layers import compare
+from anynpu.compiler import CompileOptions
+from anynpu.compiler import pipeline as driver
 from anynpu.modelfile.float_rules import check_float
 from anynpu.modelfile.operator_rules import RuleBroken
 from anynpu.program import Float, FloatOp, Model, Placement

@@ -11,8 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from anynpu.demo import detection
-from anynpu.demo.pages import page
+from anynpu.cli.demo import detection
+from anynpu.cli.demo.pages import page
 from anynpu.errors import MissingDependencyError
 
 

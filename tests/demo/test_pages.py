@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anynpu.demo.pages import LINE_SHAPE, Grain, page, text_line
+from anynpu.cli.demo.pages import LINE_SHAPE, Grain, page, text_line
 
 
 def test_a_page_depends_on_its_seed_alone() -> None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from tools import need
 
-from anynpu.demo.samples import write_samples
+from anynpu.cli.demo.samples import write_samples
 
 ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import anynpu
-import anynpu.onnxruntime
 import anynpu.session
+import anynpu.session.onnxruntime
 from anynpu.npu import Device
 from anynpu.rknn import Context
 
@@ -60,7 +60,7 @@ def by_ez_rknn_async(model: Path, picture: Array) -> Array:
 
 def by_onnxruntime(model: Path, picture: Array) -> Array:
     """Float32 in NCHW, as a program for onnxruntime has it, through values."""
-    ort = anynpu.onnxruntime
+    ort = anynpu.session.onnxruntime
     with ort.InferenceSession(str(model), ort.SessionOptions()) as session:
         value = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(picture.transpose(0, 3, 1, 2)).astype(np.float32))
         result: Array = session.run_with_ort_values(["features"], {"images": value})[0].numpy()
@@ -78,7 +78,7 @@ DOORS: dict[str, Callable[[Path, Array], Array]] = {
     "anynpu.session, channels last": by_session(anynpu.session, provider_options={"layout": "nhwc"}),
     "EZ RKNN Async's names": by_ez_rknn_async,
     "import anynpu as ort": by_session(anynpu),
-    "anynpu.onnxruntime": by_onnxruntime,
+    "anynpu.session.onnxruntime": by_onnxruntime,
     "RKNN calls": by_rknn_calls,
 }
 

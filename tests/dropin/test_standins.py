@@ -74,7 +74,7 @@ def test_a_program_finds_the_board_that_it_looks_for() -> None:
         False,
     )
     assert found["rknn-toolkit-lite2"] == STAND_INS["rknnlite"].version
-    assert found["rknnlite"].startswith("anynpu.rknnlite")
+    assert found["rknnlite"].startswith("anynpu.rknn.lite")
 
 
 def test_without_it_the_machine_is_what_it_is() -> None:
@@ -152,7 +152,7 @@ lite.release()
 
 
 def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> None:
-    program = "import anynpu.rknnlite; anynpu.rknnlite.RKNNLite\n" + LOOK
+    program = "import anynpu.rknn.lite; anynpu.rknn.lite.RKNNLite\n" + LOOK
     environment = clean_environment(PYTHONPATH=str(vendor), LD_LIBRARY_PATH=None)
     found = json.loads(run([sys.executable, "-c", program], environment).stdout)
     assert found["rknnlite"] == "rknnlite.api.rknn_lite"
@@ -165,7 +165,7 @@ def test_outside_of_exec_the_vendors_packages_are_the_vendors(vendor: Path) -> N
 def test_under_exec_ours_come_first_unless_asked_otherwise(vendor: Path) -> None:
     program = "from rknnlite.api import RKNNLite; print(RKNNLite.__module__)"
     ours = run([sys.executable, "-c", program], python_environment(PYTHONPATH=str(vendor)))
-    assert ours.stdout.startswith("anynpu.rknnlite")
+    assert ours.stdout.startswith("anynpu.rknn.lite")
     theirs = execute("--no-stand-ins", "--", sys.executable, "-c", program, PYTHONPATH=str(vendor))
     assert theirs.stdout == "rknnlite.api.rknn_lite\n"
 
@@ -242,7 +242,7 @@ from rknnlite.api import RKNNLite
 print(open(rknn.__path__[0] + "/VERSION").read().strip(), RKNN.__module__, RKNNLite.__module__)
 """
     done = run([sys.executable, "-c", program], python_environment())
-    assert done.stdout == f"{STAND_INS['rknn'].version} anynpu.rknn_toolkit.toolkit anynpu.rknnlite.lite\n"
+    assert done.stdout == f"{STAND_INS['rknn'].version} anynpu.rknn.toolkit.toolkit anynpu.rknn.lite.lite\n"
 
 
 def test_a_python_of_another_version_is_told_so() -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from vip.support import small_model
 
 from anynpu.cli.app import app
-from anynpu.faults import read_plan
+from anynpu.devtools.faults import read_plan
 from anynpu.rknn.constants import Code
 from anynpu.vip.constants import vip_status_e
 

@@ -13,11 +13,12 @@ from rknn.support import file_bytes, get_outputs, init, opened, picture_model, p
 from vip.support import FILE, Calls, small_file, small_model
 from vip.support import picture as vip_picture
 
-from anynpu import Device, faults
+from anynpu import Device
 from anynpu._rknn import ffi
 from anynpu._vip import ffi as vip_ffi
+from anynpu.devtools import faults
+from anynpu.devtools.faults import SimulatedTime
 from anynpu.errors import AnynpuError, DeviceMemoryError, DeviceTimeout, DeviceUnavailable, ModelError, OptionError
-from anynpu.faults import SimulatedTime
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.constants import Code, rknn_matmul_type
 from anynpu.rknn.library import open_library
@@ -144,8 +145,8 @@ def test_time_that_jobs_take() -> None:
 
 
 def test_a_chip_that_gets_hot_is_slower_step_by_step() -> None:
-    from anynpu.faults.injector import Injected
-    from anynpu.faults.jobs import FaultyJobs
+    from anynpu.devtools.faults.injector import Injected
+    from anynpu.devtools.faults.jobs import FaultyJobs
 
     throttle = faults.Fault("throttle", factor=3, ramp=4)
     contention = faults.Fault("contention", factor=3)

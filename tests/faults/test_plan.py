@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from rknn.support import picture_model
 
-from anynpu import faults
+from anynpu._util.options import MAX_TEXT
+from anynpu.devtools import faults
+from anynpu.devtools.faults import KINDS, Fault, Injector, Plan, read_plan
 from anynpu.errors import OptionError
-from anynpu.faults import KINDS, Fault, Injector, Plan, read_plan
-from anynpu.options import MAX_TEXT
 
 
 def happenings(fault: Fault, events: int, seed: int = 0) -> list[int]:

@@ -21,9 +21,10 @@ from serve.cluster.virtual_time import in_virtual_time, now
 from waiting import PATIENCE, wait_until
 
 import anynpu
-from anynpu import chips, faults
+from anynpu import chips
+from anynpu.devtools import faults
+from anynpu.devtools.faults import Fault, Injector, Plan, SimulatedTime
 from anynpu.errors import AnynpuError, DeviceMemoryError, DeviceUnavailable
-from anynpu.faults import Fault, Injector, Plan, SimulatedTime
 from anynpu.rknn.library import open_library
 from anynpu.serve import ServeOptions, Server
 from anynpu.session import InferenceSession

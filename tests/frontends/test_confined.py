@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import anynpu
+from anynpu.compiler.importers import confinement
 from anynpu.errors import CompileError
-from anynpu.frontends import confinement
 
 from .test_hostile_programs import SCRIPT, archive, exported
 
@@ -127,7 +127,7 @@ def torch_in(folder: Path, monkeypatch: pytest.MonkeyPatch, attempts: str = QUIE
 
 
 def described(path: Path, **options: Any) -> dict[str, Any]:
-    from anynpu.compiler.onnx_model import read_onnx
+    from anynpu.compiler.importers.onnx_model import read_onnx
 
     text = read_onnx(path, **options).graph.doc_string
     return dict(ast.literal_eval(text))
@@ -172,7 +172,7 @@ def test_a_script_needs_shapes_before_a_process_starts(tmp_path: Path, monkeypat
 def test_a_kernel_that_does_not_restrict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch_in(tmp_path, monkeypatch)
     (tmp_path / "torch" / "__init__.py").write_text(
-        TORCH + "from anynpu.frontends import confinement\nconfinement._ARCHITECTURES = {}\n"
+        TORCH + "from anynpu.compiler.importers import confinement\nconfinement._ARCHITECTURES = {}\n"
     )
     path = exported(tmp_path)
     with pytest.raises(CompileError, match="does not restrict a process") as caught:

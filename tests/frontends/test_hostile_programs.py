@@ -16,10 +16,10 @@ from typing import Any, BinaryIO
 import pytest
 
 import anynpu
+from anynpu.compiler.importers import torch_operators
+from anynpu.compiler.importers.program_files import check_keras_file, check_saved_model
+from anynpu.compiler.importers.torch_archives import check_graphs, written_again_exported, written_again_script
 from anynpu.errors import CompileError
-from anynpu.frontends import torch_operators
-from anynpu.frontends.programs import check_keras_file, check_saved_model
-from anynpu.frontends.torch_archives import check_graphs, written_again_exported, written_again_script
 
 SYSTEM = b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R."
 HARMLESS = b"\x80\x02K\x01."

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from tflite_files import Shared, Tflite
 
+from anynpu.compiler.importers.tflite.model import MAX_TENSORS, read_tflite
 from anynpu.errors import ModelFormatError
-from anynpu.frontends.tflite.model import MAX_TENSORS, read_tflite
 
 
 def file_with(count: int, name: str = "t", weights: int = 0) -> bytes:

@@ -14,9 +14,9 @@ import pytest
 from tflite_files import Byte, Float, Tflite, Truth
 
 import anynpu
+from anynpu.compiler.importers import known_scales
+from anynpu.compiler.importers.tflite import tflite_to_onnx
 from anynpu.errors import AnynpuError, CalibrationError, CompileError, UnsupportedOperatorError
-from anynpu.frontends import known_scales
-from anynpu.frontends.tflite import tflite_to_onnx
 
 Array = np.ndarray[Any, Any]
 SAME, VALID = 0, 1

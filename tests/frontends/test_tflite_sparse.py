@@ -10,8 +10,8 @@ import onnxruntime
 import pytest
 from tflite_files import Byte, Tflite
 
+from anynpu.compiler.importers.tflite import tflite_to_onnx
 from anynpu.errors import ModelFormatError, UnsupportedOperatorError
-from anynpu.frontends.tflite import tflite_to_onnx
 
 Array = np.ndarray[Any, Any]
 

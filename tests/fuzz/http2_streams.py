@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from serve.malformed import damaged, inference_message, wrong_message
 
-from anynpu.protocol.messages import METHODS, SERVICE
+from anynpu.session.protocol.messages import METHODS, SERVICE
 
 __all__ = ["PING_MARK", "Frame", "grpc_stream", "header_block", "right_call"]
 

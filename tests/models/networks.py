@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pytest
 
 import anynpu
-from anynpu import _optional
-from anynpu.demo.detection import MEAN, STD
-from anynpu.demo.pages import page, text_line
+from anynpu._util import optional as _optional
+from anynpu.cli.demo.detection import MEAN, STD
+from anynpu.cli.demo.pages import page, text_line
 
 Image = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anynpu.compiler.metrics import margin
-from anynpu.demo.detection import cosine
-from anynpu.demo.pages import Grain, page
+from anynpu.cli.demo.detection import cosine
+from anynpu.cli.demo.pages import Grain, page
+from anynpu.compiler.quantize.metrics import margin
 
 from .conftest import Compiled
 from .networks import HELD_OUT, NETWORKS, Image, run_float, run_on_device, scattered_page

@@ -12,7 +12,7 @@ from real_models import RealModels
 
 import anynpu
 from anynpu import chips
-from anynpu.demo.detection import cosine
+from anynpu.cli.demo.detection import cosine
 
 from .networks import HELD_OUT, NETWORKS, run_float, run_on_device
 

@@ -11,7 +11,7 @@ import pytest
 from real_models import LIGHT_MODELS, RealModels
 
 import anynpu
-from anynpu import _optional
+from anynpu._util import optional as _optional
 
 from .light import Floats, blurred_noise, input_of, with_random_weights
 

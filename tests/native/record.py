@@ -23,9 +23,9 @@ from npu.engines.large_sums import ENDINGS, FACTORS, large_sums
 from npu.engines.native_support import single_layer
 
 from anynpu._native import ffi, lib
-from anynpu.convert.kernel import KernelCall
 from anynpu.npu.engines.native_lowering import Lowering, NativeLayer
 from anynpu.npu.engines.native_operators import lower
+from anynpu.program.convert.kernel import KernelCall
 from anynpu.tensor import DType
 
 from .chip_layers import chip_layers

@@ -12,11 +12,11 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
 from anynpu import chips
-from anynpu.chips.timing import TimingProfile, timing_profile
+from anynpu.chips.timing.board import write_board
+from anynpu.chips.timing.parameters import TimingProfile, timing_profile
 from anynpu.errors import DeviceError
 from anynpu.npu import Device
 from anynpu.program import Program
-from anynpu.timing.board import write_board
 
 
 def slow_board() -> TimingProfile:

@@ -10,11 +10,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnxruntime
+from anynpu._util.optional import MAX_TENSOR_VARIABLE, max_tensor_bytes, onnxruntime
 from anynpu.errors import CompileError, DeviceMemoryError, OptionError
+from anynpu.modelfile.post_processing import Tail
 from anynpu.npu import Device
 from anynpu.session import InferenceSession, make_provider_options
-from anynpu.tails import Tail
 
 MEGABYTE = (1, 512, 512)
 """A shape of 1 MB in float32."""

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anynpu.convert import pack_int4
 from anynpu.errors import ShapeError, TensorTypeError
 from anynpu.npu.engines.native_levels import available
 from anynpu.npu.matmul import Blocks, PackedMatrix, StoredMatrix, multiply
+from anynpu.program.convert import pack_int4
 from anynpu.tensor import DType
 
 ORDERS = {

@@ -15,9 +15,9 @@ from dropin.conftest import network
 from onnx import helper
 
 import anynpu
-from anynpu import _optional
+from anynpu._util import optional as _optional
 from anynpu.dropin.environment import execution_provider
-from anynpu.onnxruntime.context_model import PROVIDER
+from anynpu.session.onnxruntime.context_model import PROVIDER
 
 SIDE = 32
 

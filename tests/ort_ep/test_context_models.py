@@ -13,7 +13,7 @@ import pytest
 import anynpu
 from anynpu.cli.app import run as run_command
 from anynpu.errors import ModelFormatError, OptionError
-from anynpu.onnxruntime.context_model import wrap_model
+from anynpu.session.onnxruntime.context_model import wrap_model
 
 from .conftest import SIDE, Models, Provider, edited
 

@@ -14,7 +14,7 @@ from tools import need
 
 import anynpu
 from anynpu.dropin.environment import execution_provider
-from anynpu.onnxruntime.context_model import PROVIDER, wrap_model
+from anynpu.session.onnxruntime.context_model import PROVIDER, wrap_model
 
 from .building import PROGRAMS, build_host, build_nothing, build_provider, build_rust_host, run_python
 from .conftest import SIDE, Models, Provider

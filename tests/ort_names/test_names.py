@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 import anynpu
-import anynpu.onnxruntime as ort
-from anynpu import _optional, errors, modelfile
+import anynpu.session.onnxruntime as ort
+from anynpu import errors, modelfile
+from anynpu._util import optional as _optional
 
 from .models import save_models
 

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import anynpu.onnxruntime as ort
-from anynpu import _optional, errors
-from anynpu.onnxruntime import openshapes
-from anynpu.onnxruntime.ports import is_onnx, program_variables
-from anynpu.onnxruntime.source import OnnxSource
+import anynpu.session.onnxruntime as ort
+from anynpu import errors
+from anynpu._util import optional as _optional
+from anynpu.session.onnxruntime import dynamic_shapes as openshapes
+from anynpu.session.onnxruntime.ports import is_onnx, program_variables
+from anynpu.session.onnxruntime.source import OnnxSource
 
 from .models import save_models
 

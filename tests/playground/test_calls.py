@@ -13,8 +13,8 @@ from serve.conftest import exchange
 from waiting import PATIENCE, wait_until
 
 from anynpu.errors import OptionError
-from anynpu.playground import JobLimits, Playground
 from anynpu.serve import ServeOptions, Server
+from anynpu.serve.playground import JobLimits, Playground
 
 MARK = {"X-Anynpu-Playground": "1"}
 KEY = "a-key-of-the-tests-0123456789"

@@ -9,8 +9,8 @@ import pytest
 from browser import Page
 from waiting import PATIENCE
 
-from anynpu.playground import Playground
 from anynpu.serve import ServeOptions, Server
+from anynpu.serve.playground import Playground
 
 from .models import brightest_channel, colour_picture
 

@@ -10,9 +10,9 @@ import pytest
 
 import anynpu
 from anynpu.errors import AnynpuError, ImageError, RequestError
-from anynpu.playground import work
-from anynpu.playground.request import ACCURACIES, AUTO, SCALES, JobRequest
-from anynpu.playground.work import do_job
+from anynpu.serve.playground import work
+from anynpu.serve.playground.request import ACCURACIES, AUTO, SCALES, JobRequest
+from anynpu.serve.playground.work import do_job
 
 from .models import brightest_channel, colour_picture
 
@@ -132,6 +132,6 @@ def test_a_request_that_is_none(given: dict[str, Any], words: str) -> None:
 
 
 def test_the_preprocessings_are_those_that_the_compiler_tries() -> None:
-    from anynpu.compiler.reaction import RECIPES
+    from anynpu.compiler.quantize.detect_preprocessing import RECIPES
 
     assert set(SCALES) == {recipe.name for recipe in RECIPES}

@@ -13,9 +13,9 @@ from silu_network import silu_network
 
 import anynpu
 from anynpu import chips
-from anynpu.profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
+from anynpu.analysis.profile import Profile, chrome_trace, profile_events, profile_page, profile_program
+from anynpu.chips.timing import Bound
 from anynpu.program import Model
-from anynpu.timing import Bound
 
 
 @pytest.fixture(scope="module")

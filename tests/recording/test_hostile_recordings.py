@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from anynpu._rknn import ffi
 from anynpu.cli.app import app
+from anynpu.devtools.recording import Trace, read_trace, replay
+from anynpu.devtools.recording.recorder import outcome
+from anynpu.devtools.recording.roles import CallTable, Data, Scope
+from anynpu.devtools.recording.trace import MAX_DATA, MAX_PROCESSES, hash_of
 from anynpu.errors import ParameterError
-from anynpu.recording import Trace, read_trace, replay
-from anynpu.recording.recorder import outcome
-from anynpu.recording.roles import CallTable, Data, Scope
-from anynpu.recording.trace import MAX_DATA, MAX_PROCESSES, hash_of
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.tracing import table
 from anynpu.vip import SoftwareLibrary as VipSoftware

@@ -19,13 +19,14 @@ from rknn.support import get_outputs, opened, picture_model, pixels, set_picture
 from typer.testing import CliRunner
 from vip.support import Calls, small_file
 
-from anynpu import faults, modelfile
+from anynpu import modelfile
 from anynpu._rknn import ffi
 from anynpu._vip import ffi as vip_ffi
 from anynpu.cli.app import app
+from anynpu.devtools import faults
+from anynpu.devtools.recording import Trace, read_trace, replay
+from anynpu.devtools.recording.recorder import Recorder
 from anynpu.errors import ParameterError
-from anynpu.recording import Trace, read_trace, replay
-from anynpu.recording.recorder import Recorder
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.constants import rknn_matmul_type, rknn_query_cmd
 from anynpu.rknn.tracing import table
@@ -163,7 +164,7 @@ def test_a_full_disk_leaves_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         patch.setattr(os, "write", full)
         assert library.rknn_run(handle, ffi.NULL) == 0
         get_outputs(library, handle, 2)
-    assert [record.getMessage() for record in caplog.records if record.name == "anynpu.recording"] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "anynpu.devtools.recording"] == [
         f"the recording {path} has a gap: calls cannot be written: No space left on device"
     ]
     assert library.rknn_run(handle, ffi.NULL) == 0

@@ -15,6 +15,7 @@ from tools import need
 from waiting import PATIENCE, wait_until
 
 from anynpu import chips, modelfile
+from anynpu.chips.timing import predict
 from anynpu.dropin.environment import library_folder
 from anynpu.errors import (
     AnynpuError,
@@ -31,7 +32,6 @@ from anynpu.program import Layer, MemoryPlan, Model, Program, Transpose
 from anynpu.rknn import SoftwareLibrary
 from anynpu.session import InferenceSession, OrtValue
 from anynpu.tensor import DType, TensorSpec
-from anynpu.timing import predict
 
 from .test_calls_running import expire
 

@@ -20,8 +20,8 @@ from anynpu.npu import Buffer
 from anynpu.program import CustomConstant
 from anynpu.rknn import Code, Flag, SoftwareLibrary, rknn_query_cmd, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from anynpu.rknn.constants import rknn_tensor_mem_flags
-from anynpu.rknn.customop import load_plugin
-from anynpu.rknn.software.customops import OperatorLayer
+from anynpu.rknn.custom_operators import load_plugin
+from anynpu.rknn.software.custom_operators import OperatorLayer
 
 from .customop_helpers import Callbacks, RawContext, build_plugin, chain_model, chain_program, function, view
 

@@ -23,7 +23,7 @@ from anynpu.rknn import (
     rknn_tensor_format,
     rknn_tensor_type,
 )
-from anynpu.rknn.customop import Registration, register
+from anynpu.rknn.custom_operators import Registration, register
 
 from .customop_helpers import RawContext, build_plugin, chain_model
 

@@ -15,7 +15,8 @@ from anynpu import modelfile
 from anynpu._rknn import ffi
 from anynpu.compiler import CustomOperator
 from anynpu.program import Model
-from anynpu.rknn import Context, OperatorCall, SoftwareLibrary, customop, rknn_tensor_format, rknn_tensor_type
+from anynpu.rknn import Context, OperatorCall, SoftwareLibrary, rknn_tensor_format, rknn_tensor_type
+from anynpu.rknn import custom_operators as customop
 from anynpu.rknn.constants import RKNN_MAX_NAME_LEN, rknn_target_type
 
 Array = np.ndarray[Any, Any]

@@ -11,7 +11,7 @@ import pytest
 from anynpu._rknn import ffi
 from anynpu.errors import CallFailed, CustomOperatorError, DeviceClosed
 from anynpu.rknn import CustomOperator, OperatorCall, VendorLibrary, check
-from anynpu.rknn.customop import register
+from anynpu.rknn.custom_operators import register
 
 from .customop_helpers import build_plugin, function
 

@@ -7,9 +7,9 @@ import pytest
 
 from anynpu import chips
 from anynpu._rknn import ffi
+from anynpu.chips.timing import predict_matmul
 from anynpu.rknn import Matmul, SoftwareLibrary
 from anynpu.rknn.constants import Code, rknn_query_cmd
-from anynpu.timing import predict_matmul
 
 QUERY = int(rknn_query_cmd.RKNN_QUERY_PERF_RUN)
 

@@ -11,7 +11,7 @@ import pytest
 
 from anynpu import chips
 from anynpu._rknn import ffi
-from anynpu.convert import bfloat16_to_float32
+from anynpu.program.convert import bfloat16_to_float32
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.constants import rknn_matmul_type, rknn_tensor_type
 

@@ -16,9 +16,9 @@ from compiler.onnx_builders import Net
 
 from anynpu import modelfile
 from anynpu.errors import ModelError, ParameterError
-from anynpu.rknn_toolkit import RKNN
-from anynpu.rknn_toolkit.hybrid import parse_config
-from anynpu.rknn_toolkit.onnx_edit import onnx_edit
+from anynpu.rknn.toolkit import RKNN
+from anynpu.rknn.toolkit.hybrid import parse_config
+from anynpu.rknn.toolkit.onnx_edit import onnx_edit
 
 SIDE = 8
 SCALED: dict[str, Any] = {"mean_values": [[0, 0, 0]], "std_values": [[255, 255, 255]], "target_platform": "rk3588"}

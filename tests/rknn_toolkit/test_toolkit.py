@@ -24,10 +24,10 @@ from vendor_files import rknn_file
 import anynpu
 from anynpu import modelfile
 from anynpu.dropin.environment import include_folder, library_folder
-from anynpu.rknn_toolkit import RKNN
-from anynpu.rknn_toolkit.config import DEFAULTS
-from anynpu.rknn_toolkit.customop import get_node_attr
-from anynpu.rknn_toolkit.hybrid import parse_config
+from anynpu.rknn.toolkit import RKNN
+from anynpu.rknn.toolkit.config import DEFAULTS
+from anynpu.rknn.toolkit.customop import get_node_attr
+from anynpu.rknn.toolkit.hybrid import parse_config
 from anynpu.tensor import DType
 
 SIDE = 16
@@ -234,7 +234,7 @@ def test_pytorch_through_its_exporter(rknn: RKNN, work: Path, monkeypatch: pytes
         assert (module, examples) == (loaded, ((1, 3, SIDE, SIDE),))
         file.write(network().proto().SerializeToString())
 
-    monkeypatch.setattr("anynpu.rknn_toolkit.sources.torch_file_to_onnx", converted)
+    monkeypatch.setattr("anynpu.rknn.toolkit.sources.torch_file_to_onnx", converted)
     (work / "net.pt").write_bytes(b"")
     rknn.config(**SCALED)
     assert rknn.load_pytorch("net.pt", input_size_list=[[1, 3, SIDE, SIDE]]) == 0

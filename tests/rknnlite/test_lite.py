@@ -19,9 +19,9 @@ from anynpu import modelfile
 from anynpu.errors import AnynpuError, DeviceClosed
 from anynpu.npu.status import read_statuses
 from anynpu.program import Model
-from anynpu.rknnlite import RKNNLite
-from anynpu.rknnlite.models import choose, find_onnx, open_model
-from anynpu.rknnlite.runtime import RKNNRuntime
+from anynpu.rknn.lite import RKNNLite
+from anynpu.rknn.lite.models import choose, find_onnx, open_model
+from anynpu.rknn.lite.runtime import RKNNRuntime
 
 
 @pytest.fixture

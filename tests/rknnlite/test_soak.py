@@ -13,7 +13,7 @@ from rknn.robustness import Footprint, resident_bytes
 from rknn.support import HEIGHT, WIDTH, picture_model
 
 from anynpu import modelfile
-from anynpu.rknnlite import RKNNLite
+from anynpu.rknn.lite import RKNNLite
 
 INFERENCES = int(os.environ.get("ANYNPU_LITE_INFERENCES", "6000"))
 """`make soak` asks for more."""

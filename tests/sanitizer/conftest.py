@@ -6,7 +6,7 @@ import weakref
 
 import pytest
 
-from anynpu.sanitizer import watch
+from anynpu.devtools.sanitizer import watch
 
 
 @pytest.fixture

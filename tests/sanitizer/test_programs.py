@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 import anynpu
-from anynpu.sanitizer import KINDS
-from anynpu.sanitizer.pages import accesses_are_known
+from anynpu.devtools.sanitizer import KINDS
+from anynpu.devtools.sanitizer.pages import accesses_are_known
 from anynpu.vip import SoftwareLibrary as VipLibrary
 
 from .rknn_programs import NO_INPUT_FLUSH as INPUT
@@ -26,9 +26,9 @@ pytestmark = pytest.mark.usefixtures("only_own_libraries")
 @pytest.fixture(autouse=True)
 def sanitizer_is_sound(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
     """What goes wrong inside the sanitizer is logged, and must not happen."""
-    with caplog.at_level(logging.ERROR, "anynpu.sanitizer"):
+    with caplog.at_level(logging.ERROR, "anynpu.devtools.sanitizer"):
         yield
-    assert not [record for record in caplog.records if record.name == "anynpu.sanitizer"]
+    assert not [record for record in caplog.records if record.name == "anynpu.devtools.sanitizer"]
 
 
 TOLD_BY_PAGES = {

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import anynpu
+from anynpu.devtools.sanitizer import KINDS, Reporter, Suppressions
+from anynpu.devtools.sanitizer.values import Described, judge
 from anynpu.errors import OptionError, SanitizerError
-from anynpu.sanitizer import KINDS, Reporter, Suppressions
-from anynpu.sanitizer.values import Described, judge
 
 from .rknn_programs import Board, destroys_twice, forgets_a_context
 
@@ -113,7 +113,7 @@ def test_other_suppressions_do_not_hide(tmp_path: Path) -> None:
 
 def test_processes_of_one_program_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    other = "import sys; from anynpu.sanitizer import Reporter; Reporter(path=sys.argv[1], run='r').add('core-mask', 'x', 'y')"
+    other = "import sys; from anynpu.devtools.sanitizer import Reporter; Reporter(path=sys.argv[1], run='r').add('core-mask', 'x', 'y')"
     subprocess.run([sys.executable, "-c", other, str(path)], check=True, timeout=600)
     Reporter(path=path, run="r").add("bad-argument", "call", "text")
     assert [one["id"] for one in json.loads(path.read_text())["findings"]] == ["core-mask", "bad-argument"]

@@ -14,10 +14,10 @@ import pytest
 
 import anynpu
 from anynpu import modelfile
-from anynpu.recording import read_trace
+from anynpu.devtools.recording import read_trace
+from anynpu.devtools.sanitizer import Reporter
 from anynpu.rknn import Context, Matmul, RknnModel
-from anynpu.rknnlite import RKNNLite
-from anynpu.sanitizer import Reporter
+from anynpu.rknn.lite import RKNNLite
 from anynpu.vip import Awnn, Network
 from anynpu.vip.vpmrun import VpmOptions, vpm_run
 
@@ -41,12 +41,12 @@ def nb_file(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def sanitizer_is_sound(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.ERROR, "anynpu.sanitizer")
+    caplog.set_level(logging.ERROR, "anynpu.devtools.sanitizer")
 
 
 def check(found: Reporter, caplog: pytest.LogCaptureFixture) -> None:
     assert found.findings == [], found.text()
-    assert not [record for record in caplog.records if record.name == "anynpu.sanitizer"]
+    assert not [record for record in caplog.records if record.name == "anynpu.devtools.sanitizer"]
 
 
 def test_sessions(rknn_file: Path, nb_file: Path, caplog: pytest.LogCaptureFixture) -> None:

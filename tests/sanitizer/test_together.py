@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu import faults
 from anynpu._rknn import ffi
-from anynpu.faults import SimulatedTime
-from anynpu.recording import read_trace, replay
+from anynpu.devtools import faults
+from anynpu.devtools.faults import SimulatedTime
+from anynpu.devtools.recording import read_trace, replay
+from anynpu.devtools.sanitizer import Reporter
+from anynpu.devtools.sanitizer.pages import accesses_are_known
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.constants import Code
 from anynpu.rknn.tracing import table as rknn_table
-from anynpu.sanitizer import Reporter
-from anynpu.sanitizer.pages import accesses_are_known
 from anynpu.vendors.libraries import instrumented
 from anynpu.vip import SoftwareLibrary as VipSoftware
 from anynpu.vip.constants import vip_status_e
@@ -39,9 +39,9 @@ pytestmark = pytest.mark.usefixtures("only_own_libraries")
 
 @pytest.fixture(autouse=True)
 def sanitizer_is_sound(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.ERROR, "anynpu.sanitizer"):
+    with caplog.at_level(logging.ERROR, "anynpu.devtools.sanitizer"):
         yield
-    assert not [record for record in caplog.records if record.name == "anynpu.sanitizer"]
+    assert not [record for record in caplog.records if record.name == "anynpu.devtools.sanitizer"]
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from anynpu.protocol.messages import messages
+from anynpu.session.protocol.messages import messages
 
 VALUES: list[Any] = [
     *(None, True, False, 0, -1, 1, 4, 2**31, 2**63, 2**70, 1.5, float("nan"), "", "x", "FP32", "BYTES", [], {}),

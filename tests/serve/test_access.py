@@ -19,8 +19,8 @@ from waiting import PATIENCE
 
 from anynpu.errors import OptionError
 from anynpu.serve import ServeOptions
-from anynpu.serve.http import is_local
 from anynpu.serve.options import read_keys
+from anynpu.serve.rest_service import is_local
 from anynpu.session import InferenceSession
 
 from .conftest import Serve, exchange, infer_body

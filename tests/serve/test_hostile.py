@@ -24,17 +24,17 @@ from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE, wait_until
 
 from anynpu.errors import OverloadedError, RequestError, RequestTooLargeError
-from anynpu.protocol.messages import SERVICE
 from anynpu.serve import ServeOptions, Server
 from anynpu.serve.body import Body, ChunkedBody
 from anynpu.serve.connection import MAX_HEADERS
-from anynpu.serve.http import Exchange
-from anynpu.serve.intake import SLACK
+from anynpu.serve.grpc_messages import SLACK
+from anynpu.serve.grpc_service import WINDOW
 from anynpu.serve.limits import GRACE, Complaints, Holding, Limits
 from anynpu.serve.model import InferRequest
-from anynpu.serve.rest import parse_infer
-from anynpu.serve.rpc import WINDOW
+from anynpu.serve.rest_bodies import parse_infer
+from anynpu.serve.rest_service import Exchange
 from anynpu.serve.unpack import FREE, MAX_RATIO, STEP, pieces, unpack
+from anynpu.session.protocol.messages import SERVICE
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
@@ -251,7 +251,7 @@ def test_large_json_is_read_one_at_a_time(serve: Serve, monkeypatch: pytest.Monk
             with lock:
                 running -= 1
 
-    monkeypatch.setattr("anynpu.serve.http.parse_infer", parse)
+    monkeypatch.setattr("anynpu.serve.rest_service.parse_infer", parse)
     with connect_all(server, 4) as clients:
         try:
             for number, client in enumerate(clients, 1):

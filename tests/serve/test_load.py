@@ -25,11 +25,11 @@ from session.fake import FakeDevice, FakeLane
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE, wait_until
 
-from anynpu import _optional
+from anynpu._util import optional as _optional
 from anynpu.errors import MissingDependencyError, OverloadedError, ServeError
-from anynpu.protocol.messages import messages
 from anynpu.serve import Server
 from anynpu.serve.admission import Admission, Ticket
+from anynpu.session.protocol.messages import messages
 from anynpu.session.runner import Runner
 from anynpu.tensor import DType, TensorSpec
 

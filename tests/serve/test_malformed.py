@@ -25,12 +25,12 @@ from session.fake import FakeDevice
 from waiting import PATIENCE, wait_until
 
 from anynpu.errors import RequestError
-from anynpu.protocol.messages import METHODS, SERVICE, messages
-from anynpu.protocol.raw_contents import field_of
 from anynpu.serve import Server
-from anynpu.serve.rest import parse_infer
-from anynpu.serve.rpc import Calls
+from anynpu.serve.grpc_service import Calls
+from anynpu.serve.rest_bodies import parse_infer
 from anynpu.serve.unpack import pieces
+from anynpu.session.protocol.messages import METHODS, SERVICE, messages
+from anynpu.session.protocol.raw_contents import field_of
 
 from .conftest import Serve, exchange, infer_body
 from .malformed import damaged, inference_message, mutated, wrong_body, wrong_connection, wrong_message

@@ -19,8 +19,8 @@ from session.fake import FakeDevice
 from waiting import wait_until
 
 from anynpu.serve import ServeOptions, Server, failures, openapi
-from anynpu.serve import http as rest_face
-from anynpu.serve.rest import HEADER_LENGTH
+from anynpu.serve import rest_service as rest_face
+from anynpu.serve.rest_bodies import HEADER_LENGTH
 
 from .conftest import Serve, exchange, infer_body
 

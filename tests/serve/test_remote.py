@@ -20,9 +20,9 @@ from anynpu.errors import (
     OverloadedError,
     UnknownModelError,
 )
-from anynpu.protocol.messages import ModelDetails
 from anynpu.serve import ServeOptions, Server
 from anynpu.session import InferenceSession, make_provider_options
+from anynpu.session.protocol.messages import ModelDetails
 from anynpu.session.remote import RemoteBackend, parse_address
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, TensorSpec
 

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from anynpu.serve import ServeOptions
+from anynpu.serve.grpc_service import Calls
 from anynpu.serve.limits import Limits
-from anynpu.serve.rpc import Calls
 
 NO_REQUEST = b"\xff" * 70
 

@@ -24,10 +24,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 from session.fake import FakeDevice, feed
 
 from anynpu.errors import MissingDependencyError
-from anynpu.protocol.messages import SERVICE
 from anynpu.serve import Server
 from anynpu.serve.traces import STAGES, open_traces, wanted_by_environment
 from anynpu.session import InferenceSession
+from anynpu.session.protocol.messages import SERVICE
 from anynpu.tensor import DType, TensorSpec
 
 from .conftest import Serve, exchange, infer_body
@@ -85,7 +85,7 @@ def test_a_request_is_a_span_with_its_stages_at_their_times(
     ((request, stages),) = spans.take()
     assert (request.name, request.parent, request.status.status_code) == ("infer", None, StatusCode.UNSET)
     assert dict(request.attributes or {}) == {
-        "anynpu.protocol": protocol,
+        "anynpu.session.protocol": protocol,
         "anynpu.model": "net",
         "anynpu.version": "1",
         "anynpu.request_id": "seven?",

@@ -125,7 +125,7 @@ def compiled():
 
 
 def rknnlite():
-    from anynpu.rknnlite import RKNNLite
+    from anynpu.rknn.lite import RKNNLite
     assert RKNNLite(verbose=False).load_rknn(model) == 0
 
 

@@ -16,9 +16,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from anynpu import tails
 from anynpu.errors import CompileError, DeviceError, DeviceTimeout
-from anynpu.tails import Tail, checked_tail
+from anynpu.modelfile import post_processing as tails
+from anynpu.modelfile.post_processing import Tail, checked_tail
 
 FLOAT = TensorProto.FLOAT
 
@@ -162,7 +162,7 @@ import onnx
 from onnx import helper
 import anynpu
 from anynpu.errors import CompileError
-from anynpu.tails import checked_tail
+from anynpu.modelfile.post_processing import checked_tail
 
 resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
 LARGE = 1 << 31

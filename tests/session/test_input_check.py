@@ -7,9 +7,9 @@ import logging
 import numpy as np
 import pytest
 
+from anynpu._util.types import Array
 from anynpu.session.feeds import FeedReader
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, TensorSpec
-from anynpu.types import Array
 
 UNIT = TensorSpec("image", (1, 100), DType.INT8, quantization=Affine.per_tensor(1 / 255, -128))
 """Calibrated for 0 to 1."""

@@ -23,7 +23,7 @@ from anynpu import InferenceSession, modelfile
 from anynpu.errors import AnynpuError, DeviceError, DeviceMemoryError, DeviceTimeout, JobCancelled, OptionError, SessionModelError
 from anynpu.program import Conv, Model, Pool, Resize
 from anynpu.session import isolation, make_provider_options
-from anynpu.session.frames import receive
+from anynpu.session.isolated_messages import receive
 
 GUARD = 300.0
 

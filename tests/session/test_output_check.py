@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import anynpu
+from anynpu._util.types import Array
 from anynpu.session.output_check import OutputCheck
 from anynpu.tensor import Affine, DType, TensorSpec
-from anynpu.types import Array
 
 HALF = TensorSpec("y", (1, 4), DType.FLOAT16)
 WIDE = TensorSpec("z", (1, 4), DType.FLOAT32)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from anynpu._util.types import Array
 from anynpu.tasks import Detections, Thresholds
-from anynpu.types import Array
 
 
 @dataclass

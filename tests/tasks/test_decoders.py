@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from anynpu._util.types import Array
 from anynpu.errors import ShapeError
 from anynpu.tasks import (
     ANCHORS,
@@ -23,7 +24,6 @@ from anynpu.tasks import (
     rotated_overlap,
     suppress,
 )
-from anynpu.types import Array
 
 from . import slow
 

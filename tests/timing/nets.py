@@ -10,9 +10,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from anynpu import chips
+from anynpu.chips.timing import Prediction, predict
 from anynpu.compiler import ModelOutline
 from anynpu.program import Program
-from anynpu.timing import Prediction, predict
 
 
 class Chain:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from anynpu import chips
-from anynpu.chips.timing import FloatParameters, TimingParameters, TimingProfile, timing_profile
+from anynpu.chips.timing.board import read_board, write_board
+from anynpu.chips.timing.parameters import FloatParameters, TimingParameters, TimingProfile, timing_profile
 from anynpu.errors import ModelFormatError, UnknownChipError
-from anynpu.timing.board import read_board, write_board
 
 PROFILE = TimingProfile(
     "rk3566",

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from anynpu import chips
-from anynpu.chips.timing import TimingParameters, derived_parameters, timing_profile
+from anynpu.chips.timing import predict_work
+from anynpu.chips.timing.calibration import FULL_FORM, Measurement, fit
+from anynpu.chips.timing.parameters import TimingParameters, derived_parameters, timing_profile
+from anynpu.chips.timing.work import ProgramWork, work_of
 from anynpu.errors import CalibrationError
-from anynpu.timing import predict_work
-from anynpu.timing.fit import FULL_FORM, Measurement, fit
-from anynpu.timing.work import ProgramWork, work_of
 
 from .nets import Chain
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from anynpu import chips
-from anynpu.chips.timing import timing_profile
+from anynpu.chips.timing import Bound, predict
+from anynpu.chips.timing.advice import cpu_costs
+from anynpu.chips.timing.array import splits_blocks
+from anynpu.chips.timing.blocks import BlockKind, find_blocks
+from anynpu.chips.timing.parameters import timing_profile
 from anynpu.program import Placement
-from anynpu.timing import Bound, predict
-from anynpu.timing.advice import cpu_costs
-from anynpu.timing.array import splits_blocks
-from anynpu.timing.blocks import BlockKind, find_blocks
 
 from .nets import Chain, one_conv
 from .transformers import attention, block, dense

@@ -9,10 +9,10 @@ import pytest
 
 import anynpu
 from anynpu import chips
-from anynpu.chips.timing import TimingParameters, TimingProfile, timing_profile
+from anynpu.chips.timing import Bound, fps, predict, predict_matmul
+from anynpu.chips.timing.parameters import TimingParameters, TimingProfile, timing_profile
 from anynpu.errors import DeviceError
 from anynpu.program import Placement
-from anynpu.timing import Bound, fps, predict, predict_matmul
 
 from .nets import Chain, one_conv
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from anynpu import chips
-from anynpu.chips.timing import timing_profile
+from anynpu.chips.timing.parameters import timing_profile
 
 from .nets import Chain
 

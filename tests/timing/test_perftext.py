@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from anynpu.chips.timing.perftext import read_perf_text
 from anynpu.errors import CalibrationError
-from anynpu.timing.perftext import read_perf_text
 
 TABLE = """
 ID   OpType             DataType Target InputShape                               OutputShape            Cycles(DDR/NPU/Total)    Time(us)     MacUsage(%)          WorkLoad(0/1/2)      RW(KB)       FullName

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from anynpu import chips
+from anynpu.chips.timing import Bound, predict_matmul
+from anynpu.chips.timing.matmul import parse_types
 from anynpu.errors import DeviceError
-from anynpu.timing import Bound, predict_matmul
-from anynpu.timing.matmul import parse_types
 
 RK3588 = chips.get("rk3588")
 

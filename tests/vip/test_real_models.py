@@ -13,7 +13,7 @@ import pytest
 from real_models import RealModels
 
 import anynpu
-from anynpu.demo.pages import page, text_line
+from anynpu.cli.demo.pages import page, text_line
 from anynpu.session import InferenceSession
 from anynpu.vip import Awnn, Network
 from anynpu.vip.vpmrun import VpmOptions, vpm_run

@@ -1,4 +1,4 @@
-"""The chip catalogue: what each NPU is, takes and answers. Data and look-ups only; the vendors bring the entries.
+"""The chip catalogue: what each NPU is, takes and answers. Data and look-ups only; distributions of other vendors add entries.
 
 >>> from anynpu import chips
 >>> chip = chips.get("RK3588S")
@@ -10,8 +10,8 @@ published TRM and datasheet figures
 
 from __future__ import annotations
 
-from ..vendors.catalogue import all_chips, get
-from ..vendors.chip import (
+from .catalog import all_chips, get
+from .chip import (
     Chip,
     ConvLimits,
     ConvTransposeLimits,

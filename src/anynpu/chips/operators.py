@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..vendors.chip import ConvLimits, ConvTransposeLimits, OperatorLimits, PoolLimits, Range, ResizeLimits
+from .chip import ConvLimits, ConvTransposeLimits, OperatorLimits, PoolLimits, Range, ResizeLimits
 
 __all__ = ["COMMON_LIMITS", "TABLE_ACTIVATIONS"]
 

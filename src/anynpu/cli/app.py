@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from .. import _optional
+from .._util import optional as _optional
 from ..errors import AnynpuError
 from .helpers import verbosity
 from .helpers.usage import CheckedCommand
@@ -193,7 +193,7 @@ def _complete() -> None:
 
 def _fail(message: str, error: Exception) -> None:
     from .helpers.console import fail
-    from .helpers.wording import as_options
+    from .helpers.option_names import as_options
 
     fail(as_options(message))
     verbosity.explain(error)

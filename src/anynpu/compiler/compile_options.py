@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._util.options import OptionTable, documented, option
 from ..errors import CompileError, CompileOptionError
-from ..options import OptionTable, documented, option
-from .arithmetic import CHIP, SIMULATOR
-from .custom import CustomOperators
-from .importer import Shapes
-from .metrics import METRICS, Metric
+from .custom_operators import CustomOperators
+from .importers.onnx_graph import Shapes
+from .importers.split_post_processing import CUT, KEEP
 from .option_values import CUSTOM, NAMED, ORDER, PAIRS, PER_INPUT, SHAPES, WAY_TO_JUDGE
-from .ranges import ALGORITHMS
-from .recipe import ACCURACIES, STEPS
-from .tail import CUT, KEEP
-from .toolkit import QUANTIZERS, GivenRanges, read_ranges
+from .quantize.config import ACCURACIES, STEPS
+from .quantize.metrics import METRICS, Metric
+from .quantize.ranges import ALGORITHMS
+from .quantize.rounding_mode import CHIP, SIMULATOR
+from .toolkit.quantizer import QUANTIZERS, GivenRanges, read_ranges
 
 __all__ = ["CompileOptions", "Order", "PerInput"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .._optional import onnx
-from ..types import Array
+from .._util.optional import onnx
+from .._util.types import Array
 
 __all__ = ["CUSTOM", "Graph", "Node", "to_onnx"]
 

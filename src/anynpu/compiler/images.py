@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import _optional
+from .._util import optional as _optional
 from ..errors import ImageError
 
 __all__ = ["IMAGE_SUFFIXES", "decode_image", "load_image", "read_image"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..options import is_number, is_whole
+from .._util.options import is_number, is_whole
 
 __all__ = ["CUSTOM", "NAMED", "ORDER", "PAIRS", "PER_INPUT", "SHAPES", "WAY_TO_JUDGE"]
 

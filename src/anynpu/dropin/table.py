@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..sanitizer.watch import at_exit
+from ..devtools.sanitizer.watch import at_exit
 from ..vendors import DropIn, registry
 from ..vendors.libraries import instrumented
 from .observe import CallObserver, observer_from

@@ -20,7 +20,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from ..types import Array
+from .._util.types import Array
 
 __all__ = ["Loader", "Mismatch", "Store", "from_json", "map_arrays", "to_json"]
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from ..errors import ModelFormatError, ModelVersionError
-from .recognise import MARKER
+from .recognize import MARKER
 
 __all__ = ["ALIGNMENT", "Buffer", "HEADER", "Section", "VERSION", "WEIGHTS", "pack", "unpack"]
 

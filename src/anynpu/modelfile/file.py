@@ -25,17 +25,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import chips
+from .._util.output_files import check_suffix, write_output
+from .._util.types import Array
 from ..errors import DeviceMemoryError, ModelFormatError, ModelVersionError, UnknownChipError, VendorModelError
-from ..outputfile import check_suffix, write_output
 from ..program import Model
 from ..tensor import round_up
-from ..types import Array
 from ..vendors import registry
 from .codec import Mismatch, from_json, map_arrays, to_json
 from .container import ALIGNMENT, HEADER, VERSION, WEIGHTS, Buffer, Section, pack, unpack
 from .operator_rules import MAX_DIMENSIONS
-from .recognise import Contents, FileKind, Source, identify, kind_of, name_content, open_source, vendor_of
-from .twins import find_twin
+from .recognize import Contents, FileKind, Source, identify, kind_of, name_content, open_source, vendor_of
+from .stand_ins import find_twin
 from .validate import validate_model
 from .vendorfile import refuse_vendor_model
 

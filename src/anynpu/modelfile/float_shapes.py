@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._util.types import Array
 from ..program import FLOAT_OPERATORS, FloatOp
-from ..types import Array
 from .operator_rules import require
 
 __all__ = ["Call", "SHAPES", "Value"]

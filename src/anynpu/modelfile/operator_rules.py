@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .._util.types import Array
 from ..program import (
     RESIZE_BITS,
     Binary,
@@ -36,7 +37,6 @@ from ..program import (
     limits_of,
 )
 from ..tensor import DType, Layout, TensorSpec
-from ..types import Array
 
 __all__ = ["MAX_DIMENSIONS", "MAX_PAD_BEYOND", "Operands", "RuleBroken", "Seen", "check_operator", "require"]
 

@@ -13,7 +13,7 @@ from typing import NoReturn, cast
 
 from ..errors import ModelFormatError, VendorModelError
 from ..vendors import FileFormat, Vendor, registry
-from .recognise import Contents, FileKind, Source, name_content, open_source, vendor_of
+from .recognize import Contents, FileKind, Source, name_content, open_source, vendor_of
 
 __all__ = ["DAMAGED", "VendorModelInfo", "VendorTensor", "read", "refuse_vendor_model"]
 

@@ -1,4 +1,4 @@
-/* From sums to codes: the arithmetic of anynpu.arithmetic, in the one place where C has it.
+/* From sums to codes: the arithmetic of anynpu.program.arithmetic, in the one place where C has it.
  *
  * The chip's rule is integers (anynpu_fixed_...). By the float rule every step is a float32 operation, rounded by itself: the build switches contraction off. The loops run over channels and have no
  * branches inside, so that a compiler vectorises them. */

@@ -1,6 +1,6 @@
 /* The integer engine: operators as descriptors, kernels as tables of functions, one call that runs a stretch of layers.
  *
- * What each operator computes is written in anynpu.program and anynpu.arithmetic (Python); the plain C of every operator (operators_*.c)
+ * What each operator computes is written in anynpu.program and anynpu.program.arithmetic (Python); the plain C of every operator (operators_*.c)
  * is its meaning here, and a fast kernel gives the same bytes. All tensors lie with their channels last. Nothing here allocates or
  * locks; a kernel may read, but not use, up to 64 bytes after a tensor, and writes inside its output only.
  *

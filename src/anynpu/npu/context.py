@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from .. import convert
+from .._util.lifetime import Closeable
+from .._util.types import Array
 from ..errors import DeviceClosed, DeviceMemoryError, ModelFormatError, TensorNameError
-from ..lifetime import Closeable
-from ..program import Custom, Float, Layer, Program
+from ..program import Custom, Float, Layer, Program, convert
 from ..tensor import DType, Layout, TensorSpec, round_up
-from ..types import Array
 from .control import RunControl
 from .cores import CoreMask, Lease, host_threads
 from .custom import CustomCall, CustomFunction, CustomTensor, custom_step, require_registered

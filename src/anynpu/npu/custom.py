@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import CustomOperatorError
 from ..program import AttributeValue
 from ..tensor import TensorSpec
-from ..types import Array
 from .control import RunControl
 from .memory import Buffer
 

@@ -18,15 +18,16 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from .. import chips, faults, modelfile
-from ..chips.timing import TimingProfile
+from .. import chips, modelfile
+from .._util.types import Array
+from ..chips.timing import Prediction, predict
+from ..chips.timing.board import read_board
+from ..chips.timing.parameters import TimingProfile
+from ..devtools import faults
+from ..devtools.faults.jobs import FaultyJobs
 from ..errors import DeviceClosed, DeviceError, ModelError
-from ..faults.jobs import FaultyJobs
 from ..program import Model, Program
 from ..tensor import Layout
-from ..timing import Prediction, predict
-from ..timing.board import read_board
-from ..types import Array
 from .context import Context, Inputs
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from .._util.types import Array
 from ..errors import ShapeError, TensorTypeError
 from ..program import Preprocess
 from ..tensor import DType, Layout, TensorSpec
-from ..types import Array
 
 __all__ = ["interpret"]
 

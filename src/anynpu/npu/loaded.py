@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from .. import modelfile
+from .._util.lifetime import Closeable
 from ..errors import DeviceClosed, DeviceMemoryError, ModelError
-from ..lifetime import Closeable
 from ..program import Model, Program
 from ..tensor import TensorSpec
 from .context import Context

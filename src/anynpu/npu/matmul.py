@@ -31,10 +31,10 @@ import numpy as np
 import numpy.typing as npt
 
 from .._native import ffi, lib
-from ..convert.kernel import check_out
+from .._util.types import Array
 from ..errors import ShapeError, TensorTypeError
+from ..program.convert.kernel import check_out
 from ..tensor import DType
-from ..types import Array
 from .engines.native_arrays import aligned_bytes
 from .engines.native_levels import choose_level, level_names
 
@@ -53,7 +53,7 @@ _PRODUCTS = {
     (DType.FLOAT16, DType.INT4): DType.FLOAT32,
 }
 _HELD_AS = {DType.INT4: np.dtype(np.int8), DType.INT8: np.dtype(np.int8), DType.FLOAT16: np.dtype(np.float16)}
-"""Arrays of int4 hold one element a byte; :func:`anynpu.convert.unpack_int4` makes them."""
+"""Arrays of int4 hold one element a byte; :func:`anynpu.program.convert.unpack_int4` makes them."""
 
 
 class PackedMatrix:

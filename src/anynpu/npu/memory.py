@@ -31,10 +31,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from .._util.lifetime import Closeable, ModuleLock
+from .._util.types import Array
 from ..errors import DeviceClosed, DeviceMemoryError
-from ..lifetime import Closeable, ModuleLock
 from ..tensor import TensorSpec, round_up
-from ..types import Array
 
 __all__ = ["Buffer", "MemoryPool", "MemoryUsage", "Purpose"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .._util.types import Array
 from ..tensor import DType, Layout, TensorSpec
-from ..types import Array
 
 __all__ = ["AttributeValue", "Custom", "CustomConstant"]
 

@@ -6,10 +6,9 @@ the ONNX operator of that name computes, in the version of operator set 21; oper
 brought them. The compiler brings older models to these versions, so nobody else has to know about versions.
 
 How float layers are executed: neighbouring ones form a *stretch* (:meth:`~anynpu.program.Program.float_stretches`). Real numbers enter it
-as float32, whatever the type of their tensor, and stay float32 between its layers; what leaves is rounded to the type of its tensor.
-A tensor that has codes is int8 to them; QuantizeLinear and DequantizeLinear lead there and back. A stretch with such tensors is computed
-operator by operator, as it stands.
-Weights are held in the type that the chip holds them in, and are widened to float32 before use.
+as float32, whatever the type of their tensor, and stay float32 between its layers; what leaves is rounded to the type of its tensor. A
+tensor that has codes is int8 to them; QuantizeLinear and DequantizeLinear lead there and back. A stretch with such tensors is computed
+operator by operator, as it stands. Weights are held in the type that the chip holds them in, and are widened to float32 before use.
 
 To add an operator: a row here, its shape rule in :mod:`anynpu.modelfile.float_shapes` if none fits, and, where C has a kernel for it, a
 function in ``npu/engines/float_kernels.py``. Without a kernel onnxruntime runs it.
@@ -24,8 +23,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._util.types import Array
 from ..tensor import DType
-from ..types import Array
 
 __all__ = [
     "Attribute",

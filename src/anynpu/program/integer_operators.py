@@ -1,4 +1,4 @@
-"""Integer operators of the layer program: all that their arithmetic needs. What it means is written in :mod:`anynpu.arithmetic`.
+"""Integer operators of the layer program: all that their arithmetic needs. What it means is written in :mod:`anynpu.program.arithmetic`.
 
 Conventions that every operator follows:
 
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ..types import Array
+from .._util.types import Array
 
 __all__ = [
     "Binary",
@@ -96,7 +96,7 @@ class Epilogue:
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """An activation as two tables of 513 entries, with the numbers that lead into them; see :mod:`anynpu.arithmetic.curves`.
+    """An activation as two tables of 513 entries, with the numbers that lead into them; see :mod:`anynpu.program.arithmetic.lookup_tables`.
 
     :ivar offset: is added to the scaled accumulator first, where the range is not symmetric
     :ivar multiplier: with *shift*, from the scaled accumulator to the index
@@ -116,7 +116,7 @@ class Curve:
 
 @dataclass(frozen=True, eq=False)
 class FixedPoint:
-    """From an accumulator to the stored code with integers only, as Rockchip's chips do it; see :mod:`anynpu.arithmetic.fixed_point`.
+    """From an accumulator to the stored code with integers only; see :mod:`anynpu.program.arithmetic.fixed_point`.
 
     In this order, where RNE(p, s) is p / 2**s rounded half to even::
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..names import lazy_names
+from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .backend import RknnBackend, open_backend
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         rknn_tensor_type,
     )
     from .context import Context
-    from .customop import CustomOperator, OperatorCall, PluginOperator, load_plugin
+    from .custom_operators import CustomOperator, OperatorCall, PluginOperator, load_plugin
     from .info import MemorySizes, ShapeRange, TensorInfo, Version
     from .library import RknnLibrary, check, open_library
     from .matmul import Matmul
@@ -102,7 +102,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "rknn_tensor_type",
     ),
     "context": ("Context",),
-    "customop": (
+    "custom_operators": (
         "CustomOperator",
         "OperatorCall",
         "PluginOperator",

@@ -2,7 +2,7 @@
 
 A caller sees a tensor in one of three views: in the general order of axes, as the NPU reads or writes it, or as NHWC. Each view is a
 :class:`TensorAttr`: the values of a ``rknn_tensor_attr``, and as ``spec`` the memory that they describe. That memory is the caller's;
-where it differs from the tensor of the program, :func:`anynpu.convert.convert` goes from one to the other.
+where it differs from the tensor of the program, :func:`anynpu.program.convert.convert` goes from one to the other.
 
 What the caller's memory never shows, whatever the program has:
 
@@ -39,9 +39,9 @@ from typing import Any
 import numpy as np
 
 from .._rknn import ffi
-from ..arithmetic import affine_from_range
 from ..chips import Chip
 from ..errors import ShapeError, TensorTypeError, UnsupportedCall
+from ..program.arithmetic import affine_from_range
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec, round_up
 from .constants import RKNN_MAX_DIMS, RKNN_MAX_NAME_LEN, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 

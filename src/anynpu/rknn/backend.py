@@ -1,11 +1,11 @@
 """A session's backend on the RKNN calls: the vendor's library or the software NPU.
 
 Who owns what: the backend owns its first context, which its first lane uses, which the others are duplicated from, and which is destroyed
-last; it stays while a backend that shares its weights is open (see :mod:`anynpu.vendors.lending`). A lane owns its other contexts.
+last; it stays while a backend that shares its weights is open (see :mod:`anynpu.vendors.shared_weights`). A lane owns its other contexts.
 ``_lock`` protects the list of lanes too; it is never held during a call.
 
-Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not say whether that
-holds for his library, so there all lanes are opened before the first run.
+Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not say whether
+that holds for his library, so there all lanes are opened before the first run.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from os import PathLike
 
 from .. import chips, modelfile
 from ..errors import OptionError, UnsupportedCall
-from ..modelfile.recognise import FileKind, identify
+from ..modelfile.recognize import FileKind, identify
 from ..npu.memory import Buffer
 from ..session import SessionOptions
 from ..tensor import Layout, TensorSpec
 from ..vendors.devices import board_chip
-from ..vendors.lending import Lender, session_errors
+from ..vendors.shared_weights import Lender, session_errors
 from .attributes import DTYPE_OF
-from .boundlane import BoundLane
+from .bound_worker import BoundLane
 from .constants import Flag, rknn_query_cmd, rknn_tensor_format
 from .context import Context
 from .info import TensorInfo
-from .lane import LAYOUTS, RknnLane, RknnMemory, optional, quantization, set_mask
 from .library import RknnLibrary, open_library
 from .plugins import Plugins
 from .table import VENDOR
+from .worker import LAYOUTS, RknnLane, RknnMemory, optional, quantization, set_mask
 
 __all__ = ["RknnBackend", "open_backend"]
 

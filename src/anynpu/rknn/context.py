@@ -17,14 +17,14 @@ import numpy.typing as npt
 
 from .. import modelfile
 from .._rknn import ffi
+from .._util.lifetime import Closeable, at_end
+from .._util.types import Array
 from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, TensorTypeError
-from ..lifetime import Closeable, at_end
 from ..program import Model
-from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .attributes import DTYPE_OF
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
-from .customop import CustomOperator, PluginOperator, Registration, register
+from .custom_operators import CustomOperator, PluginOperator, Registration, register
 from .info import MemorySizes, ShapeRange, TensorInfo, Version, read_attr, write_attr
 from .library import RknnLibrary, check, open_library
 from .tensormemory import TensorMemory

@@ -12,7 +12,7 @@ from typing import Any
 
 from .. import chips
 from ..errors import ModelFormatError
-from ..modelfile.recognise import FileKind
+from ..modelfile.recognize import FileKind
 from ..modelfile.vendorfile import DAMAGED, VendorModelInfo, VendorTensor
 from .file_text import PayloadText, payload_text
 from .table import ENCRYPTED_MARK, MARK

@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._rknn import ffi
-from ..convert import bfloat16_to_float32, pack_int4
+from .._util.lifetime import Closeable, at_end
+from .._util.types import Array
 from ..errors import DeviceClosed, ShapeError, TensorTypeError
-from ..lifetime import Closeable, at_end
+from ..program.convert import bfloat16_to_float32, pack_int4
 from ..tensor import DType
-from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
 from .library import RknnLibrary, check, open_library

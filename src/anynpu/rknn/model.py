@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..convert import dequantize_affine, dequantize_dfp
+from .._util.lifetime import Closeable
+from .._util.types import Array
 from ..errors import DeviceClosed, ModelFileError, ShapeError, TensorIndexError, TensorNameError, TensorTypeError
-from ..lifetime import Closeable
 from ..program import Model
-from ..types import Array
+from ..program.convert import dequantize_affine, dequantize_dfp
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..convert import dequantize_affine as _dequantize_affine
-from ..convert import nc1hwc2_to_flat as _nc1hwc2_to_flat
 from ..errors import ShapeError
+from ..program.convert import dequantize_affine as _dequantize_affine
+from ..program.convert import nc1hwc2_to_flat as _nc1hwc2_to_flat
 from .constants import rknn_tensor_format
 from .info import TensorInfo
 

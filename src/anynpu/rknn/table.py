@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..chips.rockchip import ROCKCHIP
 from ..tensor import DType
 from ..vendors import Alias, DropIn, FileFormat, Format, Vendor, at_first_use
-from .chips import ROCKCHIP
 
 __all__ = ["VENDOR"]
 

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from .._rknn import ffi
+from .._util.lifetime import Closeable, at_end
 from ..errors import DeviceClosed, DeviceMemoryError
-from ..lifetime import Closeable, at_end
 from .constants import rknn_mem_sync_mode
 from .library import RknnLibrary, check
 

@@ -1,4 +1,4 @@
-"""The RKNN calls as a recording sees them (:mod:`anynpu.recording`)."""
+"""The RKNN calls as a recording sees them (:mod:`anynpu.devtools.recording`)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._rknn import ffi
-from ..recording.roles import (
+from ..devtools.recording.roles import (
     CallShape,
     CallTable,
     Handle,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..names import lazy_names
+from .._util.lazy_names import lazy_names
 from .options import ServeOptions
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..types import Array
+from .._util.types import Array
 from .traces import RequestTrace, join_requests, traced_requests
 
 __all__ = ["Batcher"]

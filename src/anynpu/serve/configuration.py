@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..protocol.messages import messages
-from .faces import Model
+from ..session.protocol.messages import messages
+from .interfaces import Model
 from .model import TensorDescription
 from .options import ServeOptions
 

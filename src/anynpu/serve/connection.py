@@ -22,7 +22,7 @@ from functools import lru_cache
 from http import HTTPStatus
 from typing import Any
 
-from .. import _optional
+from .._util import optional as _optional
 from ..errors import RequestError
 from .body import MAX_HEAD, Body, ChunkedBody
 from .failures import ClientGone

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from ..errors import AccessDeniedError, OverloadedError, RequestTooLargeError
-from .faces import Model
+from .interfaces import Model
 from .model import TensorDescription
 from .options import ServeOptions
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 
-from ..printable import printable
+from .._util.printable import printable
 
 __all__ = ["JsonFormatter", "LineFormatter"]
 

@@ -10,10 +10,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from .. import _optional
+from .._util import optional as _optional
 from ..session import Percentiles
-from .faces import Models
 from .history import History
+from .interfaces import Models
 from .limits import Limits
 
 __all__ = ["Metrics"]

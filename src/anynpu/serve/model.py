@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import DeviceTimeout, FeedNameError, JobCancelled, RequestError
-from ..protocol.messages import ModelDetails, datatype_of
 from ..session import InferenceSession, RunTimes, make_provider_options
 from ..session.nodes import output_types
+from ..session.protocol.messages import ModelDetails, datatype_of
 from ..tensor import TensorSpec
-from ..types import Array
 from .admission import Admission, Announcement
 from .batching import Batcher
 from .options import ServeOptions

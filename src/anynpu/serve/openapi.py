@@ -9,8 +9,8 @@ import copy
 from collections.abc import Collection, Iterable
 from typing import Any
 
-from ..protocol.messages import DATATYPES
-from .rest import HEADER_LENGTH, MAX_AXES, MAX_EXTENT, MAX_TENSORS
+from ..session.protocol.messages import DATATYPES
+from .rest_bodies import HEADER_LENGTH, MAX_AXES, MAX_EXTENT, MAX_TENSORS
 
 __all__ = ["describe"]
 

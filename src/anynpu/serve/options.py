@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._util.options import OptionTable, documented, option, same_as
 from ..errors import OptionError
-from ..options import OptionTable, documented, option, same_as
 from ..session import SessionOptions
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._util.types import Array
 from ..errors import AccessDeniedError, RequestError
-from ..protocol.messages import array_from_bytes, bytes_of
-from ..types import Array
+from ..session.protocol.messages import array_from_bytes, bytes_of
 
 __all__ = ["Region", "Regions", "SharedPlace", "SharedTensor", "read_place"]
 

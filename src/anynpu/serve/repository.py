@@ -18,9 +18,9 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError, OptionError, RequestError, UnknownModelError
-from ..modelfile.twins import TWIN_SUFFIX
+from ..modelfile.stand_ins import TWIN_SUFFIX
 from ..vendors import registry
-from .faces import IndexEntry, Model, pick_version, unknown_model
+from .interfaces import IndexEntry, Model, pick_version, unknown_model
 from .model import ServedModel, open_session
 from .options import ServeOptions
 

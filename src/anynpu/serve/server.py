@@ -22,14 +22,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from .. import _optional
+from .._util import optional as _optional
 from ..errors import ServeError
 from .connection import Connections
-from .http import Application, Mount
+from .grpc_log import quiet_rpc
+from .grpc_service import rpc_server
 from .listener import Listener, connection_bound, listen
 from .options import ServeOptions
-from .rpc import rpc_server
-from .rpc_log import quiet_rpc
+from .rest_service import Application, Mount
 from .service import Service
 
 __all__ = ["Server"]

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from ..errors import AccessDeniedError, AnynpuError, ModelUnavailableError
-from .faces import Model, Models
 from .failures import ClientGone, failure_of
+from .interfaces import Model, Models
 from .limits import Keys, Limits
 from .metrics import Metrics
 from .model import InferAnswer, InferRequest

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any
 
-from .. import _optional
+from .._util import optional as _optional
 from .failures import Failure, message_of
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Traces:
 
         :param carrier: its headers, of which ``traceparent`` names the span of the client
         """
-        attributes = {"anynpu.protocol": protocol, "anynpu.model": _clean(model)}
+        attributes = {"anynpu.session.protocol": protocol, "anynpu.model": _clean(model)}
         span = self.tracer.start_span("infer", self._extract(dict(carrier)), self.api.SpanKind.SERVER, attributes)
         return RequestTrace(self, span)
 

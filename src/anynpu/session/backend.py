@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from .._util.types import Array
 from ..tensor import TensorSpec
-from ..types import Array
 
 if TYPE_CHECKING:
     from .feeds import Feed

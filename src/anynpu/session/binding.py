@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .. import convert
+from .._util.types import Array
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError, SessionError
+from ..program import convert
 from ..tensor import DType, Layout, TensorSpec
-from ..types import Array
 from .backend import Bound, Lane, Memory
 from .ortvalue import (
     VALUES,

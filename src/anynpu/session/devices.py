@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .. import chips
 from ..errors import ModelError
-from ..modelfile.recognise import open_source, vendor_of
+from ..modelfile.recognize import open_source, vendor_of
 from ..vendors import Vendor, registry
 from ..vendors.devices import SOFTWARE, choose_device
 from .options import SessionOptions

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
 from ..tensor import DType, TensorSpec
-from ..types import Array
 from .input_check import InputCheck
 
 __all__ = ["Feed", "FeedReader", "channels_last", "split_batch"]

@@ -1,8 +1,8 @@
 """A look at the values that a session is fed: not numbers, far outside of what the model was calibrated for, or all within a step or two.
 
 Each is a mistake in preprocessing more often than not (pictures of 0 to 255 where 0 to 1 was calibrated, or the other way round), and gives
-results that look like a bad model. So it is said once per input, as a warning of the logger ``anynpu.session``. The first request is looked
-at, then the second, the fourth, the eighth and so on: what is wrong shows early, and a long run pays nothing.
+results that look like a bad model. So it is said once per input, as a warning of the logger ``anynpu.session``. The first request is
+looked at, then the second, the fourth, the eighth and so on: what is wrong shows early, and a long run pays nothing.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .._util.types import Array
 from ..tensor import Affine, DType, TensorSpec
-from ..types import Array
 
 __all__ = ["InputCheck"]
 

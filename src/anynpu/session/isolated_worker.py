@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from .._optional import MAX_TENSOR_VARIABLE, onnxruntime
+from .._util.optional import MAX_TENSOR_VARIABLE, onnxruntime
 from ..errors import AnynpuError, DeviceMemoryError, MissingDependencyError
-from ..protocol.messages import ModelDetails
 from .devices import open_backend
 from .feeds import Feed
-from .frames import Place, SharedArrays, receive, send
+from .isolated_messages import Place, SharedArrays, receive, send
 from .options import SessionOptions
+from .protocol.messages import ModelDetails
 
 __all__ = ["main"]
 

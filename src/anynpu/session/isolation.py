@@ -27,12 +27,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import errors
+from .._util.types import Array
 from ..errors import AnynpuError, DeviceError, DeviceTimeout, JobCancelled, OptionError
 from ..npu.memory import Buffer
-from ..protocol.messages import ModelDetails
-from ..types import Array
-from .frames import SharedArrays, receive, send
 from .hostmemory import HostMemory
+from .isolated_messages import SharedArrays, receive, send
+from .protocol.messages import ModelDetails
 from .remote import run_bound_by_copies
 
 if TYPE_CHECKING:

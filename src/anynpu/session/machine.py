@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import AnynpuError, JobCancelled, OptionError
-from .lanes import Group, Slot
 from .request import BLOCKED, CALLER, DONE, NOBODY, QUEUED, RUNNING, WORKER, Request
+from .worker_groups import Group, Slot
 
 __all__ = ["ADMIT", "CLOSE_BACKEND", "CLOSE_LANE", "COMPLETE", "DELIVER", "IDLE", "START", "Action", "Machine"]
 

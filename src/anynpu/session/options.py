@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from .._util.options import OptionTable, documented, keyword_form, option
 from ..errors import OptionError
-from ..options import OptionTable, documented, keyword_form, option
 from ..vendors import registry
 from . import option_values as values
 from .option_values import TP_MASKS

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from .. import convert
+from .._util.types import Array
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
 from ..npu.memory import Buffer
+from ..program import convert
 from ..tensor import DType, Layout, TensorSpec
-from ..types import Array
 from ..vendors import registry
 from .backend import Memory
 from .feeds import channels_last

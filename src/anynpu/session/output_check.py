@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .._util.types import Array
 from ..tensor import DType, TensorSpec
-from ..types import Array
 
 __all__ = ["OutputCheck"]
 

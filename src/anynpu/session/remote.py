@@ -23,7 +23,8 @@ from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
-from .. import _optional
+from .._util import optional as _optional
+from .._util.types import Array
 from ..errors import (
     AccessDeniedError,
     AnynpuError,
@@ -39,7 +40,9 @@ from ..errors import (
     UnknownModelError,
 )
 from ..npu.memory import Buffer
-from ..protocol.messages import (
+from ..tensor import DType, Layout, TensorSpec
+from .hostmemory import HostMemory
+from .protocol.messages import (
     DATATYPES,
     DETAILS,
     RAW_INPUTS,
@@ -50,10 +53,7 @@ from ..protocol.messages import (
     datatype_of,
     messages,
 )
-from ..protocol.raw_contents import join_contents, split_contents
-from ..tensor import DType, Layout, TensorSpec
-from ..types import Array
-from .hostmemory import HostMemory
+from .protocol.raw_contents import join_contents, split_contents
 
 if TYPE_CHECKING:
     from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory

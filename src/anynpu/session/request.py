@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import JobCancelled
-from ..types import Array
 
 if TYPE_CHECKING:
     from _thread import LockType
 
     from .backend import Lane
     from .feeds import Feed
-    from .lanes import Group, Slot
     from .runner import Runner
+    from .worker_groups import Group, Slot
 
 __all__ = ["BLOCKED", "CALLER", "DONE", "Job", "NEW", "NOBODY", "QUEUED", "RUNNING", "Request", "Results", "WORKER", "complete"]
 

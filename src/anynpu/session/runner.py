@@ -26,13 +26,13 @@ from collections.abc import Callable
 
 from ..errors import AnynpuError, DeviceClosed, DeviceHungError, DeviceTimeout, JobCancelled, SessionError, SubmitTimeout
 from .backend import Backend
-from .lanes import Slot, core_label
+from .deadlines import Timekeeper
 from .machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, START, Action, Machine
 from .output_check import OutputCheck
 from .pacing import Pacer
 from .request import BLOCKED, CALLER, DONE, NOBODY, RUNNING, WORKER, Request, complete, let_go
 from .statistics import RunRecorder
-from .timekeeper import Timekeeper
+from .worker_groups import Slot, core_label
 from .workers import SessionWorkers
 
 __all__ = ["Runner"]

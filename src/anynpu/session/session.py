@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ..errors import CallbackError, OptionError, SessionError, SessionModelError, SubmitTimeout
-from ..protocol.trace_context import trace_headers
 from . import lifecycle
 from .backend import Backend, DeviceFactory
 from .binding import IOBinding
@@ -27,6 +26,7 @@ from .nodes import ModelMetadata, NodeArg, native_node, node, output_types, want
 from .options import SessionOptions, parse_options
 from .pacing import Pacer
 from .pipeline import Pipeline, PipelineTicket, stream, taken
+from .protocol.trace_context import trace_headers
 from .request import Callback, Job, Request, Results
 from .runner import Runner
 from .runoptions import dispatches_batch

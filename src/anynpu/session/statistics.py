@@ -11,9 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..outputfile import write_output
-from .lanes import Slot
+from .._util.output_files import write_output
 from .request import Request
+from .worker_groups import Slot
 
 __all__ = ["Entry", "LaneStatistics", "Percentiles", "RunRecorder", "RunTimes", "Statistics", "trace_events", "write_trace"]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import SessionError
-from ..tails import Tail, tail_path
-from ..types import Array
+from ..modelfile.post_processing import Tail, tail_path
 
 if TYPE_CHECKING:
     from .backend import Backend, Bound, Lane, Marks

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import _optional
-from ..types import Array
-from .reader import Result
+from .._util import optional as _optional
+from .._util.types import Array
+from .detect import Result
 from .results import Detections, SemanticMap, TextLine, TextRegions
 
 __all__ = ["LIMBS", "draw"]

@@ -6,8 +6,8 @@ import functools
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import ShapeError
-from ..types import Array
 from .results import Detections, Thresholds, no_detections
 from .suppress import cells, softmax
 from .yolo import STRIDES, finish

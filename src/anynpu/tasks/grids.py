@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import ShapeError
-from ..types import Array
 from .results import Detections, Thresholds, no_detections
 from .suppress import cells, sigmoid
 from .yolo import finish, is_activated, rotated_detections

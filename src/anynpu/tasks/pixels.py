@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import ShapeError
-from ..types import Array
 from .results import Classification, SemanticMap
 from .suppress import softmax
 from .yolo import is_activated

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..types import Array
-from .picture import Placement
+from .._util.types import Array
+from .letterbox import Placement
 
 __all__ = ["Classification", "Detections", "SemanticMap", "TextLine", "TextRegions", "Thresholds", "no_detections"]
 

@@ -7,8 +7,8 @@ import functools
 import numpy as np
 
 from .._native import ffi, lib
+from .._util.types import Array
 from ..errors import ShapeError
-from ..types import Array
 from .results import Thresholds
 
 __all__ = ["cells", "corners_of", "overlap", "rotated_overlap", "sigmoid", "softmax", "suppress", "suppress_rotated"]

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .. import _optional
+from .._util import optional as _optional
+from .._util.types import Array
 from ..errors import ShapeError
-from ..types import Array
 from .results import TextLine, TextRegions
 from .suppress import softmax
 from .yolo import is_activated

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .._util.types import Array
 from ..errors import ShapeError
-from ..types import Array
 from .results import Detections, Thresholds, no_detections
 from .suppress import cells, corners_of, sigmoid, suppress, suppress_rotated
 

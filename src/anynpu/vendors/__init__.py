@@ -3,7 +3,7 @@
 * :class:`Vendor`: the table that a vendor fills in; :mod:`anynpu.vendors.registry` finds them.
 * :mod:`anynpu.vendors.devices`: which device to use: what the caller says, what the environment says, what is there.
 * :mod:`anynpu.vendors.libraries`: loading and searching libraries, why a call failed.
-* :mod:`anynpu.vendors.lending`: backends whose weights other backends use.
+* :mod:`anynpu.vendors.shared_weights`: backends whose weights other backends use.
 
 >>> [vendor.title for vendor in built_in()]
 ['Rockchip', 'Allwinner']

@@ -9,9 +9,9 @@ text                 device
 ``VENDOR:PATH``      the vendor's own library, this file
 ===================  ==================================================================================
 
-A vendor is named as its table says (:class:`anynpu.vendors.Vendor`): ``rknn`` for Rockchip, ``vip`` for Allwinner. Without an argument the
-variable ``ANYNPU_DEVICE`` decides, then the variables that name a vendor's library (``ANYNPU_RKNN_LIBRARY``, ``ANYNPU_VIP_LIBRARY``), then
-what the machine has. A machine with an NPU never falls silently to the software NPU.
+A vendor is named as its table says (:class:`anynpu.vendors.Vendor`): ``rknn`` for Rockchip, ``vip`` for Allwinner. Without an argument
+the variable ``ANYNPU_DEVICE`` decides, then the variables that name a vendor's library (``ANYNPU_RKNN_LIBRARY``, ``ANYNPU_VIP_LIBRARY``),
+then what the machine has. A machine with an NPU never falls silently to the software NPU.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..chips import catalog as catalogue
 from ..errors import DeviceUnavailable
-from . import catalogue, registry
+from . import registry
 
 __all__ = ["SOFTWARE", "DeviceChoice", "board_chip", "choose_device", "find_npu"]
 

@@ -6,8 +6,8 @@ callers: what only some libraries can do is asked of all, and the base class say
 
 Who owns what: :class:`OpenLibraries` owns the libraries of one vendor; its lock protects the table and is held while a library is
 opened, so that each is opened once. They stay open until the process ends. A forked child opens its own, and leaves what it inherited
-alone (:func:`anynpu.lifetime.at_end`): the threads that worked on it, and may hold its locks, are the parent's. :class:`Failures` keeps
-one note for each thread and needs no lock.
+alone (:func:`anynpu._util.lifetime.at_end`): the threads that worked on it, and may hold its locks, are the parent's. :class:`Failures`
+keeps one note for each thread and needs no lock.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from enum import IntEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from .. import faults
+from ..chips.chip import Chip
+from ..devtools import faults
+from ..devtools.faults.calls import wrap_calls
+from ..devtools.recording import RECORD_VARIABLE, record_calls
+from ..devtools.recording.roles import CallTable
 from ..errors import AnynpuError, CallFailed, DeviceUnavailable, UnsupportedCall
-from ..faults.calls import wrap_calls
-from ..recording import RECORD_VARIABLE, record_calls
-from ..recording.roles import CallTable
 from . import registry
-from .chip import Chip
 from .devices import SOFTWARE, DeviceChoice, choose_device
 from .table import Vendor
 
@@ -150,7 +150,7 @@ class Library:
 
 
 class SoftwareCalls:
-    """What a library of the software NPU has besides its calls, for calls that fail on purpose (:mod:`anynpu.faults`).
+    """What a library of the software NPU has besides its calls, for calls that fail on purpose (:mod:`anynpu.devtools.faults`).
 
     A vendor's class names the call that opens a model, its codes, and what a call that fails returns.
     """

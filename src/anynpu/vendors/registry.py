@@ -17,15 +17,13 @@ import importlib
 import warnings
 from collections.abc import Callable, Iterator
 
-from .. import _optional
+from ..chips import catalog
+from ..chips.catalog import GROUP
+from ..chips.chip import Chip
 from ..errors import DeviceUnavailable
-from .chip import Chip
 from .table import FileFormat, Vendor
 
 __all__ = ["GROUP", "all_vendors", "built_in", "default", "find", "get", "installed", "of_chip", "of_file", "refresh"]
-
-GROUP = "anynpu.vendors"
-"""The group of entry points."""
 
 MODULES = {"rknn": "anynpu.rknn.table", "vip": "anynpu.vip.table"}
 """The tables of this package: each module has a ``VENDOR``."""
@@ -48,15 +46,10 @@ def built_in() -> tuple[Vendor, ...]:
 def installed() -> tuple[Vendor, ...]:
     """The vendors that other distributions bring."""
     found: dict[str, Vendor] = {vendor.name: vendor for vendor in built_in()}
-    for entry in _optional.entry_points(GROUP):
-        try:
-            vendor = entry.load()
-        except Exception as error:  # somebody else's code: whatever it raises, the other vendors still work
-            warnings.warn(f"the vendor '{entry.name}' ({entry.value}) is left out: {error}", RuntimeWarning, stacklevel=2)
-            continue
+    for label, vendor in catalog.plugins():
         if not isinstance(vendor, Vendor) or found.setdefault(vendor.name, vendor) is not vendor:
             reason = "there is another of its name" if isinstance(vendor, Vendor) else "it is no anynpu.vendors.Vendor"
-            warnings.warn(f"the vendor '{entry.name}' ({entry.value}) is left out: {reason}", RuntimeWarning, stacklevel=2)
+            warnings.warn(f"the vendor {label} is left out: {reason}", RuntimeWarning, stacklevel=2)
     return tuple(found.values())[len(built_in()) :]
 
 
@@ -112,5 +105,6 @@ def of_file(head: bytes) -> tuple[Vendor, FileFormat | None] | None:
 
 def refresh() -> None:
     """Forget what was found, so that distributions which were installed meanwhile are seen."""
+    catalog.refresh()
     built_in.cache_clear()
     installed.cache_clear()

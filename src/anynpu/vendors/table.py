@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ..arithmetic import WeightScales
+from ..chips.chip import Chip
+from ..program.arithmetic import WeightScales
 from ..tensor import DType
-from .chip import Chip
 
 __all__ = ["Alias", "DropIn", "FileFormat", "Finding", "Format", "Vendor", "at_first_use", "resolve"]
 
@@ -110,7 +110,7 @@ class DropIn:
     :ivar log_name: what the vendor's messages begin with
     :ivar log_untimed: libraries whose messages carry no time
     :ivar first_call: the call that a log level for information tells about
-    :ivar tracing: what a recording knows about the calls, as :class:`anynpu.recording.roles.CallTable`
+    :ivar tracing: what a recording knows about the calls, as :class:`anynpu.devtools.recording.roles.CallTable`
     :ivar open_device: the library object of a device by its name, a board's own among them
     """
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..names import lazy_names
+from .._util.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from .awnn import (

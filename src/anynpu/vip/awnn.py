@@ -25,11 +25,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from ..convert import convert
+from .._util.lifetime import Closeable
+from .._util.types import Array
 from ..errors import DeviceClosed, ParameterError, ShapeError
-from ..lifetime import Closeable
+from ..program.convert import convert
 from ..tensor import DType, TensorSpec
-from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .info import TensorInfo

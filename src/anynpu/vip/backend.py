@@ -8,7 +8,7 @@ here, unless a node inside the network does it. A ``.nb`` of the vendor's compil
 taken as the network's codes.
 
 Who owns what: the backend owns its first network, which its first lane uses and which the others are duplicated from; it stays
-while a backend that shares its weights is open (see :mod:`anynpu.vendors.lending`).
+while a backend that shares its weights is open (see :mod:`anynpu.vendors.shared_weights`).
 
 Threads: see :mod:`anynpu.session.backend`. On V85x, which cannot duplicate, each lane loads the model again.
 """
@@ -25,9 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import chips, modelfile
+from .._util.types import Array
 from .._vip import ffi
 from ..chips import Chip
-from ..convert import Conversion
 from ..errors import (
     AnynpuError,
     CallFailed,
@@ -36,14 +36,14 @@ from ..errors import (
     OptionError,
     UnsupportedCall,
 )
-from ..modelfile.recognise import FileKind, identify
+from ..modelfile.recognize import FileKind, identify
 from ..npu import Buffer as HostBuffer
 from ..program import Model, Preprocess
+from ..program.convert import Conversion
 from ..session import Bound, Feed, Marks, Memory, SessionOptions
 from ..tensor import DType, Layout, TensorSpec, round_up
-from ..types import Array
 from ..vendors.devices import board_chip
-from ..vendors.lending import Lender, session_errors
+from ..vendors.shared_weights import Lender, session_errors
 from .buffer import ALIGNMENT, Buffer, create_params
 from .constants import (
     vip_buffer_format_e,

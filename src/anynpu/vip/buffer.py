@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._util.lifetime import Closeable, at_end
 from .._vip import ffi
 from ..errors import DeviceClosed, DeviceMemoryError, ParameterError
-from ..lifetime import Closeable, at_end
 from ..tensor import round_up
 from .constants import vip_buffer_memory_type_e, vip_buffer_operation_type_e, vip_buffer_quantize_format_e
 from .info import TensorInfo

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ..printable import printable
+from .._util.printable import printable
 from .vpmrun import VpmOptions, vpm_run
 
 __all__ = ["command"]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from .. import chips
 from ..errors import ModelFormatError
-from ..modelfile.recognise import FileKind
+from ..modelfile.recognize import FileKind
 from ..modelfile.vendorfile import DAMAGED, VendorModelInfo, VendorTensor
 from .table import MARK
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
+from .._util.lifetime import Closeable, at_end
 from .._vip import ffi
 from ..errors import DeviceClosed, ParameterError
-from ..lifetime import Closeable, at_end
 from ..vendors.devices import DeviceChoice
 from .constants import vip_group_property_e, vip_power_property_e
 from .info import NetworkProfile

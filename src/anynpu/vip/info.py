@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .._util.types import Array
 from .._vip import ffi
-from ..convert import convert
 from ..errors import ShapeError, TensorTypeError, UnsupportedCall
+from ..program.convert import convert
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
-from ..types import Array
 from .attributes import DTYPE_OF, buffer_bytes
 from .constants import vip_buffer_format_e, vip_buffer_property_e, vip_buffer_quantize_format_e
 from .interface import VipLibrary

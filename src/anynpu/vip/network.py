@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .. import modelfile
+from .._util.lifetime import Closeable, at_end
+from .._util.types import Array
 from .._vip import ffi
 from ..errors import DeviceClosed, ParameterError, TensorNameError
-from ..lifetime import Closeable, at_end
 from ..program import Model
-from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .constants import (

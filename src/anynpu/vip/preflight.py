@@ -9,7 +9,7 @@ from .. import chips, modelfile
 from ..chips import Chip
 from ..errors import ModelError
 from ..modelfile import vendorfile
-from ..modelfile.recognise import FileKind, identify
+from ..modelfile.recognize import FileKind, identify
 
 __all__ = ["check_chip", "check_target", "chip_words", "model_target", "target_words"]
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from ..arithmetic import WeightScales
+from ..chips.allwinner import ALLWINNER
+from ..program.arithmetic import WeightScales
 from ..tensor import DType
 from ..vendors import Alias, DropIn, FileFormat, Format, Vendor, at_first_use
-from .chips import ALLWINNER
 
 __all__ = ["VENDOR"]
 

@@ -1,4 +1,4 @@
-"""The VIPLite calls as a recording sees them (:mod:`anynpu.recording`)."""
+"""The VIPLite calls as a recording sees them (:mod:`anynpu.devtools.recording`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from .._vip import ffi
-from ..recording.roles import CallShape, CallTable, Handle, Named, NewHandle, Number, Role, Scope, Struct, byte_count, require
+from ..devtools.recording.roles import (
+    CallShape,
+    CallTable,
+    Handle,
+    Named,
+    NewHandle,
+    Number,
+    Role,
+    Scope,
+    Struct,
+    byte_count,
+    require,
+)
 from .constants import (
     vip_buffer_property_e,
     vip_create_network_type_e,

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
+from .._util.types import Array
 from .._vip import ffi
 from ..errors import AnynpuError, JobCancelled, ParameterError
-from ..types import Array
 from ..vendors.devices import DeviceChoice
 from .awnn import to_float
 from .constants import vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from anynpu.arithmetic.curves import CURVES, curve_of
-from anynpu.arithmetic.fixed_point import channel_multipliers, multiplier_and_shift, operand_multiplier
 from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, FixedPoint, MatMul, Pool
+from anynpu.program.arithmetic.fixed_point import channel_multipliers, multiplier_and_shift, operand_multiplier
+from anynpu.program.arithmetic.lookup_tables import CURVES, curve_of
 from anynpu.tensor import DType
 
 from . import cases_arithmetic, oracle  # noqa: F401 (what it registers is what these are made of)

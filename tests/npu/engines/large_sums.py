@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from anynpu.arithmetic.curves import CURVES, curve_of
 from anynpu.program import Conv, FixedPoint
+from anynpu.program.arithmetic.lookup_tables import CURVES, curve_of
 from anynpu.tensor import Affine, DType
 
 from .ingredients import Case, nhwc

@@ -1,7 +1,7 @@
 """What the operators mean, a second time: plain loops over Python integers, one element after the other.
 
-Nothing of the engine and nothing of ``anynpu.arithmetic`` is used here. Sums are Python integers, float32 steps are numpy scalars that
-are rounded one at a time, rounding half to even is Python's own ``round``, or its definition where a fraction is meant.
+Nothing of the engine and nothing of ``anynpu.program.arithmetic`` is used here. Sums are Python integers, float32 steps are numpy scalars
+that are rounded one at a time, rounding half to even is Python's own ``round``, or its definition where a fraction is meant.
 """
 
 from __future__ import annotations

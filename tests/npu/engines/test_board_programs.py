@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from arithmetic.board_cases import BoardCase, names
 
-from anynpu.arithmetic.fixed_point import multiplier_and_shift
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.npu.engines.native_levels import available
 from anynpu.program import Conv, FixedPoint, Op, Pool
+from anynpu.program.arithmetic.fixed_point import multiplier_and_shift
 from anynpu.tensor import Affine, DType
 
 from .cases_large import reference_result

@@ -19,10 +19,10 @@ from real_models import RealModels
 
 import anynpu
 from anynpu import modelfile
-from anynpu.compiler.floats import FloatEmitter
 from anynpu.compiler.graph import Graph as CompilerGraph
 from anynpu.compiler.graph import Node
-from anynpu.compiler.steps import Step
+from anynpu.compiler.lower.float_layers import FloatEmitter
+from anynpu.compiler.lower.steps import Step
 from anynpu.errors import DeviceTimeout, JobCancelled, ModelFormatError, ShapeError, UnsupportedOperatorError
 from anynpu.npu import Device, RunControl
 from anynpu.npu.engines.float_kernels import KERNELS

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from anynpu.arithmetic.curves import CURVES, curve_of, evaluate
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.npu.engines.native_levels import available
 from anynpu.program import Binary, Conv, FixedPoint
+from anynpu.program.arithmetic.lookup_tables import CURVES, curve_of, evaluate
 from anynpu.tensor import Affine, DType
 
 from .cases_large import FIXED, large_case, reference_result

@@ -13,15 +13,14 @@ from compiler.onnx_builders import feeds
 from real_models import RealModels
 
 import anynpu
-from anynpu import convert
-from anynpu.demo.pages import page
+from anynpu.cli.demo.pages import page
 from anynpu.npu import Device, LayerTime, RunControl
 from anynpu.npu.engines.base import ReferenceEngine
 from anynpu.npu.engines.native import NativeEngine, NativeExecutable
 from anynpu.npu.engines.native_levels import available
 from anynpu.npu.engines.native_memory import SLACK
 from anynpu.npu.engines.preparation import Preparation
-from anynpu.program import Float, Model, Program
+from anynpu.program import Float, Model, Program, convert
 from anynpu.tensor import TensorSpec
 
 from .ingredients import Array

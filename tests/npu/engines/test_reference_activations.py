@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from anynpu.arithmetic import affine_from_range, function_table, requantize_table
 from anynpu.program import Table
+from anynpu.program.arithmetic import affine_from_range, function_table, requantize_table
 from anynpu.tensor import Affine, DType
 
 from .ingredients import Case, nhwc

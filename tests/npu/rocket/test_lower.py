@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from anynpu._util.types import Array
 from anynpu.npu import NativeEngine, RunControl, rocket
 from anynpu.npu.rocket import layouts
 from anynpu.npu.rocket.executor import EngineName
@@ -15,7 +16,6 @@ from anynpu.npu.rocket.lower import Lowered, Unsupported, lower
 from anynpu.npu.rocket.plan import Addresses
 from anynpu.program import Conv, FixedPoint, Program
 from anynpu.tensor import round_up
-from anynpu.types import Array
 
 from .cases import KINDS, random_program
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from anynpu.errors import BoardLostError, DeviceTimeout, ModelUnavailableError, UnknownModelError
-from anynpu.protocol.messages import ModelDetails
 from anynpu.serve import ServeOptions
 from anynpu.serve.admission import Admission, Announcement
 from anynpu.serve.cluster.balance import LeastWork
@@ -21,8 +20,9 @@ from anynpu.serve.cluster.board import Board
 from anynpu.serve.cluster.messages import BoardRefusal
 from anynpu.serve.cluster.models import ClusterModels
 from anynpu.serve.cluster.routing import BoardPool
-from anynpu.serve.faces import IndexEntry
+from anynpu.serve.interfaces import IndexEntry
 from anynpu.serve.model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
+from anynpu.session.protocol.messages import ModelDetails
 
 RUN = 1.0
 """Seconds of an inference."""

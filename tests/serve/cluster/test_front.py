@@ -16,8 +16,8 @@ from anynpu.errors import (
 )
 from anynpu.serve import ServeOptions
 from anynpu.serve.cluster.models import ClusterModels
-from anynpu.serve.faces import Model
 from anynpu.serve.failures import failure_of
+from anynpu.serve.interfaces import Model
 from anynpu.serve.model import InferRequest
 from anynpu.serve.service import Service
 

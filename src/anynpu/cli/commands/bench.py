@@ -14,10 +14,10 @@ import numpy as np
 import typer
 
 from ... import chips, modelfile
+from ..._util.types import Array
+from ...chips.timing import Prediction, fps, predict
 from ...errors import AnynpuError
 from ...session import InferenceSession, SessionOptions, make_provider_options
-from ...timing import Prediction, fps, predict
-from ...types import Array
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.flags import with_flags
 from ..helpers.options import FaultsOption, JsonOption, use_faults

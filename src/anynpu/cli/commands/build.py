@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from ...board import build, find_toolkit
-from ...board.acuity import COMMANDS
-from ...board.build import SCRIPT
-from ...board.runner import TIME_LIMIT
 from ...compiler import CompileOptions
+from ...compiler.board import build, find_toolkit
+from ...compiler.board.acuity import COMMANDS
+from ...compiler.board.build import SCRIPT
+from ...compiler.board.runner import TIME_LIMIT
+from ..helpers.child_processes import orderly_end
 from ..helpers.console import print_json, progress_bar, results, size_text
-from ..helpers.ending import orderly_end
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, dtype_name, read_inputs
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from ... import chips
-from ...chips.timing import TimingProfile, derived_parameters, timing_profile
+from ...chips.timing.board import write_board
+from ...chips.timing.calibration import Fit, Measurement, fit
+from ...chips.timing.parameters import TimingProfile, derived_parameters, timing_profile
+from ...chips.timing.work import ProgramWork, work_of
 from ...errors import CalibrationError
-from ...timing.board import write_board
-from ...timing.fit import Fit, Measurement, fit
-from ...timing.work import ProgramWork, work_of
 from ..helpers.console import ProgressFunction, plain_table, print_json, progress_bar, results
 from ..helpers.measured import Row, read_logs, read_rows
 from ..helpers.models import TimedModel

@@ -8,11 +8,11 @@ from typing import Any
 import typer
 
 from ... import chips
+from ...chips.timing import predict
+from ...chips.timing.advice import cpu_costs
 from ...compiler import CompileOptions, ModelCheck
 from ...errors import AnynpuError
-from ...reports import Report
-from ...timing import predict
-from ...timing.advice import cpu_costs
+from ...program.report import Report
 from ..helpers.advice import advice_lines
 from ..helpers.console import numbers, plain_table, print_json, results, size_text
 from ..helpers.flags import with_flags

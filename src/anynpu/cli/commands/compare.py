@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from ...comparison import (
+from ..._util.output_files import write_output
+from ...analysis.compare import (
     CodesUsed,
     Comparison,
     Figures,
@@ -29,11 +30,10 @@ from ...comparison import (
     steps_apart,
 )
 from ...errors import ParameterError
-from ...outputfile import write_output
+from ..helpers.compare_sides import SideOptions, open_rules, open_sides, open_simulation
 from ..helpers.console import plain_table, print_json, progress_bar, results
 from ..helpers.onnxfile import input_names
 from ..helpers.options import ChannelOrder, JsonOption, SeedOption, ShapeOption, parse_channel_values, parse_shapes
-from ..helpers.sides import SideOptions, open_rules, open_sides, open_simulation
 
 __all__ = ["THRESHOLD_MISSED", "command"]
 

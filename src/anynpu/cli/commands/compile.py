@@ -11,19 +11,19 @@ from rich.console import Console
 import anynpu
 
 from ... import chips
+from ..._util.output_files import check_output
 from ...compiler import CompileOptions
-from ...compiler.tail import ModelWithTail
-from ...outputfile import check_output
+from ...compiler.importers.split_post_processing import ModelWithTail
+from ...modelfile.post_processing import tail_path
 from ...program import Model
-from ...reports import report
-from ...tails import tail_path
+from ...program.report import report
 from ...vendors import registry
+from ..helpers.compile_summary import brief, story, story_json, verdict
+from ..helpers.config_file import RecipeOption, SaveRecipeOption, write_recipe
 from ..helpers.console import print_json, progress_bar, results, size_text, warn
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
 from ..helpers.preprocess import complaint_of
-from ..helpers.recipe_file import RecipeOption, SaveRecipeOption, write_recipe
-from ..helpers.story import brief, story, story_json, verdict
 from ..helpers.summary import shape_text, summary_line
 from ..helpers.verbosity import is_quiet, is_verbose
 

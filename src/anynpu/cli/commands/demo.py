@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from ... import _optional, chips
-from ...demo.pages import Grain
-from ...outputfile import write_output
-from ...profiling import Profile, profile_page, profile_program
-from ...reports import report
-from ...timing import fps
+from ... import chips
+from ..._util import optional as _optional
+from ..._util.output_files import write_output
+from ...analysis.profile import Profile, profile_page, profile_program
+from ...chips.timing import fps
+from ...program.report import report
+from ..demo.pages import Grain
 from ..helpers.console import print_json, progress_bar, results
 from ..helpers.options import DEFAULT_CHIP, JsonOption, TargetOption
 from ..helpers.summary import summary_line
@@ -40,7 +41,7 @@ def command(
       anynpu demo
       anynpu demo --target rk3576 --pages 8 --output /tmp/demo
     """
-    from ...demo import detection
+    from ..demo import detection
 
     detector = detection.find_detector()
     folder = detection.calibration_pages(output / "pages", pages, grain)

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
+from ..._util.output_files import check_output
+from ...devtools.recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
+from ...devtools.sanitizer import Suppressions
 from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment, remember_python
 from ...dropin.standins import ALWAYS
 from ...errors import OutputFileError
-from ...outputfile import check_output
-from ...recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
-from ...sanitizer import Suppressions
 from ..helpers.console import fail
 from ..helpers.options import FaultsOption, optional_chip, use_faults
 
@@ -173,7 +173,7 @@ def command(
         environment[RECORD_VARIABLE] = os.path.abspath(record)
         environment[HASHES_VARIABLE] = "1" if record_hashes else "0"
     if onnxruntime:
-        from ...onnxruntime.ports import program_variables  # here: it loads the sessions
+        from ...session.onnxruntime.ports import program_variables  # here: it loads the sessions
 
         environment = program_variables(environment, float16=float16, datasets=dataset or ())
     try:

@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from ...board.worker import edited
+from ..._util.output_files import write_output
+from ...compiler.board.worker import edited
 from ...compiler.compile_options import CompileOptions
-from ...compiler.export import scales_of, to_qdq
-from ...compiler.handover import handover
+from ...compiler.quantize.export_qdq import scales_of, to_qdq
+from ...compiler.toolkit.export import handover
 from ...errors import ModelError
-from ...outputfile import write_output
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs

@@ -13,15 +13,15 @@ from rich.console import Console
 import anynpu
 
 from ... import chips
+from ..._util.printable import printable
 from ...chips import Chip
-from ...compiler.formats import format_words
+from ...compiler.lower.formats import format_words
 from ...errors import ModelError
 from ...modelfile import FileKind, identify, vendorfile
 from ...modelfile.vendorfile import VendorModelInfo, VendorTensor
 from ...npu import rocket
-from ...printable import printable
 from ...program import Float, Model
-from ...reports import report
+from ...program.report import report
 from ...tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
 from ...vendors import registry
 from ..helpers.console import plain_table, print_json, results, size_text

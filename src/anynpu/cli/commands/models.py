@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from ...networks import NETWORKS, find, get, recipe_text
-from ...networks.network import NOT_MEASURED, Network
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
+from ..networks import NETWORKS, find, get, recipe_text
+from ..networks.network import NOT_MEASURED, Network
 
 __all__ = ["command"]
 

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ..._util.output_files import write_output
 from ...compiler import CompileOptions, optimize
-from ...outputfile import write_output
 from ..helpers.console import print_json, progress_bar, results
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...onnxruntime.context_model import InputForm, OutputForm, wrap_model
+from ...session.onnxruntime.context_model import InputForm, OutputForm, wrap_model
 from ..helpers.console import print_json, results, size_text
 from ..helpers.options import JsonOption
 

@@ -11,14 +11,14 @@ import typer
 from rich.table import Table
 
 from ... import chips
+from ..._util.output_files import write_output
 from ...chips import Chip
-from ...chips.timing import TimingProfile
+from ...chips.timing import Bound, Prediction, fps, predict
+from ...chips.timing.advice import cpu_costs
+from ...chips.timing.board import read_board
+from ...chips.timing.matmul import parse_types
+from ...chips.timing.parameters import TimingProfile
 from ...errors import AnynpuError, CompileError
-from ...outputfile import write_output
-from ...timing import Bound, Prediction, fps, predict
-from ...timing.advice import cpu_costs
-from ...timing.board import read_board
-from ...timing.matmul import parse_types
 from ..helpers.console import numbers, plain_table, print_json, results, size_text
 from ..helpers.models import TimedModel
 from ..helpers.options import (
@@ -32,15 +32,7 @@ from ..helpers.options import (
     parse_shapes,
 )
 from ..helpers.plots import prediction_chart
-from ..helpers.timed import (
-    matmul_json,
-    matmul_table,
-    parse_extents,
-    products,
-    range_text,
-    rate_text,
-    time_text,
-)
+from ..helpers.predict_output import matmul_json, matmul_table, parse_extents, products, range_text, rate_text, time_text
 
 __all__ = ["command"]
 

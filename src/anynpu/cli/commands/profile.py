@@ -12,22 +12,22 @@ import typer
 from rich.text import Text
 
 from ... import chips
+from ..._util.output_files import write_output
+from ...analysis.profile import Profile, chrome_trace, profile_events, profile_page, profile_program
+from ...chips.timing.board import read_board
 from ...compiler import ModelOutline
 from ...errors import UnsupportedCall
-from ...modelfile.recognise import open_source, vendor_of
+from ...modelfile.recognize import open_source, vendor_of
 from ...npu import Device, LoadedModel
-from ...outputfile import write_output
-from ...profiling import Profile, chrome_trace, profile_events, profile_page, profile_program
 from ...program import Model
-from ...timing.board import read_board
 from ...vendors import registry
 from ...vendors.devices import SOFTWARE, choose_device
+from ..helpers.chip_lists import chips_of, several_chips
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.models import TimedModel
 from ..helpers.options import DEFAULT_CHIP, BatchOption, BoardOption, JsonOption, ShapeOption, parse_shapes
 from ..helpers.side_by_side import side_by_side
 from ..helpers.summary import shape_text
-from ..helpers.targets import chips_of, several_chips
 
 __all__ = ["command"]
 

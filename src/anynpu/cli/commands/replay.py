@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ...devtools.recording import read_trace, replay
 from ...errors import ParameterError
-from ...recording import read_trace, replay
 from ...vendors import registry
 from ...vendors.libraries import instrumented
 from ..helpers.console import print_json

@@ -16,20 +16,20 @@ import typer
 
 import anynpu
 
-from ...arrayfile import open_array
+from ..._util.array_files import open_array
+from ..._util.output_files import write_output
+from ..._util.types import Array
 from ...errors import ImageError, ParameterError, ShapeError
-from ...outputfile import write_output
 from ...program import Model
 from ...session import InferenceSession, SessionOptions
 from ...tasks import Thresholds, labels_from_file
 from ...tensor import DType, TensorSpec
-from ...types import Array
 from ..helpers.console import plain_table, print_json, results
+from ..helpers.draw_results import open_canvas, print_shown, show, speed_line
 from ..helpers.flags import with_flags
-from ..helpers.frames import open_source
+from ..helpers.image_models import PictureModel, predicted_fps
+from ..helpers.image_sources import open_source
 from ..helpers.options import JsonOption, SeedOption, optional_chip, parse_named_files
-from ..helpers.pictured import PictureModel, predicted_fps
-from ..helpers.showing import open_canvas, print_shown, show, speed_line
 from ..helpers.summary import shape_text
 from ..helpers.usage import named_files
 

@@ -26,7 +26,7 @@ def command(
       anynpu samples
       cd samples && anynpu run yolo.rknn --input street/001.jpg
     """
-    from ...demo.samples import write_samples
+    from ..demo.samples import write_samples
 
     made = write_samples(folder)
     if as_json:

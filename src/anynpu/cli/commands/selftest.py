@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...demo.selftest import SelfTestResult, export, selftest
+from ..demo.selftest import SelfTestResult, export, selftest
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
 

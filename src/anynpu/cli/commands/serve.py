@@ -19,7 +19,7 @@ __all__ = ["command"]
 
 def _print_description(wanted: bool) -> None:
     if wanted:
-        from ...serve.http import description
+        from ...serve.rest_service import description
 
         typer.echo(json.dumps(description(), indent=2))
         raise typer.Exit
@@ -58,7 +58,7 @@ def command(
         raise typer.BadParameter("name at least one model, or try models on a page with --playground", param_hint="'MODELS...'")
     mounts = []
     if playground:
-        from ...playground import Playground
+        from ...serve.playground import Playground
 
         mounts.append(Playground(options))
     for model in models or ():

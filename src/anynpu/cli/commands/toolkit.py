@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from ...board.environment import LICENCE, REQUIREMENTS, default_folder, find_toolkit, install, suitable_python
+from ...compiler.board.environment import LICENCE, REQUIREMENTS, default_folder, find_toolkit, install, suitable_python
+from ..helpers.child_processes import orderly_end
 from ..helpers.console import print_json, progress_bar, results
-from ..helpers.ending import orderly_end
 from ..helpers.options import JsonOption
 
 __all__ = ["command"]

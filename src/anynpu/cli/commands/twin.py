@@ -11,7 +11,7 @@ import anynpu
 
 from ...compiler import CompileOptions
 from ...modelfile import vendorfile
-from ...modelfile.twins import twin_folders, twin_name
+from ...modelfile.stand_ins import twin_folders, twin_name
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, dtype_name, dtype_words, optional_chip, read_inputs

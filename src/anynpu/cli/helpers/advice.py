@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ...reports import Report
+from ...program.report import Report
 
 __all__ = ["advice_lines"]
 

@@ -1,7 +1,7 @@
 """Where text goes: results to stdout, progress and errors to stderr.
 
 Names in a model file are whatever its author liked, escape sequences of terminals included. So this is the one place where text reaches a
-terminal, and :func:`~anynpu.printable.printable` stands in it: a string is one line of harmless text. What has several lines is a
+terminal, and :func:`~anynpu._util.printable.printable` stands in it: a string is one line of harmless text. What has several lines is a
 :class:`~rich.text.Text`.
 """
 
@@ -20,8 +20,8 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from ...printable import printable
-from .fitting import FittingTable
+from ..._util.printable import printable
+from .narrow_tables import FittingTable
 from .verbosity import is_quiet
 
 __all__ = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from ... import chips
 from ...errors import AnynpuError
 from ...modelfile import FileKind, read, vendorfile
-from ...modelfile.recognise import kind_of, name_content, open_source, vendor_of
+from ...modelfile.recognize import kind_of, name_content, open_source, vendor_of
 from ...vendors import Finding, registry
 from ...vendors.devices import SOFTWARE, DeviceChoice, board_chip, choose_device, find_npu
 

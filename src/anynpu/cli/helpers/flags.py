@@ -1,4 +1,4 @@
-"""The flags of a command from a table of options (:mod:`anynpu.options`)."""
+"""The flags of a command from a table of options (:mod:`anynpu._util.options`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ...options import TABLE, Option, OptionTable
+from ..._util.options import TABLE, Option, OptionTable
 from .sizes import megabytes
 
 __all__ = ["with_flags"]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import chips
+from ...chips.timing.perftext import read_perf_text
 from ...errors import CalibrationError
-from ...timing.perftext import read_perf_text
 
 __all__ = ["Row", "read_logs", "read_rows"]
 

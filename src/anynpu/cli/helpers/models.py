@@ -8,7 +8,7 @@ from ... import modelfile
 from ...chips import Chip
 from ...errors import CompileError, ModelFormatError
 from ...modelfile import FileKind, identify
-from ...modelfile.recognise import name_content, open_source
+from ...modelfile.recognize import name_content, open_source
 from ...program import Model, Program
 
 __all__ = ["TimedModel", "no_model"]

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ... import _optional
+from ..._util import optional as _optional
+from ...compiler.importers import is_foreign
 from ...errors import ModelFormatError
-from ...frontends import is_foreign
 
 __all__ = ["OnnxInfo", "OnnxTensor", "describe", "foreign_operators", "input_names"]
 
@@ -64,7 +64,7 @@ def input_names(path: Path) -> list[str]:
 
 def foreign_operators(path: Path) -> list[str]:
     """Types of nodes that only a program of the user can compute: their domains are not ONNX's own."""
-    from ...compiler.custom import foreign_operators as of_model
+    from ...compiler.custom_operators import foreign_operators as of_model
 
     return [] if is_foreign(path) else of_model(_parse(path))
 
@@ -72,7 +72,9 @@ def foreign_operators(path: Path) -> list[str]:
 def _read(path: Path) -> Any:
     if not is_foreign(path):
         return _parse(path)
-    from ...compiler.onnx_model import read_onnx  # the compiler takes long to load, and most commands have no use for it
+    from ...compiler.importers.onnx_model import (
+        read_onnx,  # the compiler takes long to load, and most commands have no use for it
+    )
 
     return read_onnx(path)
 
@@ -95,7 +97,7 @@ def _parse(path: Path) -> Any:
 
 def _check_kind(path: Path, data: bytes) -> None:
     """Reject files of other known kinds by their names."""
-    from ...modelfile.recognise import FileKind, kind_of, name_content, vendor_of
+    from ...modelfile.recognize import FileKind, kind_of, name_content, vendor_of
 
     found = vendor_of(memoryview(data))
     if found is not None:

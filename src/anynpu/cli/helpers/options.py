@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from ... import chips
+from ...compiler.importers import is_foreign
+from ...devtools.faults import VARIABLE, read_plan
 from ...errors import CompileError, OptionError, UnknownChipError
-from ...faults import VARIABLE, read_plan
-from ...frontends import is_foreign
 from . import onnxfile
 
 __all__ = [
@@ -76,7 +76,7 @@ def chip_name(value: str) -> str:
 
 def dtype_name(value: str) -> str:
     """A type that some chip has; wrong usage if there is none of that name."""
-    from ...compiler.formats import known_names, known_types
+    from ...compiler.lower.formats import known_names, known_types
 
     if value not in known_names():
         raise typer.BadParameter(f"there is no type {value!r}; choose one of {', '.join(known_types())}")
@@ -85,7 +85,7 @@ def dtype_name(value: str) -> str:
 
 def dtype_words(dtype: str, chip: str) -> str:
     """A type in the words of the chip's family; the text itself where the chip has no such type."""
-    from ...compiler.formats import format_of
+    from ...compiler.lower.formats import format_of
 
     try:
         return format_of(dtype, chips.get(chip)).words

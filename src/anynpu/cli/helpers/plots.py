@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
-from ...timing import Bound, Prediction
+from ...chips.timing import Bound, Prediction
 
 __all__ = ["prediction_chart"]
 

@@ -33,7 +33,7 @@ def reversed_orders(model: Model) -> dict[str, str]:
 
 def reaction_line(file: Path, dataset: Path, shapes: Mapping[str, tuple[int, ...]] | None) -> tuple[str, dict[str, Any]]:
     """What an ONNX model reacts to on the pictures of *dataset*, in one line and as data."""
-    from ...compiler.reaction import find_recipe, pictures_of
+    from ...compiler.quantize.detect_preprocessing import find_recipe, pictures_of
 
     found = find_recipe(file, pictures_of(dataset), shapes=dict(shapes) if shapes else None)
     tried = {f"{recipe.name} {recipe.order}": round(value, 3) for recipe, value in found.values.items()}
@@ -46,7 +46,7 @@ def complaint_of(model: Path, options: Any) -> str:
 
     :param options: the :class:`~anynpu.CompileOptions`
     """
-    from ...compiler.reaction import RECIPES, PictureRecipe, find_recipe, pictures_of
+    from ...compiler.quantize.detect_preprocessing import RECIPES, PictureRecipe, find_recipe, pictures_of
 
     shapes = options.shapes[0] if isinstance(options.shapes, list) else options.shapes
     mean, std = (_three(value, default) for value, default in ((options.mean, 0.0), (options.std, 1.0)))

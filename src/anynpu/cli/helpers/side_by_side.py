@@ -7,12 +7,12 @@ from pathlib import Path
 
 from rich.table import Table
 
+from ..._util.output_files import write_output
+from ...analysis.report import Decision, decision_data, decision_of, decision_page
 from ...chips import Chip
 from ...compiler import ModelOutline
-from ...decision import Decision, decision_data, decision_of, decision_page
-from ...outputfile import write_output
 from .console import plain_table, print_json, results
-from .timed import time_text
+from .predict_output import time_text
 
 __all__ = ["side_by_side"]
 

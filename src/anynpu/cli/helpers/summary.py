@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ...reports import Report
+from ...program.report import Report
 from .console import numbers, plain_table, size_text
 
 __all__ = ["cpu_table", "layer_table", "layers_text", "reasons_text", "shape_text", "summary_line"]

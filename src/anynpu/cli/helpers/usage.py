@@ -15,8 +15,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
+from ..._util.output_files import check_output, check_suffix
 from ...errors import OutputFileError
-from ...outputfile import check_output, check_suffix
 
 __all__ = ["CheckedCommand", "check_outputs", "named_files"]
 
@@ -147,7 +147,7 @@ def named_files(value: Any) -> list[str]:
 
 
 def _model_suffixes() -> set[str]:
-    from ...modelfile.twins import TWIN_SUFFIX
+    from ...modelfile.stand_ins import TWIN_SUFFIX
     from ...vendors import registry
 
     return {".onnx", TWIN_SUFFIX, *(suffix for vendor in registry.all_vendors() for suffix in vendor.suffixes)}

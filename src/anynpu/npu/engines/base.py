@@ -14,12 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from ..._optional import MAX_TENSOR_VARIABLE, max_tensor_bytes
+from ..._util.optional import MAX_TENSOR_VARIABLE, max_tensor_bytes
+from ..._util.types import Array
 from ...errors import DeviceError, DeviceMemoryError, ModelFormatError
 from ...modelfile.float_rules import check_float
 from ...modelfile.operator_rules import RuleBroken
 from ...program import Custom, Float, FloatStretch, Layer, Program
-from ...types import Array
 from ..control import RunControl
 from . import reference
 from .float_onnxruntime import OnnxStretch

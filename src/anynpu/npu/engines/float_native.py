@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from ..._native import ffi, lib
-from ...convert import bfloat16_to_float32
+from ..._util.types import Array
 from ...program import Constant, Float, FloatOp, FloatStretch, Program
+from ...program.convert import bfloat16_to_float32
 from ...tensor import DType, TensorSpec
-from ...types import Array
 from ..control import RunControl
 from .float_call import Call
 from .float_kernels import KERNELS

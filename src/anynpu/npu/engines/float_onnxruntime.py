@@ -16,11 +16,11 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from ... import _optional
+from ..._util import optional as _optional
+from ..._util.types import Array
 from ...errors import DeviceError, DeviceMemoryError, ModelFormatError
 from ...program import FloatStretch, Program
 from ...tensor import DType
-from ...types import Array
 from ..control import RunControl
 from .onnx_writer import BFLOAT16, onnx_model
 from .preparation import Preparation

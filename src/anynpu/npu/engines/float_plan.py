@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
-from ...types import Array
+from ..._util.types import Array
 from .native_arrays import ALIGNMENT, Keeper
 from .preparation import Preparation
 

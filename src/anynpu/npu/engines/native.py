@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..._native import ffi, lib
+from ..._util.types import Array
 from ...program import Custom, Float, Program
-from ...types import Array
 from ..control import RunControl
 from . import native_arrays, reference
 from .base import BoundProgram, CustomSteps, Executable, LayerTime, Step, StretchRunner, checked_stretches, no_custom_steps

@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._native import ffi, lib
+from ..._util.types import Array
 from ...errors import DeviceMemoryError
 from ...program import Curve, Epilogue, Finish, FixedPoint, Staircase, limits_of
 from ...tensor import round_up
-from ...types import Array
 from .preparation import Preparation
 
 __all__ = ["Keeper", "aligned_bytes"]

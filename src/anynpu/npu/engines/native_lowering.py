@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from ..._native import lib
+from ..._util.types import Array
 from ...tensor import TensorSpec
-from ...types import Array
 from .native_arrays import Keeper
 from .preparation import Preparation
 

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._util.types import Array
 from ...errors import ShapeError
 from ...program import Program
 from ...tensor import TensorSpec
-from ...types import Array
 from .native_arrays import aligned_bytes
 
 __all__ = ["SLACK", "check_array", "has_room", "with_room"]

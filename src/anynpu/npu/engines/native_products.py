@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..._native import lib
+from ..._util.types import Array
 from ...program import Conv, ConvTranspose, Dense, Finish, FixedPoint, Layer, MatMul
-from ...types import Array
 from .native_lowering import Lowering, NativeLayer, codes_of, image_shape
 from .reference_common import largest_difference, zero_points
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from ..._util.types import Array
 from ...program import FLOAT_OPERATORS, Float, FloatAttribute, FloatOp, FloatStretch, Program
 from ...program.float_operators import OPSET
 from ...tensor import DType, TensorSpec
-from ...types import Array
 from .float_native import constant_values
 from .preparation import Preparation
 

@@ -1,6 +1,6 @@
 """The reference engine: every integer operator of a layer program, with numpy, exactly.
 
-Accumulators are exact integers and the rest is :mod:`anynpu.arithmetic`, so the result follows from the program alone: no
+Accumulators are exact integers and the rest is :mod:`anynpu.program.arithmetic`, so the result follows from the program alone: no
 machine, instruction set, thread count or block size changes a bit of it. Other engines are tested against this one.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from ..._util.types import Array
 from ...errors import DeviceError, ShapeError, TensorTypeError
 from ...program import (
     Binary,
@@ -28,7 +29,6 @@ from ...program import (
     Transpose,
 )
 from ...tensor import TensorSpec
-from ...types import Array
 from .reference_common import no_check
 from .reference_elementwise import binary, concat, table
 from .reference_layout import convert, pad, slices, transpose

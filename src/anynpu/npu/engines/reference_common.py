@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..._util.types import Array
 from ...tensor import TensorSpec
-from ...types import Array
 
 BLOCK_BYTES = 16 << 20
 """Temporary arrays of an operator together stay near this size, whatever the size of its tensors."""

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from ...arithmetic import apply_epilogue, apply_table, finish
-from ...arithmetic.rounding import shift_right
+from ..._util.types import Array
 from ...program import Binary, Concat, Epilogue, FixedPoint, Table
+from ...program.arithmetic import apply_epilogue, apply_table, finish
+from ...program.arithmetic.rounding import shift_right
 from ...tensor import TensorSpec
-from ...types import Array
 from .reference_common import blocks, zero_points
 
 _COMBINE = {"add": np.add, "sub": np.subtract, "max": np.maximum, "min": np.minimum}

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...arithmetic import dequantize, quantize
-from ...convert import bfloat16_to_float32, float32_to_bfloat16
+from ..._util.types import Array
 from ...errors import DeviceError
 from ...program import Pad, Slice, Transpose
+from ...program.arithmetic import dequantize, quantize
+from ...program.convert import bfloat16_to_float32, float32_to_bfloat16
 from ...tensor import DType, Layout, Quantization, TensorSpec
-from ...types import Array
 from .reference_common import blocks
 
 _CONVERTIBLE = frozenset(DType) - {DType.INT4, DType.UINT4}

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ...arithmetic import apply_epilogue
+from ..._util.types import Array
 from ...program import Conv, ConvTranspose, Dense, Finish, MatMul
+from ...program.arithmetic import apply_epilogue
 from ...tensor import TensorSpec
-from ...types import Array
 from . import reference_common as common
 from .reference_common import image, largest_difference, no_check, overlap, spans, sum_type, zero_points
 

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ...arithmetic import apply_epilogue, finish, resize_shift
+from ..._util.types import Array
 from ...errors import DeviceError
 from ...program import RESIZE_BITS, FixedPoint, Pool, Resize, limits_of
+from ...program.arithmetic import apply_epilogue, finish, resize_shift
 from ...tensor import TensorSpec
-from ...types import Array
 from . import reference_common as common
 from .reference_common import image, no_check, overlap, spans, zero_points
 

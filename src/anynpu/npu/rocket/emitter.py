@@ -10,8 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..._util.types import Array
 from ...errors import CommandStreamError, ParameterError
-from ...types import Array
 from .layouts import LANES, pack_bias, pack_weights
 from .plan import Addition, Addresses, Banks, Convolution, Slice, banks_of, row_entries, slices_of
 from .registers import field

@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ...arithmetic.rounding import saturate, shift_right
+from ..._util.types import Array
 from ...errors import CommandStreamError
 from ...program import Conv, FixedPoint, Layer, MemoryPlan, Program
+from ...program.arithmetic.rounding import saturate, shift_right
 from ...tensor import Affine, DType, Layout, TensorSpec
-from ...types import Array
 from ..control import RunControl
 from ..engines.base import BoundProgram
 from ..engines.native import NativeEngine

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from ...types import Array
+from ..._util.types import Array
 
 __all__ = [
     "LANES",

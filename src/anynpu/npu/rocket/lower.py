@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...arithmetic.rounding import shift_right
+from ..._util.types import Array
 from ...errors import CommandStreamError
 from ...program import Conv, FixedPoint, Layer
+from ...program.arithmetic.rounding import shift_right
 from ...tensor import DType, Layout, TensorSpec
-from ...types import Array
 from .emitter import check
 from .layouts import pack_bias, pack_channel_table, pack_weights
 from .plan import Addition, Convolution

@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..._rknn import ffi
-from ...convert import Conversion
+from ...chips.timing import Prediction
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.resident import internal_size
 from ...program import Model
-from ...timing import Prediction
+from ...program.convert import Conversion
 from ..constants import Code, Flag
 from .frames import Frames
 from .memory import TensorMemory
-from .outside import new_outside
 from .ports import InputPort, OutputPort, Ports, attr_key, cut_name, indices
+from .program_memory import new_outside
 from .refusal import Refusal
 from .sram import Sram, SramShare
 
 if TYPE_CHECKING:
-    from .customops import CustomOperators
+    from .custom_operators import CustomOperators
 
 __all__ = ["ModelContext"]
 

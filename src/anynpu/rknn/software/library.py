@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ... import chips, modelfile, sanitizer
+from ... import chips, modelfile
 from ..._rknn import ffi
 from ...chips import Chip
+from ...devtools import sanitizer
 from ...errors import DeviceMemoryError, UnsupportedCall
 from ...npu import Buffer, Device, RunControl
 from ...program import Model
@@ -30,7 +31,7 @@ from ...vendors.libraries import Failures, SoftwareCalls
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
 from ..interface import CallFailure, RknnLibrary
 from .context import ModelContext
-from .customops import CustomOperatorCalls
+from .custom_operators import CustomOperatorCalls
 from .frames import Frames
 from .handles import Handles
 from .matmul import MatmulCalls, MatmulState

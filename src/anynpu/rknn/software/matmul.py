@@ -27,18 +27,18 @@ import numpy.typing as npt
 
 from ..._rknn import ffi
 from ...chips import Chip
+from ...chips.timing import predict_matmul
 from ...errors import DeviceClosed
 from ...npu import Buffer, Device
 from ...npu.cores import host_threads
 from ...npu.matmul import StoredMatrix
 from ...tensor import DType
-from ...timing import predict_matmul
 from ..constants import RKNN_MAX_DYNAMIC_SHAPE_NUM, Code, rknn_matmul_layout, rknn_matmul_quant_type, rknn_query_cmd
 from .handles import Handles
 from .matmul_layouts import MatmulLayout, MatrixAttributes, convert_b
 from .matmul_quantization import Parameters, Quantization
 from .memory import MemoryTable, TensorMemory
-from .outside import new_outside
+from .program_memory import new_outside
 from .refusal import Refusal
 
 __all__ = ["MatmulCalls", "MatmulState"]

@@ -25,11 +25,11 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
+from ..._util.types import Array
 from ...chips import Chip, MatMulRules
-from ...convert import nc1hwc2_to_nhwc, nhwc_to_nc1hwc2, nhwc_to_nchw, pack_int4, unpack_int4
 from ...npu.matmul import Blocks
+from ...program.convert import nc1hwc2_to_nhwc, nhwc_to_nc1hwc2, nhwc_to_nchw, pack_int4, unpack_int4
 from ...tensor import DType
-from ...types import Array
 from ..constants import Code, rknn_matmul_layout, rknn_matmul_type, rknn_tensor_type
 from .refusal import Refusal
 

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ...arithmetic import apply_epilogue
-from ...convert import float32_to_bfloat16, float32_to_float16
+from ..._util.types import Array
 from ...npu.matmul import StoredMatrix
 from ...program import Epilogue
+from ...program.arithmetic import apply_epilogue
+from ...program.convert import float32_to_bfloat16, float32_to_float16
 from ...tensor import DType
-from ...types import Array
 from ..constants import Code, rknn_matmul_quant_type
 from .refusal import Refusal
 

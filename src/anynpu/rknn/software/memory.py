@@ -18,7 +18,7 @@ import numpy.typing as npt
 from ..._rknn import ffi
 from ...npu import Buffer
 from ..constants import Code, rknn_tensor_mem_flags
-from .outside import new_outside
+from .program_memory import new_outside
 from .refusal import Refusal
 from .sram import SramShare
 

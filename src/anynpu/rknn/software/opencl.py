@@ -12,7 +12,7 @@ import logging
 import warnings
 from typing import Any
 
-from ..._optional import pyopencl
+from ..._util.optional import pyopencl
 from ...errors import MissingDependencyError
 from ..constants import Code
 from .refusal import Refusal

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ...chips.timing import LayerPrediction, Prediction
 from ...program import Conv, ConvTranspose, Dense, Layer, Placement, Program
 from ...tensor import DType
-from ...timing import LayerPrediction, Prediction
 from .context import ModelContext
 
 __all__ = ["perf_table", "run_microseconds"]

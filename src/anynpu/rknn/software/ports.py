@@ -12,10 +12,10 @@ from typing import Any
 
 from ..._rknn import ffi
 from ...chips import Chip
-from ...convert import Conversion
 from ...errors import AnynpuError
 from ...npu import Device
 from ...program import Model, Preprocess
+from ...program.convert import Conversion
 from ...tensor import DType, Layout, TensorSpec
 from ..attributes import DTYPE_OF, TensorAttr, View, input_attr, memory_spec, output_attr
 from ..constants import Code, rknn_tensor_format, rknn_tensor_type

@@ -13,9 +13,9 @@ from ...errors import AnynpuError
 from ..attributes import TensorAttr, View, fill
 from ..constants import RKNN_MAX_DYNAMIC_SHAPE_NUM, Code, Flag, rknn_query_cmd, rknn_tensor_format, rknn_tensor_mem_flags
 from .context import ModelContext
-from .outside import new_outside
 from .perf import perf_table, run_microseconds
 from .ports import InputPort, OutputPort, cut_name
+from .program_memory import new_outside
 from .refusal import Refusal
 from .shapes import channels_last
 from .versions import api_version, driver_version

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..._rknn import ffi
+from ...devtools.sanitizer.memory import Memory, bytes_at
+from ...devtools.sanitizer.objects import Graveyard
+from ...devtools.sanitizer.stacks import Stack
 from ...npu import Buffer
-from ...sanitizer.memory import Memory, bytes_at
-from ...sanitizer.objects import Graveyard
-from ...sanitizer.stacks import Stack
 from ...tensor import Layout, TensorSpec
 from ..constants import rknn_mem_sync_mode
 from .memory import MemoryTable

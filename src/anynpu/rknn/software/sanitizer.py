@@ -11,12 +11,12 @@ from dataclasses import replace
 from typing import Any
 
 from ..._rknn import ffi
-from ...sanitizer import Observer, Reporter
-from ...sanitizer.memory import bytes_at
-from ...sanitizer.objects import Graveyard, Made, described
-from ...sanitizer.pages import red_zone_intact, red_zone_of
-from ...sanitizer.stacks import Stack, take
-from ...sanitizer.values import judge
+from ...devtools.sanitizer import Observer, Reporter
+from ...devtools.sanitizer.memory import bytes_at
+from ...devtools.sanitizer.objects import Graveyard, Made, described
+from ...devtools.sanitizer.pages import red_zone_intact, red_zone_of
+from ...devtools.sanitizer.stacks import Stack, take
+from ...devtools.sanitizer.values import judge
 from ...tensor import TensorSpec
 from ..constants import Code, Flag, rknn_query_cmd
 from ..interface import functions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 
-from ...lifetime import at_end
+from ..._util.lifetime import at_end
 
 __all__ = ["Sram", "SramShare"]
 

@@ -14,7 +14,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ... import _optional
+from ..._util import optional as _optional
 from .plan import TRANSPORT, PoolPlan
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import replace
 
 from ...errors import AnynpuError, DeviceHungError, DeviceUnavailable, UnknownModelError
-from ..faces import Models
+from ..interfaces import Models
 from ..model import InferAnswer, InferRequest, ServedModel
 from ..options import ServeOptions
 from ..repository import Repository

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ...errors import AnynpuError
-from ...protocol.messages import ModelDetails
-from ..faces import IndexEntry
+from ...session.protocol.messages import ModelDetails
+from ..interfaces import IndexEntry
 from ..model import ModelCounts, ModelFigures, TensorDescription
 
 __all__ = ["BoardReport", "ModelReport", "Order", "Orders", "BoardRefusal"]

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from ...errors import AnynpuError, DeviceTimeout, ModelUnavailableError, OverloadedError, UnknownModelError
-from ...protocol.messages import ModelDetails
+from ...session.protocol.messages import ModelDetails
 from ..admission import Admission, Announcement
-from ..faces import IndexEntry, Model, pick_version, unknown_model
+from ..interfaces import IndexEntry, Model, pick_version, unknown_model
 from ..model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 from ..options import ServeOptions
 from .messages import BoardReport, ModelReport, Order, Orders

@@ -19,9 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ... import chips, sanitizer
+from ... import chips
 from ..._vip import ffi
 from ...chips import Chip
+from ...devtools import sanitizer
 from ...npu import Device, Engine
 from ...program import Model
 from ...vendors import at_first_use

@@ -17,7 +17,7 @@ from ... import chips, modelfile
 from ..._vip import ffi
 from ...chips import Chip
 from ...modelfile import vendorfile
-from ...modelfile.recognise import FileKind, identify
+from ...modelfile.recognize import FileKind, identify
 from ...npu import Buffer, Device, LoadedModel
 from ...program import Model
 from ..constants import vip_create_network_type_e

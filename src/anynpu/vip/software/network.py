@@ -17,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ... import modelfile
-from ...convert import Conversion
 from ...errors import JobCancelled
 from ...npu import Buffer, Context, Device, DeviceJob, LoadedModel, Stage
 from ...npu.resident import internal_size
 from ...program import Model
+from ...program.convert import Conversion
 from ..attributes import Attributes, input_attributes, output_attributes
 from .buffers import BufferState
 from .jobs import Jobs

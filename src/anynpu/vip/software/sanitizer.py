@@ -15,13 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._vip import ffi
+from ...devtools.sanitizer import Observer, Reporter
+from ...devtools.sanitizer.memory import Memory, bytes_at
+from ...devtools.sanitizer.objects import Graveyard, Made, described
+from ...devtools.sanitizer.pages import same_bytes
+from ...devtools.sanitizer.stacks import Stack, take
+from ...devtools.sanitizer.values import judge
 from ...npu import Buffer
-from ...sanitizer import Observer, Reporter
-from ...sanitizer.memory import Memory, bytes_at
-from ...sanitizer.objects import Graveyard, Made, described
-from ...sanitizer.pages import same_bytes
-from ...sanitizer.stacks import Stack, take
-from ...sanitizer.values import judge
 from ..constants import vip_buffer_operation_type_e
 from ..interface import functions
 from .buffers import BufferState

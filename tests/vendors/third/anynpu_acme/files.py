@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anynpu.errors import ModelFormatError
-from anynpu.modelfile.recognise import FileKind
+from anynpu.modelfile.recognize import FileKind
 from anynpu.modelfile.vendorfile import DAMAGED, VendorModelInfo
 
 __all__ = ["read"]

@@ -1,0 +1,47 @@
+"""Where two forms of one network part: ONNX, compiled, or on a device, layer by layer.
+
+>>> from anynpu.analysis.compare import CompiledSubject, OnnxSubject, compare
+>>> a = OnnxSubject("det.onnx", "fp32", preprocess=model.preprocess)          # doctest: +SKIP
+>>> comparison = compare(a, CompiledSubject(model, "int8"), samples)         # doctest: +SKIP
+>>> print(comparison.first_diverging)                                        # doctest: +SKIP
+"""
+
+from .compiled_side import CompiledSubject
+from .layers import Comparison, Divergence, LayerComparison, Limits, compare
+from .metrics import CodesUsed, Figures
+from .onnx_side import OnnxSubject
+from .output_side import LayersSubject, OutputsSubject
+from .page import comparison_page
+from .report import comparison_data, rule_sentences, sentences, steps_apart
+from .samples import dataset_samples, random_samples
+from .side import InputSpec, Sample, Subject
+from .simulated_side import ARITHMETICS, by_arithmetic
+from .thresholds import Threshold, parse_threshold
+
+__all__ = [
+    "ARITHMETICS",
+    "CodesUsed",
+    "CompiledSubject",
+    "Comparison",
+    "Divergence",
+    "Figures",
+    "InputSpec",
+    "LayerComparison",
+    "LayersSubject",
+    "Limits",
+    "OnnxSubject",
+    "OutputsSubject",
+    "Sample",
+    "Subject",
+    "Threshold",
+    "by_arithmetic",
+    "compare",
+    "comparison_data",
+    "comparison_page",
+    "dataset_samples",
+    "parse_threshold",
+    "random_samples",
+    "rule_sentences",
+    "sentences",
+    "steps_apart",
+]

@@ -1,0 +1,521 @@
+"""If, Loop and Scan whose course is known beforehand, written out: a layer program has no jumps.
+
+An If keeps the branch that its condition chooses; a Loop or Scan becomes its rounds, one after the other, within a bound. Conditions and
+numbers of rounds are known where they depend on constants and shapes alone. All of it happens on the ONNX model, once its input shapes are
+fixed and before anything else looks at it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..._util.optional import onnx, onnxruntime, ort_session
+from ..._util.types import Array
+from ...errors import CompileError, UnsupportedOperatorError
+from .onnx_model import first_line
+from .sequences import SEQUENCE_OPERATORS, Sequences, replace_node
+
+__all__ = ["MAX_ROUNDS", "write_out_control_flow"]
+
+MAX_ROUNDS = 1024
+"""Rounds of a loop that are written out."""
+
+MAX_NODES = 50_000
+"""Nodes of the model that the rounds of its loops may make."""
+
+_CONTROL = ("If", "Loop", "Scan", "SequenceMap")
+_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
+_MAX_PARAMETER = 64
+
+
+def write_out_control_flow(proto: Any) -> None:
+    """Replace all If, Loop and Scan nodes, in place; raise a typed error for one whose course depends on the data."""
+    writer = _Writer(proto)
+    while writer.resolve_sequences() and (nodes := [node for node in proto.graph.node if _is_control(node)]):
+        written = [writer.write_out(node) for node in nodes]
+        if not any(written):
+            raise writer.refusal(nodes[0])
+    writer.sequences.open_outputs()
+    if writer.count:
+        del proto.graph.value_info[:]  # they may be about what is gone
+
+
+def _is_control(node: Any) -> bool:
+    return node.op_type in _CONTROL and node.domain in ("", "ai.onnx")
+
+
+class _Writer:
+    """Writes the control flow of one model out.
+
+    :ivar count: nodes that were replaced
+    """
+
+    def __init__(self, proto: Any) -> None:
+        self._proto = proto
+        self._graph = proto.graph
+        self.count = 0
+        self._reason = ""
+        self._place = 0
+        self.sequences = Sequences(proto, self._value, self._shape, _is_control)
+
+    def resolve_sequences(self) -> bool:
+        """Replace the operators of sequences, as far as they do not wait for control flow."""
+        self.count += self.sequences.resolve()
+        if (node := self.sequences.waiting) is not None:
+            raise self.refusal(node)
+        return True
+
+    # what is known
+
+    def _static(self, name: str) -> bool:
+        """Whether a tensor is the same for every input: it depends on constants and shapes alone."""
+        constants = {tensor.name for tensor in self._graph.initializer}
+        makers = {output: node for node in self._graph.node for output in node.output}
+        seen: set[str] = set()
+        waiting = [name]
+        while waiting:
+            tensor = waiting.pop()
+            if not tensor or tensor in constants or tensor in seen:
+                continue
+            seen.add(tensor)
+            node = makers.get(tensor)
+            if node is None or _is_control(node) or node.op_type in _RANDOM:
+                return False
+            if node.op_type not in ("Shape", "Size"):
+                waiting += node.input
+            elif self._needed(node.input[0]) is None:
+                return False
+        return True
+
+    def _needed(self, name: str) -> list[Any] | None:
+        """The nodes that a tensor depends on, in order; None where control flow is among them."""
+        needed, kept = {name}, []
+        for node in reversed(self._graph.node):
+            if needed.isdisjoint(node.output):
+                continue
+            if _is_control(node):
+                return None
+            kept.append(node)
+            needed.update(node.input)
+        return kept[::-1]
+
+    def _value(self, name: str) -> Array | None:
+        """The value of a tensor that depends on no input, or None."""
+        for tensor in self._graph.initializer:
+            if tensor.name == name:
+                return np.asarray(onnx().numpy_helper.to_array(tensor))
+        return self._run(name) if self._static(name) else None
+
+    def _shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of any tensor that no control flow comes before."""
+        if self._needed(name) is None:
+            return None
+        probe = f"{name}.anynpu.shape"
+        node = onnx().helper.make_node("Shape", [name], [probe])
+        self._graph.node.append(node)
+        try:
+            return tuple(int(extent) for extent in self._run(probe))
+        finally:
+            self._graph.node.remove(node)
+
+    def _run(self, name: str) -> Array:
+        """Compute a tensor on inputs of zeros."""
+        helper, runtime = onnx().helper, onnxruntime()
+        nodes = self._needed(name)
+        assert nodes is not None
+        read = {entry for node in nodes for entry in node.input} | {name}
+        graph = helper.make_graph(
+            nodes,
+            "anynpu",
+            [value for value in self._graph.input if value.name in read],
+            [helper.make_empty_tensor_value_info(name)],
+            [tensor for tensor in self._graph.initializer if tensor.name in read],
+        )
+        model = helper.make_model(
+            graph, opset_imports=self._proto.opset_import, ir_version=max(4, min(self._proto.ir_version, 10))
+        )
+        options = runtime.SessionOptions()
+        options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.log_severity_level = 4
+        options.intra_op_num_threads = 1
+        constants = {tensor.name for tensor in graph.initializer}
+        try:
+            session = ort_session(model.SerializeToString(), options)
+            feeds = {value.name: _zeros(value) for value in graph.input if value.name not in constants}
+            return np.asarray(session.run([name], feeds)[0])
+        except Exception as error:  # onnxruntime's exception classes are private
+            raise CompileError(
+                f"what a condition depends on cannot be computed: {first_line(error)}",
+                tensor=name,
+                hint="run the model in onnxruntime with the same input shapes: it fails there too",
+            ) from error
+
+    # what is done
+
+    def write_out(self, node: Any) -> bool:
+        """Replace one node if its course is known."""
+        try:
+            made = {"If": self._if, "Loop": self._loop, "Scan": self._scan, "SequenceMap": self._map}[node.op_type](node)
+        except (AttributeError, IndexError, TypeError, ValueError) as error:
+            if isinstance(error, CompileError):
+                raise
+            raise CompileError(
+                f"the subgraph does not fit the node: {first_line(error)}",
+                node=_label(node),
+                operator=node.op_type,
+                hint="export the model again",
+            ) from error
+        if made is None:
+            return False
+        nodes = self._graph.node
+        around = itertools.chain(range(min(self._place, len(nodes)), len(nodes)), range(min(self._place, len(nodes))))
+        self._place = place = next(index for index in around if nodes[index] is node)  # the next one is mostly near the last one
+        if len(self._graph.node) + len(made) > MAX_NODES:
+            raise self._too_long(node)
+        replace_node(self._graph.node, place, made)
+        self.count += 1
+        return True
+
+    def _if(self, node: Any) -> list[Any] | None:
+        condition = self._value(node.input[0])
+        if condition is None:
+            return None
+        branch = _attribute(node, "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch")
+        nodes, results = self._inline(branch, {}, f"{_label(node)}.branch")
+        return [*nodes, *(_identity(source, target) for source, target in zip(results, node.output, strict=False) if target)]
+
+    def _loop(self, node: Any) -> list[Any] | None:
+        rounds: Array | None = None
+        if node.input[0]:
+            rounds = self._value(node.input[0])
+            if rounds is None:
+                return None
+        going = True
+        if len(node.input) > 1 and node.input[1]:
+            start = self._value(node.input[1])
+            if start is None:
+                return None
+            going = bool(start.reshape(-1)[0])
+        limit = MAX_ROUNDS + 1 if rounds is None else int(rounds.reshape(-1)[0])
+        body = _attribute(node, "body")
+        states = list(node.input[2:])
+        made: list[Any] = []
+        scanned: list[list[str]] = [[] for _ in body.output[1 + len(states) :]]
+        keeps = _keeps_going(body)
+        count, start_nodes = 0, len(self._graph.node)
+        while going and count < limit:
+            if count >= MAX_ROUNDS or start_nodes + len(made) > MAX_NODES:
+                raise self._too_long(node)
+            prefix = f"{_label(node)}.{count}"
+            number, condition = (
+                self._constant(f"{prefix}.number", np.int64(count)),
+                self._constant(f"{prefix}.go", np.bool_(True)),
+            )
+            inputs = dict(zip((value.name for value in body.input), (number, condition, *states), strict=True))
+            nodes, results = self._inline(body, inputs, prefix)
+            made += nodes
+            states = results[1 : 1 + len(states)]
+            for entry, name in zip(scanned, results[1 + len(states) :], strict=True):
+                entry.append(name)
+            count += 1
+            if not keeps:
+                known = self._value_with(made, results[0])
+                if known is None:
+                    self._reason = "whether there is another round depends on the data"
+                    return None
+                going = bool(known.reshape(-1)[0])
+        targets = list(node.output)
+        made += [_identity(source, target) for source, target in zip(states, targets, strict=False) if target]
+        for names, target in zip(scanned, targets[len(states) :], strict=False):
+            if target:
+                if not names:
+                    self._reason = "it has no rounds, and so a result without elements"
+                    return None
+                made += self._joined(names, target, 0)
+        return made
+
+    def _scan(self, node: Any) -> list[Any] | None:
+        body = _attribute(node, "body")
+        scans = int(_attribute(node, "num_scan_inputs"))
+        if self._opset < 9:
+            return self._scan_of_batch(node, body, scans)
+        states, sources = list(node.input[: len(node.input) - scans]), list(node.input[len(node.input) - scans :])
+        axes = list(_attribute(node, "scan_input_axes") or [0] * scans)
+        backwards = list(_attribute(node, "scan_input_directions") or [0] * scans)
+        count = self._rounds(node, body, sources, axes)
+        if count is None:
+            return None
+        made, states, scanned = self._unrolled(body, _label(node), count, states, sources, axes, backwards)
+        targets = list(node.output)
+        made += [_identity(source, target) for source, target in zip(states, targets, strict=False) if target]
+        joins = list(_attribute(node, "scan_output_axes") or [0] * len(scanned))
+        turned = list(_attribute(node, "scan_output_directions") or [0] * len(scanned))
+        for names, target, axis, turn in zip(scanned, targets[len(states) :], joins, turned, strict=False):
+            if target:
+                made += self._joined(names[::-1] if turn else names, target, axis)
+        return made
+
+    def _scan_of_batch(self, node: Any, body: Any, scans: int) -> list[Any] | None:
+        """The Scan of operator set 8: it has a batch before the axis that is scanned, and optional lengths before its states."""
+        if node.input[0]:
+            self._reason = "the Scan of operator set 8 has sequences of several lengths"
+            return None
+        states, sources = list(node.input[1 : len(node.input) - scans]), list(node.input[len(node.input) - scans :])
+        count = self._rounds(node, body, sources, [1] * scans)
+        shape = self._shape(sources[0])
+        if count is None or shape is None:
+            return None
+        if shape[0] * count * len(body.node) > MAX_NODES:
+            raise self._too_long(node)
+        backwards = list(_attribute(node, "directions") or [0] * scans)
+        made: list[Any] = []
+        ends: list[list[str]] = [[] for _ in node.output]
+        for sample in range(shape[0]):
+            prefix = f"{_label(node)}.sample{sample}"
+            own = []
+            for name in (*states, *sources):
+                which = self._constant(f"{prefix}.{name}.place", np.int64(sample))
+                own.append(f"{prefix}.{name}")
+                made.append(onnx().helper.make_node("Gather", [name, which], [own[-1]], axis=0))
+            first, last = own[: len(states)], own[len(states) :]
+            nodes, results, scanned = self._unrolled(body, prefix, count, first, last, [0] * scans, backwards)
+            made += nodes
+            for place, names in enumerate(scanned):
+                results.append(f"{prefix}.scanned{place}")
+                made += self._joined(names, results[-1], 0)
+            for end, name in zip(ends, results, strict=False):
+                end.append(name)
+        for end, target in zip(ends, node.output, strict=True):
+            if target:
+                made += self._joined(end, target, 0)
+        return made
+
+    def _rounds(self, node: Any, body: Any, sources: Sequence[str], axes: Sequence[int]) -> int | None:
+        """How often the body of a Scan runs, if that is known."""
+        shapes = [self._shape(name) for name in sources]
+        if any(shape is None for shape in shapes):
+            return None
+        count = min(len(shape) and shape[axis] for shape, axis in zip(shapes, axes, strict=True) if shape is not None)
+        if count > MAX_ROUNDS or count * len(body.node) > MAX_NODES:
+            raise self._too_long(node)
+        return count
+
+    def _unrolled(
+        self,
+        body: Any,
+        label: str,
+        count: int,
+        states: list[str],
+        sources: Sequence[str],
+        axes: Sequence[int],
+        backwards: Sequence[int],
+    ) -> tuple[list[Any], list[str], list[list[str]]]:
+        """The rounds of a Scan: their nodes, the states at the end, and what each round gives."""
+        scanned: list[list[str]] = [[] for _ in body.output[len(states) :]]
+        made: list[Any] = []
+        for number in range(count):
+            prefix = f"{label}.{number}"
+            parts = []
+            for index, (source, axis) in enumerate(zip(sources, axes, strict=True)):
+                place = count - 1 - number if backwards[index] else number
+                parts.append(f"{prefix}.part{index}")
+                which = self._constant(f"{prefix}.place{index}", np.int64(place))
+                made.append(onnx().helper.make_node("Gather", [source, which], [parts[-1]], axis=axis))
+            inputs = dict(zip((value.name for value in body.input), (*states, *parts), strict=True))
+            nodes, results = self._inline(body, inputs, prefix)
+            made += nodes
+            states = results[: len(states)]
+            for entry, name in zip(scanned, results[len(states) :], strict=True):
+                entry.append(name)
+        return made, states, scanned
+
+    def _map(self, node: Any) -> list[Any] | None:
+        """The body of a SequenceMap for each element."""
+        elements = self.sequences.get(node.input[0])
+        if elements is None:
+            return None
+        body = _attribute(node, "body")
+        made: list[Any] = []
+        results: list[list[str]] = [[] for _ in body.output]
+        for number in range(len(elements)):
+            sources = [(self.sequences.get(name) or (name,) * len(elements))[number] for name in node.input]
+            inputs = dict(zip((value.name for value in body.input), sources, strict=True))
+            nodes, names = self._inline(body, inputs, f"{_label(node)}.{number}")
+            made += nodes
+            for result, name in zip(results, names, strict=True):
+                result.append(name)
+        for target, result in zip(node.output, results, strict=True):
+            self.sequences.set(target, result)
+        return made
+
+    def _value_with(self, made: Sequence[Any], name: str) -> Array | None:
+        """The value of a tensor among nodes that are not in the model yet."""
+        before = len(self._graph.node)
+        self._graph.node.extend(made)
+        try:
+            return self._value(name)
+        finally:
+            del self._graph.node[before:]
+
+    @property
+    def _opset(self) -> int:
+        versions = {entry.domain: entry.version for entry in self._proto.opset_import}
+        return int(versions.get("", versions.get("ai.onnx", 0)))
+
+    def _constant(self, name: str, value: Any) -> str:
+        self._graph.initializer.append(onnx().numpy_helper.from_array(np.asarray(value), name))
+        return name
+
+    def _joined(self, names: Sequence[str], target: str, axis: int) -> list[Any]:
+        """Nodes that put the results of all rounds beside each other, on an axis of their own."""
+        helper = onnx().helper
+        nodes, parts = [], []
+        for index, name in enumerate(names):
+            parts.append(f"{target}.round{index}")
+            if self._opset < 13:
+                nodes.append(helper.make_node("Unsqueeze", [name], [parts[-1]], axes=[axis]))
+            else:
+                if not index:
+                    axes = self._constant(f"{target}.axes", np.array([axis], np.int64))
+                nodes.append(helper.make_node("Unsqueeze", [name, axes], [parts[-1]]))
+        return [*nodes, helper.make_node("Concat", parts, [target], axis=axis)]
+
+    def _inline(self, body: Any, inputs: Mapping[str, str], prefix: str) -> tuple[list[Any], list[str]]:
+        """The nodes of a subgraph under names of their own, and the names of its results; its constants go into the model."""
+        names = dict(inputs)
+        for tensor in body.initializer:
+            names[tensor.name] = f"{prefix}.{tensor.name}"
+            copy = _copy(tensor)
+            copy.name = names[tensor.name]
+            self._graph.initializer.append(copy)
+        for node in body.node:
+            names.update({output: f"{prefix}.{output}" for output in node.output if output})
+        nodes = []
+        for node in body.node:
+            copy = _copy(node)
+            copy.name = f"{prefix}.{node.name}" if node.name else ""
+            _rename(copy, names)
+            nodes.append(copy)
+        return nodes, [names.get(value.name, value.name) for value in body.output]
+
+    # what is refused
+
+    def _too_long(self, node: Any) -> UnsupportedOperatorError:
+        return UnsupportedOperatorError(
+            f"written out, the loop is longer than {MAX_ROUNDS} rounds or {MAX_NODES} nodes",
+            node=_label(node),
+            operator=node.op_type,
+            hint="choose smaller input shapes, or cut the model before this node and do the rest in your program",
+        )
+
+    def refusal(self, node: Any) -> CompileError:
+        """Why a node stays: its course depends on the data, or on an input that could be a constant."""
+        conditions = {"If": node.input[:1], "Loop": node.input[:2]}.get(node.op_type, ())
+        if node.op_type in SEQUENCE_OPERATORS:
+            conditions = node.input[1:]
+        sources = (self._parameter(name) for name in conditions if name and not self._reason)
+        source = next((name for name in sources if name), None)
+        if source is not None:
+            return CompileError(
+                f"the course of {node.op_type} depends on an input of the model, and a chip has to know it beforehand",
+                node=_label(node),
+                operator=node.op_type,
+                tensor=source,
+                hint=f"give its value: constants={{'{source}': [1]}}, or --constant {source}=1",
+            )
+        if node.op_type in SEQUENCE_OPERATORS:
+            return UnsupportedOperatorError(
+                "a sequence cannot become tensors: how many elements it has, or which one is meant, depends on the data",
+                node=_label(node),
+                operator=node.op_type,
+                hint="export the model without sequences of unknown length",
+            )
+        return UnsupportedOperatorError(
+            f"control flow cannot become a layer program: {self._reason or 'its course depends on the data'}",
+            node=_label(node),
+            operator=node.op_type,
+            hint="export the model with fixed control flow (unrolled, scripted without If and Loop)",
+        )
+
+    def _parameter(self, name: str) -> str | None:
+        """The small input that a condition depends on, if it depends on no others."""
+        nodes = self._needed(name)
+        if nodes is None:
+            return None
+        read = {entry for node in nodes for entry in node.input} | {name}
+        constants = {tensor.name for tensor in self._graph.initializer}
+        found = [value for value in self._graph.input if value.name in read and value.name not in constants]
+        if not found or any(_zeros(value).size > _MAX_PARAMETER or _is_data(value) for value in found):
+            return None
+        return str(found[0].name)
+
+
+def _is_data(value: Any) -> bool:
+    """Whether an input is what the model looks at rather than a switch of it."""
+    zeros = _zeros(value)
+    return bool(zeros.dtype.kind == "f" and zeros.size > 1)
+
+
+def _label(node: Any) -> str:
+    return str(node.name or next(filter(None, node.output), node.op_type))
+
+
+def _attribute(node: Any, name: str) -> Any:
+    for entry in node.attribute:
+        if entry.name == name:
+            return onnx().helper.get_attribute_value(entry)
+    return None
+
+
+def _zeros(value: Any) -> Array:
+    kind = value.type.tensor_type
+    shape = [max(int(entry.dim_value), 1) for entry in kind.shape.dim]
+    return np.zeros(shape, onnx().helper.tensor_dtype_to_np_dtype(kind.elem_type))
+
+
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _identity(source: str, target: str) -> Any:
+    return onnx().helper.make_node("Identity", [source], [target])
+
+
+def _rename(node: Any, names: Mapping[str, str]) -> None:
+    """Give the tensors of a node their new names, also inside of its subgraphs."""
+    for field in (node.input, node.output):
+        new = [names.get(name, name) for name in field]
+        del field[:]
+        field.extend(new)
+    for entry in node.attribute:
+        for graph in (entry.g, *entry.graphs) if entry.HasField("g") or entry.graphs else ():
+            own = {value.name for value in (*graph.input, *graph.initializer)}
+            own |= {output for inner in graph.node for output in inner.output}
+            outer = {old: new for old, new in names.items() if old not in own}
+            for inner in graph.node:
+                _rename(inner, outer)
+            for value in graph.output:
+                value.name = outer.get(value.name, value.name)
+
+
+def _keeps_going(body: Any) -> bool:
+    """Whether a loop's body hands its condition on as it is, or says yes each time."""
+    makers = {output: node for node in body.node for output in node.output}
+    name = body.output[0].name
+    while (maker := makers.get(name)) is not None and maker.op_type in ("Identity", "Cast"):
+        name = maker.input[0]
+    if len(body.input) > 1 and name == body.input[1].name:
+        return True
+    maker = makers.get(name)
+    value = None
+    if maker is not None and maker.op_type == "Constant":
+        value = _attribute(maker, "value")
+    for tensor in body.initializer:
+        value = tensor if tensor.name == name else value
+    return value is not None and bool(np.all(onnx().numpy_helper.to_array(value)))

@@ -1,0 +1,1 @@
+"""From the graph to the layer program: integer forms, placement, operators, memory plan."""

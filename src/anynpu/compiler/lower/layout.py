@@ -1,0 +1,160 @@
+"""Tensors of the program while it is being built: their layouts, views of each other, and the layers that bring one into another form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from ...program import Convert, Layer, Transpose
+from ...tensor import DType, Layout, Quantization, TensorSpec
+
+__all__ = ["Tensors", "memory_order"]
+
+_MAX_HALF = float(np.finfo(np.float16).max)
+
+
+def memory_order(layout: Layout, rank: int) -> tuple[int, ...]:
+    """The logical axes in the order in which they lie in memory."""
+    if layout is Layout.NHWC and rank > 2:
+        return (0, *range(2, rank), 1)
+    return tuple(range(rank))
+
+
+def _channels_are_last_anyway(shape: tuple[int, ...]) -> bool:
+    """Whether channels-last and row-major are the same bytes."""
+    return len(shape) <= 2 or shape[1] == 1 or math.prod(shape[2:]) == 1
+
+
+def _largest(dtype: DType, quantization: Quantization, channels: int) -> float:
+    """The largest magnitude that codes can stand for."""
+    first, last = dtype.limits
+    scales, zeros = quantization.expand(channels)
+    return float(np.max(scales * np.maximum(last - zeros, zeros - first)))
+
+
+@dataclass
+class Tensors:
+    """All tensors of a program, by name. A graph tensor has a *home*: the first form in which it exists."""
+
+    dtype: DType
+    quantization: Mapping[str, Quantization]
+    layers: list[Layer]
+    specs: dict[str, TensorSpec] = field(default_factory=dict)
+    views: dict[str, str] = field(default_factory=dict)
+
+    def add(self, spec: TensorSpec) -> str:
+        """Enter a tensor and return its name."""
+        self.specs[spec.name] = spec
+        return spec.name
+
+    def add_codes(self, name: str, shape: tuple[int, ...], layout: Layout) -> str:
+        """Enter an integer tensor in the quantisation of the graph tensor *name*."""
+        return self.add(TensorSpec(name, shape, self.dtype, layout, self.quantization[name]))
+
+    def is_codes(self, name: str) -> bool:
+        """Whether the home of a tensor is an integer one."""
+        return self.specs[name].quantization is not None
+
+    def view(self, source: str, spec: TensorSpec) -> str:
+        """Enter a tensor that is the memory of *source* under another shape or layout."""
+        self.add(spec)
+        self.views[spec.name] = self.views.get(source, source)
+        return spec.name
+
+    def codes(self, name: str, layout: Layout) -> str:
+        """The graph tensor *name* as integers in *layout*; adds the layer that makes it, if there is none yet."""
+        home = self.specs[name]
+        if not self.is_codes(name):
+            wanted = TensorSpec(f"{name}@{self.dtype.value}", home.shape, self.dtype, layout, self.quantization[name])
+            if wanted.name not in self.specs:
+                self.add(wanted)
+                self._conversion(f"{name}:quantize", "Quantize", Convert(), home.name, wanted.name)
+            return self._in_layout(wanted.name, layout)
+        return self._in_layout(name, layout)
+
+    def _in_layout(self, name: str, layout: Layout) -> str:
+        spec = self.specs[name]
+        if spec.layout is layout:
+            return name
+        other = replace(spec, name=f"{name}@{layout.value}", layout=layout)
+        if other.name in self.specs:
+            return other.name
+        if _channels_are_last_anyway(spec.shape):
+            return self.view(name, other)
+        self.add(other)
+        rank = len(spec.shape)
+        here, there = memory_order(spec.layout, rank), memory_order(layout, rank)
+        perm = tuple(here.index(axis) for axis in there)
+        self._conversion(f"{name}:{layout.value}", "Transpose", Transpose(spec.memory_shape, perm), name, other.name)
+        return other.name
+
+    def _conversion(self, label: str, kind: str, op: Convert | Transpose, source: str, target: str) -> None:
+        """Add a layer that the graph does not have."""
+        self.layers.append(Layer(label, kind, op, (source,), (target,), operator=kind))
+
+    def floats(self, name: str, dtype: DType) -> str:
+        """The graph tensor *name* for float layers: as it is, or converted from integers.
+
+        Codes whose values float16 cannot hold become float32 instead of infinity, which would make NaN of a softmax.
+        """
+        home = self.specs[name]
+        if home.quantization is None:
+            return name
+        if dtype is DType.FLOAT16 and _largest(home.dtype, home.quantization, home.channels) > _MAX_HALF:
+            dtype = DType.FLOAT32
+        wanted = TensorSpec(f"{name}@float", home.shape, dtype, Layout.row_major(len(home.shape)))
+        if wanted.name not in self.specs:
+            self.add(wanted)
+            self._conversion(f"{name}:dequantize", "Dequantize", Convert(), name, wanted.name)
+        return wanted.name
+
+    def floats32(self, name: str) -> str:
+        """The graph tensor *name* for a custom operator: real numbers as float32, anything else as it is."""
+        home = self.specs[name]
+        if home.quantization is None and home.dtype not in (DType.FLOAT16, DType.BFLOAT16):
+            return name
+        made = self.specs.get(f"{name}@float")
+        if made is not None and made.dtype is DType.FLOAT32:
+            return made.name
+        wanted = TensorSpec(f"{name}@float32", home.shape, DType.FLOAT32, Layout.row_major(len(home.shape)))
+        if wanted.name not in self.specs:
+            self.add(wanted)
+            step, kind = ("cast", "Cast") if home.quantization is None else ("dequantize", "Dequantize")
+            self._conversion(f"{name}:{step}", kind, Convert(), name, wanted.name)
+        return wanted.name
+
+    def padded_rank(self, name: str, rank: int) -> str:
+        """A row-major view of *name* with leading axes of extent 1, as broadcasting has it."""
+        spec = self.specs[name]
+        if len(spec.shape) == rank:
+            return name
+        plain = self.codes(name, Layout.row_major(len(spec.shape)))
+        shape = (1,) * (rank - len(spec.shape)) + spec.shape
+        full = replace(self.specs[plain], name=f"{name}@rank{rank}", shape=shape, layout=Layout.row_major(rank))
+        return full.name if full.name in self.specs else self.view(plain, full)
+
+    def release(self, outputs: tuple[str, ...], inputs: tuple[str, ...]) -> None:
+        """Make every output of the program own its memory: a view swaps roles with what it views, or becomes a copy."""
+        for name in outputs:
+            owner = self.views.get(name)
+            if owner is None:
+                continue
+            del self.views[name]
+            if owner in inputs or owner in outputs:
+                size = self.specs[name].memory_shape
+                move = Transpose(size, tuple(range(len(size))))
+                copy = Layer(f"{name}:copy", "Copy", move, (owner,), (name,), operator="Copy")
+                # right after the original exists: later layers may read the copy
+                made = (index for index, layer in enumerate(self.layers, 1) if owner in map(self._owner, layer.outputs))
+                self.layers.insert(next(made, 0), copy)
+                continue
+            for view, viewed in list(self.views.items()):
+                if viewed == owner:
+                    self.views[view] = name
+            self.views[owner] = name
+
+    def _owner(self, name: str) -> str:
+        return self.views.get(name, name)

@@ -1,0 +1,1 @@
+"""Calibration, ranges, quantization configs and their search, weight reconstruction, given scales."""

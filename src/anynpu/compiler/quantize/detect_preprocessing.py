@@ -1,0 +1,226 @@
+"""Which preprocessing a network reacts to: the usual ones are tried on pictures with the float model.
+
+A wrong mean, std or order of channels gives a network that sees nothing. Comparing the compiled model with the float one does not show
+it, since both are fed alike. What does show it is the network's own answer: a detector finds objects in pictures and none in a grey area,
+and a classifier names a picture and its mirror image alike, and other pictures differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..._util.types import Array
+from ...errors import AnynpuError, CalibrationError
+from ...tasks import Classification, Detections, OutputReader, TextRegions, Thresholds, fit_picture, reader_for
+from ..graph import Graph
+from ..images import IMAGE_SUFFIXES, read_image
+from ..importers.onnx_graph import Shapes, import_onnx
+from ..importers.onnx_model import first_line, load_onnx
+from .calibrate import FloatModel
+
+__all__ = ["MAX_PICTURES", "RECIPES", "PictureRecipe", "Reaction", "find_recipe", "pictures_of"]
+
+MAX_PICTURES = 6
+"""Pictures that are tried."""
+
+MIN_REACTION = 0.3
+"""A network that reacts less than this to everything says nothing."""
+
+CLEAR = 0.75
+"""What reacts by no more than this share of the strongest is worse; in between it cannot be told."""
+
+_STRONG = 10
+"""Objects per picture that count."""
+
+_THRESHOLDS = Thresholds(score=0.3, overlap=0.45, count=_STRONG)
+
+
+@dataclass(frozen=True)
+class PictureRecipe:
+    """A preprocessing: (x - mean) / std by channel in the network's own order, which is ``rgb`` or ``bgr``."""
+
+    name: str
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+    order: str = "rgb"
+
+    @property
+    def flags(self) -> str:
+        """The options of ``compile`` for it. Their mean and std are for pictures as they come, in RGB."""
+        mean, std = (values[::-1] if self.order == "bgr" else values for values in (self.mean, self.std))
+        parts = []
+        if any(mean):
+            parts.append(f"--mean {','.join(f'{value:g}' for value in mean)}")
+        if set(std) != {1.0}:
+            parts.append(f"--std {','.join(f'{value:g}' for value in std)}")
+        if self.order == "bgr":
+            parts.append("--channel-order bgr")
+        return " ".join(parts) or "no --mean, no --std"
+
+    def apply(self, picture: Array) -> Array:
+        """An RGB picture [H, W, 3] as the network takes it: float32 [1, 3, H, W]."""
+        turned = picture[..., ::-1] if self.order == "bgr" else picture
+        values = (turned.astype(np.float32) - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        return np.ascontiguousarray(values.transpose(2, 0, 1)[None], np.float32)
+
+
+_SCALES = (
+    ("0 to 255", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+    ("0 to 1", (0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
+    ("ImageNet's mean and std", (123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
+    ("-1 to 1", (127.5, 127.5, 127.5), (127.5, 127.5, 127.5)),
+    ("Caffe's mean", (103.94, 116.78, 123.68), (1.0, 1.0, 1.0)),
+)
+
+RECIPES = tuple(PictureRecipe(name, mean, std, order) for name, mean, std in _SCALES for order in ("rgb", "bgr"))
+"""What networks are usually trained with."""
+
+
+@dataclass(frozen=True)
+class Reaction:
+    """How strongly a network reacts to each recipe.
+
+    :ivar values: by recipe that was tried, 0 for not at all
+    :ivar best: the recipe that it reacts to; None where it cannot be told
+    :ivar order_known: whether the order of channels could be told
+    """
+
+    values: Mapping[PictureRecipe, float]
+    best: PictureRecipe | None = None
+    order_known: bool = False
+
+    @property
+    def words(self) -> str:
+        """One line; empty where it cannot be told."""
+        if self.best is None:
+            return ""
+        order = f" in {self.best.order.upper()}" if self.order_known else ", in an order of channels that cannot be told"
+        return f"the network reacts to {self.best.name}{order}: {self.best.flags}"
+
+    def complaint(self, asked: PictureRecipe) -> str:
+        """What is wrong with a preprocessing that was asked for; empty if nothing is, or if it cannot be told."""
+        if self.best is None or asked not in self.values or self.values[asked] > CLEAR * self.values[self.best]:
+            return ""
+        if asked.name == self.best.name and not self.order_known:
+            return ""
+        return (
+            f"{self.words}. With the preprocessing that was asked for ({asked.flags}) it reacts by {self.values[asked]:.2f} "
+            f"instead of {self.values[self.best]:.2f}"
+        )
+
+
+def pictures_of(source: Any) -> list[Array]:
+    """The first pictures of a folder or file, RGB in their own size; none where it holds something else."""
+    if not isinstance(source, (str, Path)):
+        return []
+    path = Path(source)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    found = [file for file in files if file.suffix.lower() in IMAGE_SUFFIXES and file.is_file()]
+    return [read_image(file) for file in found[:MAX_PICTURES]]
+
+
+def find_recipe(
+    model: Any, pictures: Sequence[Array], *, shapes: Shapes | None = None, asked: PictureRecipe | None = None
+) -> Reaction:
+    """What *model* reacts to among :data:`RECIPES`, and *asked* beside them.
+
+    It says nothing where the model does not take one picture, where its outputs are not understood, and where no recipe stands out.
+    """
+    proto = load_onnx(model)
+    graph = import_onnx(proto, shapes)
+    reader = _reader(graph, {entry.key: entry.value for entry in proto.metadata_props})
+    if reader is None or len(pictures) < 2:
+        return Reaction({})
+    try:
+        return _judged(_Trial(graph, reader, pictures), asked)
+    except AnynpuError:  # outputs that are not those of the head that their shapes suggest
+        return Reaction({})
+
+
+def _reader(graph: Graph, metadata: Mapping[str, str]) -> OutputReader | None:
+    inputs = list(graph.inputs)
+    if len(inputs) != 1 or len(graph.shapes[inputs[0]]) != 4 or graph.shapes[inputs[0]][:2] != (1, 3):
+        return None
+    height, width = graph.shapes[inputs[0]][2:]
+    if any(node.custom for node in graph.nodes):
+        return None
+    try:
+        return reader_for((height, width), [graph.shapes[name] for name in graph.outputs], metadata=metadata)
+    except AnynpuError:
+        return None
+
+
+class _Trial:
+    """A float model, and pictures in the size of its input."""
+
+    def __init__(self, graph: Graph, reader: OutputReader, pictures: Sequence[Array]) -> None:
+        self._input = next(iter(graph.inputs))
+        self._outputs = list(graph.outputs)
+        self._model = FloatModel(graph, self._outputs, {})
+        self._reader = reader
+        self._pictures = [fit_picture(picture, reader.size, reader.fit)[0] for picture in pictures]
+        self._blank = np.full((*reader.size, 3), 114, np.uint8)
+
+    def _read(self, picture: Array, recipe: PictureRecipe) -> Any:
+        try:
+            values = self._model.run({self._input: recipe.apply(picture)})
+        except Exception as error:  # onnxruntime's exception classes are private
+            raise CalibrationError(f"the model failed on a picture: {first_line(error)}", hint="check the model") from error
+        outputs = [np.asarray(values[name]) for name in self._outputs]
+        if not all(np.isfinite(output).all() for output in outputs):
+            return None
+        return self._reader.read(outputs, None, _THRESHOLDS)
+
+    def reaction(self, recipe: PictureRecipe) -> float:
+        """How strongly the network reacts to a recipe."""
+        results = [self._read(picture, recipe) for picture in self._pictures]
+        if any(result is None for result in results):
+            return 0.0
+        if isinstance(results[0], Classification):
+            mirrored = [self._read(np.ascontiguousarray(picture[:, ::-1]), recipe) for picture in self._pictures]
+            return _agreement([_first(result) for result in results], [_first(result) for result in mirrored])
+        blank = self._read(self._blank, recipe)
+        strengths = [_strength(result) for result in results]
+        return max(float(np.mean(strengths)) - _strength(blank), 0.0)
+
+
+def _first(result: Any) -> int:
+    return int(result.classes[0]) if isinstance(result, Classification) else -1
+
+
+def _agreement(first: Sequence[int], second: Sequence[int]) -> float:
+    """How often a picture and its mirror image are named alike, less how often different pictures are: 0 for a network that is blind."""
+    alike = float(np.mean([a == b for a, b in zip(first, second, strict=True)]))
+    pairs = [a == b for index, a in enumerate(first) for b in first[index + 1 :]]
+    return max(alike - float(np.mean(pairs)), 0.0)
+
+
+def _strength(result: Any) -> float:
+    if isinstance(result, (Detections, TextRegions)):
+        return float(np.sort(result.scores)[::-1][:_STRONG].sum())
+    return 0.0
+
+
+def _judged(trial: _Trial, asked: PictureRecipe | None) -> Reaction:
+    # one order for each scale, and the other only for the scale that stands out: a large network takes its time
+    values = {recipe: trial.reaction(recipe) for recipe in RECIPES if recipe.order == "rgb"}
+    if max(values.values()) < MIN_REACTION:  # what it looks for may be in one channel
+        values |= {recipe: trial.reaction(recipe) for recipe in RECIPES if recipe.order == "bgr"}
+    best = replace(max(values, key=lambda recipe: values[recipe]), order="rgb")
+    turned = replace(best, order="bgr")
+    if turned not in values:
+        values[turned] = trial.reaction(turned)
+    others = [value for recipe, value in values.items() if recipe.name != best.name]
+    if asked is not None and asked not in values:
+        values[asked] = trial.reaction(asked)
+    strongest = max(values[best], values[turned])
+    if strongest < MIN_REACTION or max(others) > CLEAR * strongest:
+        return Reaction(values)
+    known = min(values[best], values[turned]) <= CLEAR * strongest
+    # RGB is what compile does without being told
+    return Reaction(values, turned if known and values[turned] > values[best] else best, known)

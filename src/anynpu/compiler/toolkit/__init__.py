@@ -1,0 +1,1 @@
+"""What Rockchip's toolkit does to a model, reproduced: quantizer="vendor" and the simulator's arithmetic."""

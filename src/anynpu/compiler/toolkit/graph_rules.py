@@ -1,0 +1,307 @@
+"""What Rockchip's toolkit makes of a graph before it quantises: ``quantizer="vendor"``.
+
+* A function that all parts of a Concat end with is computed behind it (:mod:`anynpu.compiler.toolkit.concats`).
+* A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
+* A factor before a fully connected layer goes into its weights.
+* Two convolutions of one input whose results are added are one convolution.
+* Channels that are put into another order, or some of them left out, are a convolution with ones for weights. Where it is not split, it
+  goes into the convolutions that read it, where nothing else does.
+* A convolution that alone reads a Concat becomes one convolution per part and their sums, where the parts do not fit the chip's blocks of
+  channels, or where the results of all parts are smaller than the Concat.
+* A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
+  its own.
+
+docs/vendor-graph.md says which of this was measured and which is inferred.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from ..graph import Graph, Node
+from ..lower.forms import Form
+from ..passes.simplify import simplify
+from .concats import functions_behind_concats
+
+__all__ = ["is_float_result", "simplify_as_toolkit"]
+
+_SHAPES = ("Flatten", "Reshape", "Squeeze", "Unsqueeze")
+_MAX_WINDOW = 7
+_BLOCK = 8
+"""Channels that a part of a Concat must be a multiple of."""
+
+
+def simplify_as_toolkit(graph: Graph) -> None:
+    """Simplify a graph in place, with the toolkit's rewrites and without those that it does not do."""
+    moved = functions_behind_concats(graph)
+    _keep_apart(graph)
+    simplify(graph)
+    _fold_factors(graph)
+    _merge_sums(graph)
+    selections = _select_channels(graph)
+    _split_concats(graph)
+    _fold_selections(graph, [node for node in selections if node.inputs[0] not in moved])
+    _stage_averages(graph)
+    graph.remove_unused()
+
+
+def is_float_result(graph: Graph, name: str, forms: Mapping[int, Form]) -> bool:
+    """Whether an output of the model is float16 in the toolkit's files: a Softmax makes it, or another shape of it."""
+    makers = graph.producers()
+    while (maker := makers.get(name)) is not None and maker.op in (*_SHAPES, "Transpose"):
+        name = maker.inputs[0]
+    return maker is not None and maker.op == "Softmax" and id(maker) not in forms
+
+
+def _keep_apart(graph: Graph) -> None:
+    makers = graph.producers()
+    for node in graph.nodes:
+        data = [name for name in node.inputs if name not in graph.constants]
+        maker = makers.get(data[0]) if node.op in ("Add", "Sub", "Mul", "Div") and len(data) == 1 else None
+        node.apart |= maker is not None and maker.op == "ConvTranspose"
+
+
+# a factor before a matrix product
+
+
+def _fold_factors(graph: Graph) -> None:
+    """Put a factor into the weights of what alone reads its result, as exports have it between a classifier and its Dropout."""
+    for mul in list(graph.nodes):
+        data = [name for name in mul.inputs if name not in graph.constants]
+        if mul.op != "Mul" or mul.domain or len(data) != 1 or graph.shapes[mul.outputs[0]] != graph.shapes[data[0]]:
+            continue
+        factor = next(graph.constants[name] for name in mul.inputs if name in graph.constants)
+        reader = _only_product(graph, mul.outputs[0])
+        if factor.size != 1 or reader is None:
+            continue
+        weights = (graph.constants[reader.inputs[1]] * factor.reshape(())).astype(np.float32)
+        reader.inputs[1] = graph.add_constant(f"{reader.outputs[0]}.scaled", weights)
+        graph.nodes.remove(mul)
+        for node in graph.nodes:
+            node.inputs = [data[0] if name == mul.outputs[0] else name for name in node.inputs]
+
+
+def _only_product(graph: Graph, name: str) -> Node | None:
+    """The matrix product with constant weights that alone reads a tensor, or another shape of it."""
+    readers = graph.consumers()
+    while name not in graph.outputs and len(using := readers.get(name, [])) == 1:
+        reader = using[0]
+        if reader.op in _SHAPES and reader.inputs[0] == name:
+            name = reader.outputs[0]
+            continue
+        product = reader.op in ("Gemm", "MatMul") and not reader.domain and reader.inputs[0] == name
+        return reader if product and reader.inputs[1] in graph.constants else None
+    return None
+
+
+# two convolutions of one input
+
+
+def _merge_sums(graph: Graph) -> None:
+    for add in list(graph.nodes):
+        if add.op != "Add" or len(set(add.inputs)) != 2:
+            continue
+        makers, readers = graph.producers(), graph.consumers()
+        convs = [makers.get(name) for name in add.inputs]
+        alone = all(len(readers[name]) == 1 and name not in graph.outputs for name in add.inputs)
+        first, second = convs
+        if first is None or second is None or not alone:
+            continue
+        merged = _merged(graph, first, second, add)
+        if merged is not None:
+            graph.nodes = [merged if node is add else node for node in graph.nodes if node is not first and node is not second]
+
+
+def _merged(graph: Graph, first: Node, second: Node, add: Node) -> Node | None:
+    """One convolution for the sum of two, or None where there is none."""
+    pair = (first, second)
+    if any(node.op != "Conv" or node.domain or node.inputs[1] not in graph.constants for node in pair):
+        return None
+    if first.inputs[0] != second.inputs[0] or graph.rank(first.inputs[0]) != 4 or len({_steps_of(node) for node in pair}) != 1:
+        return None
+    small, large = sorted(pair, key=lambda node: graph.constants[node.inputs[1]].size)
+    weights, extra = graph.constants[large.inputs[1]], graph.constants[small.inputs[1]]
+    shift = [big - own for big, own in zip(_pads_of(large)[:2], _pads_of(small)[:2], strict=True)]
+    room = [big - own for big, own in zip(weights.shape[2:], extra.shape[2:], strict=True)]
+    fits = all(0 <= offset <= rest for offset, rest in zip(shift, room, strict=True))
+    if weights.shape[:2] != extra.shape[:2] or not fits or (any(room) and large.attribute("dilations", [1, 1]) != [1, 1]):
+        return None
+    total = weights.astype(np.float32).copy()
+    rows, columns = (slice(offset, offset + extent) for offset, extent in zip(shift, extra.shape[2:], strict=True))
+    total[:, :, rows, columns] += extra
+    biases = [graph.constant(node.inputs[2]) for node in pair if len(node.inputs) > 2 and node.inputs[2]]
+    if any(bias is None for bias in biases):
+        return None
+    result = add.outputs[0]
+    inputs = [large.inputs[0], graph.add_constant(f"{result}.merged", total)]
+    if biases:
+        bias = np.zeros(len(total), np.float32)
+        for part in biases:
+            bias = bias + np.asarray(part, np.float32)
+        inputs.append(graph.add_constant(f"{result}.bias", bias))
+    return replace(large, inputs=inputs, outputs=[result], name=large.name)
+
+
+def _steps_of(node: Node) -> tuple[object, ...]:
+    return (
+        *node.attribute("strides", [1, 1]),
+        *node.attribute("dilations", [1, 1]),
+        int(node.attribute("group", 1)),
+    )
+
+
+def _pads_of(node: Node) -> list[int]:
+    return list(node.attribute("pads", [0] * 4))
+
+
+# some channels, in another order
+
+
+def _select_channels(graph: Graph) -> list[Node]:
+    made = {id(node): _selection(graph, node) for node in graph.nodes}
+    graph.nodes = [made[id(node)] or node for node in graph.nodes]
+    return [node for node in made.values() if node is not None]
+
+
+def _fold_selections(graph: Graph, selections: list[Node]) -> None:
+    """Put a selection that was not split into the weights of the convolutions that read it, where nothing else does."""
+    for node in selections:
+        readers = graph.consumers().get(node.outputs[0], [])
+        if not any(entry is node for entry in graph.nodes) or not readers or node.outputs[0] in graph.outputs:
+            continue
+        if not all(_takes_selection(graph, reader, node.outputs[0]) for reader in readers):
+            continue
+        ones = graph.constants[node.inputs[1]]
+        for reader in readers:
+            weights = graph.constants[reader.inputs[1]]
+            changed = np.einsum("oc...,ci->oi...", weights, ones[:, :, 0, 0]).astype(weights.dtype)
+            name = graph.add_constant(f"{reader.outputs[0]}.selected", np.ascontiguousarray(changed))
+            reader.inputs[:2] = [node.inputs[0], name]
+        graph.nodes = [entry for entry in graph.nodes if entry is not node]
+
+
+def _takes_selection(graph: Graph, reader: Node, name: str) -> bool:
+    dense = reader.op == "Conv" and not reader.domain and int(reader.attribute("group", 1)) == 1
+    return dense and reader.inputs[0] == name and graph.constant(reader.inputs[1]) is not None
+
+
+def _selection(graph: Graph, node: Node) -> Node | None:
+    """The convolution that takes the channels of a Gather; None where it is no such Gather."""
+    if node.op != "Gather" or node.domain or graph.rank(node.inputs[0]) != 4 or not graph.is_float(node.inputs[0]):
+        return None
+    indices, count = graph.constant(node.inputs[1]), graph.shapes[node.inputs[0]][1]
+    if indices is None or indices.ndim != 1 or int(node.attribute("axis", 0)) % 4 != 1:
+        return None
+    ones = np.zeros((len(indices), count, 1, 1), np.float32)
+    ones[np.arange(len(indices)), indices % count] = 1.0
+    weights = graph.add_constant(f"{node.outputs[0]}.channels", ones)
+    return Node("Conv", [node.inputs[0], weights], list(node.outputs), {"kernel_shape": [1, 1]}, node.name)
+
+
+# Concat before a convolution
+
+
+def _split_concats(graph: Graph) -> None:
+    makers = graph.producers()
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        concat = makers.get(node.inputs[0]) if node.op == "Conv" and not node.domain else None
+        nodes += _parts(graph, node, concat) if concat is not None and _is_split(graph, node, concat) else [node]
+    graph.nodes = nodes
+
+
+def _is_split(graph: Graph, conv: Node, concat: Node) -> bool:
+    weights = graph.constant(conv.inputs[1])
+    bias = len(conv.inputs) < 3 or not conv.inputs[2] or conv.inputs[2] in graph.constants
+    if concat.op != "Concat" or len(concat.inputs) < 2 or weights is None or not bias or int(conv.attribute("group", 1)) != 1:
+        return False
+    rank = graph.rank(conv.inputs[0])
+    known = all(name not in graph.constants and graph.is_float(name) for name in concat.inputs)
+    if rank != 4 or int(concat.attribute("axis", 1)) % rank != 1 or not known:
+        return False
+    sizes = [graph.shapes[name][1] for name in concat.inputs]
+    alone = len(graph.consumers()[conv.inputs[0]]) == 1 and conv.inputs[0] not in graph.outputs
+    saves = len(sizes) * weights.shape[0] < sum(sizes)  # the results of all parts are smaller than what they are made of
+    return alone and (saves or any(size % _BLOCK for size in sizes))
+
+
+def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
+    """A convolution per part, the last with the bias, and their sums; named as the toolkit's configuration names them.
+
+    The second part has codes of its own. Every other part is added unrounded: its convolution has the sum so far as second operand.
+    """
+    result, weights = conv.outputs[0], graph.constants[conv.inputs[1]]
+    shape, dtype = graph.shapes[result], graph.dtypes[result]
+    parts: list[Node] = []
+    first = 0
+    for number, source in enumerate(concat.inputs):
+        last = first + graph.shapes[source][1]
+        name = graph.free_name(f"{source}_conv")
+        graph.shapes[name], graph.dtypes[name] = shape, dtype
+        columns = graph.add_constant(f"{name}.weights", np.ascontiguousarray(weights[:, first:last]))
+        bias = conv.inputs[2:] if number == len(concat.inputs) - 1 else []
+        parts.append(Node("Conv", [source, columns, *bias], [name], dict(conv.attributes), "" if number else conv.name))
+        first = last
+    made, total = [parts[0]], parts[0].outputs[0]
+    for part in parts[1:]:
+        name = result if part is parts[-1] else graph.free_name(f"{total}_add")
+        graph.shapes[name], graph.dtypes[name] = shape, dtype
+        made += [part, Node("Add", [total, part.outputs[0]], [name])]
+        total = name
+    return made
+
+
+# global averages
+
+
+def _stage_averages(graph: Graph) -> None:
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        nodes += _stages(graph, node) if _is_global_average(graph, node) else [node]
+    graph.nodes = nodes
+
+
+def _is_global_average(graph: Graph, node: Node) -> bool:
+    if node.domain or graph.rank(node.inputs[0]) != 4 or not graph.is_float(node.inputs[0]):
+        return False
+    if node.op != "ReduceMean":
+        return node.op == "GlobalAveragePool"
+    axes = node.attribute("axes")
+    if axes is None and len(node.inputs) > 1 and node.inputs[1] in graph.constants:
+        axes = graph.constants[node.inputs[1]].reshape(-1).tolist()
+    return axes is not None and sorted(int(axis) % 4 for axis in axes) == [2, 3]
+
+
+def _stages(graph: Graph, node: Node) -> list[Node]:
+    """The mean of all pixels: sums of windows, of which the last one's weight is one over the number of windows before it."""
+    made: list[Node] = []
+    result = node.outputs[0]
+    name, (count, channels, *spatial) = node.inputs[0], graph.shapes[node.inputs[0]]
+    shaped = len(graph.shapes[result]) == 4  # a ReduceMean may drop the axes it has reduced
+    while True:
+        kernel = [min(extent, _MAX_WINDOW) for extent in spatial]
+        windows = [-(-extent // size) for extent, size in zip(spatial, kernel, strict=True)]
+        missing = [number * size - extent for number, size, extent in zip(windows, kernel, spatial, strict=True)]
+        before = [extent // 2 for extent in missing]
+        value = np.float32(math.prod(windows) / math.prod(spatial))
+        last = math.prod(windows) == 1
+        output = result if last and shaped else graph.free_name(f"{result}.stage{len(made) + 1}")
+        weights = graph.add_constant(f"{output}.weights", np.full((channels, 1, *kernel), value, np.float32))
+        attributes = {
+            "group": channels,
+            "kernel_shape": kernel,
+            "strides": kernel,
+            "pads": [*before, *(extent - half for extent, half in zip(missing, before, strict=True))],
+        }
+        graph.shapes[output], graph.dtypes[output] = (count, channels, *windows), np.dtype(np.float32)
+        made.append(Node("Conv", [name, weights], [output], attributes, node.name if last else output))
+        if last and not shaped:
+            extents = graph.add_constant(f"{result}.shape", np.array(graph.shapes[result], np.int64))
+            made.append(Node("Reshape", [output, extents], [result], {}, f"{node.label}.shape"))
+        if last:
+            return made
+        name, spatial = output, windows

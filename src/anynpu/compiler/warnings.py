@@ -1,0 +1,89 @@
+"""What the compiler says loudly: things that nobody sees in the file that it makes, and that programs or results suffer from."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..program import Program
+from .graph import Graph
+from .importers.qdq import QdqWeights
+from .lower.formats import Format
+from .quantize.evaluation import Score
+from .quantize.lint import Finding
+
+__all__ = ["float_ends", "warn_of_later_sizes", "warn_of_loss", "warn_of_unread_inputs", "warn_of_wide_weights"]
+
+_log = logging.getLogger("anynpu.compiler")
+
+_GOOD = 0.99
+"""The cosine from which no single activation is worth a warning."""
+
+_POOR = 0.9
+"""A mean cosine below this is told at once."""
+
+
+def warn_of_unread_inputs(proto: Any, graph: Graph) -> None:
+    """Name the inputs that the compiled model does not have: a program that feeds them fails."""
+    known = {*graph.inputs, *(tensor.name for tensor in proto.graph.initializer)}
+    unread = [value.name for value in proto.graph.input if value.name not in known]
+    if unread:
+        names = ", ".join(f"'{name}'" for name in unread)
+        _log.warning(
+            "no layer reads the values of input %s: the compiled model does not have it, and programs must not feed it", names
+        )
+
+
+def warn_of_wide_weights(weights: Mapping[str, QdqWeights]) -> None:
+    """Name the weights of a quantised model that are wider than int8: they are rounded anew, so that its codes are not kept."""
+    wide = [
+        f"'{name}' is {entry.codes.dtype.name}"
+        for name, entry in weights.items()
+        if entry.codes.ndim > 1 and entry.codes.itemsize > 1
+    ]
+    if wide:
+        more = f" (and {len(wide) - 1} more)" if len(wide) > 1 else ""
+        _log.warning("weights are int8 here: %s%s, which is rounded to int8 anew and loses accuracy", wide[0], more)
+
+
+def warn_of_later_sizes(programs: Sequence[Program]) -> None:
+    """Programs size their buffers by the first set of shapes: say so where another one is larger."""
+    sizes = [[math.prod(spec.shape) for spec in program.input_specs] for program in programs]
+    if any(later > first for entry in sizes[1:] for later, first in zip(entry, sizes[0], strict=True)):
+        _log.warning("the first of %d shape sets is not the largest, and programs size their buffers by the first", len(programs))
+
+
+def float_ends(program: Program, kind: Format) -> dict[str, str]:
+    """What to say loudly: ends of a quantised model that are not codes after all, which programs may read as such."""
+    ends = [("input", spec) for spec in program.input_specs] + [("output", spec) for spec in program.output_specs]
+    floats = [
+        f"{side} '{spec.name}' is {spec.dtype.value}" for side, spec in ends if spec.quantization is None and spec.dtype.is_float
+    ]
+    if not floats:
+        return {}
+    text = f"{', '.join(floats)}, not {kind.words}: programs that read every tensor by the type of the first will misread it"
+    _log.warning("%s", text)
+    return {"float_ends": text}
+
+
+def warn_of_loss(score: Score | None, left: Sequence[Finding]) -> None:
+    """Say loudly where int8 loses the answers, with the first tensor that is known to suffer: who calls from Python reads no report."""
+    lost = [finding for finding in left if finding.rule == "coarse-table" and finding.severity == "error"]
+    if lost and (score is None or score.cosine < _GOOD):  # elsewhere nothing depends on them
+        _log.warning(
+            "the results of %s too small for the chip's tables, and are lost in int8; the first is %s: %s",
+            "one activation are" if len(lost) == 1 else f"{len(lost)} activations are",
+            lost[0].tensor,
+            lost[0].text,
+        )
+    if score is None or score.cosine >= _POOR:
+        return
+    _log.warning(
+        "int8 keeps little of what this network says: cosine %.2f on samples that calibration kept apart, %.2f on the worst of them%s; "
+        "compile with accuracy='best', with more samples, or with dtype='fp16'",
+        score.cosine,
+        score.worst,
+        f" (first of {len(left)} findings: {left[0].tensor}: {left[0].text})" if left else "",
+    )

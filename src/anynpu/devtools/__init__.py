@@ -1,0 +1,1 @@
+"""Tools for programs that call an NPU: sanitizer, fault injection, record and replay."""

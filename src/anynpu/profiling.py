@@ -1,0 +1,10 @@
+"""The public name of :mod:`anynpu.analysis.profile`."""
+
+from typing import TYPE_CHECKING
+
+from ._util.aliases import alias
+
+if TYPE_CHECKING:
+    from .analysis.profile import *  # noqa: F403
+
+alias(__name__, "anynpu.analysis.profile")

@@ -1,0 +1,233 @@
+"""What one job of the playground computes: results of both sides, the distance between them, time, memory and what the CPU does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import chips
+from ..._util.progress import Progress, tell
+from ..._util.types import Array
+from ...analysis.compare.metrics import Difference
+from ...analysis.profile import Profile, profile_program
+from ...chips.timing import fps
+from ...compiler import ModelOutline, compile
+from ...compiler.images import read_image
+from ...compiler.quantize.detect_preprocessing import RECIPES, PictureRecipe, find_recipe
+from ...errors import ImageError
+from ...modelfile import read
+from ...program import Model
+from .request import AUTO, DTYPES, MAX_PIXELS, SCALES, JobRequest
+from .sides import FloatSide, Side, compiled_side
+
+__all__ = ["do_job"]
+
+_ASSUMED = "0 to 1"
+_FEW = 20
+"""Pictures from which on calibration is not called little."""
+
+
+def do_job(request: JobRequest, files: dict[str, Path], folder: Path, progress: Progress | None = None) -> dict[str, Any]:
+    """All that the page shows, JSON-ready; pictures are written to *folder*.
+
+    :param files: by the names that the request has for them; the model's is ``model``
+    """
+    tell(progress, "reading the pictures", 0, 1)
+    pictures = [_picture(files[name], index) for index, name in enumerate(request.pictures)]
+    if request.served:
+        return _served(files["model"], pictures[0], folder, progress)
+    tell(progress, "reading the model", 0, 1)
+    side = FloatSide(files["model"], request.shape)
+    if not pictures or not side.takes_picture:
+        notes = [] if side.takes_picture else [_no_picture(side)]
+        return {"notes": notes, **_outlined(files["model"], side, request)}
+    return _dropped(request, files["model"], side, pictures, folder, progress)
+
+
+def _picture(path: Path, index: int) -> Array:
+    picture = read_image(path)
+    if picture.shape[0] * picture.shape[1] > MAX_PIXELS:
+        raise ImageError(f"picture {index + 1} has more than {MAX_PIXELS // 10**6} million pixels", hint="make it smaller")
+    return picture
+
+
+def _no_picture(side: FloatSide) -> str:
+    inputs = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.shapes.items())
+    return f"The model does not take one picture (its inputs: {inputs}), so only times and memory are shown."
+
+
+def _outlined(path: Path, side: FloatSide, request: JobRequest) -> dict[str, Any]:
+    """Time and memory alone, which need no data."""
+    chip = chips.get(request.chip)
+    program = ModelOutline(path, shapes=side.shapes).program(chip, dtype=request.dtype)
+    return {"chip": chip.name, "dtype": DTYPES[request.dtype], **_figures(profile_program(program, chip))}
+
+
+def _dropped(
+    request: JobRequest, path: Path, float_side: FloatSide, pictures: Sequence[Array], folder: Path, progress: Progress | None
+) -> dict[str, Any]:
+    tell(progress, "looking for the preprocessing", 0, 1)
+    recipe, words = _recipe(request, path, float_side, pictures)
+    side = float_side.side(recipe)
+    notes, shown = [words], {}
+    tell(progress, "running the float model", 0, len(pictures))
+    if side.reader is None:
+        notes.append(
+            "The outputs are not those of a network that is known here, so nothing is drawn; how far they are from float is shown below."
+        )
+        float_side.seen = [_planes(picture, float_side.input_shape) for picture in pictures]
+        side.outputs = float_side.run(float_side.seen[0])
+    else:
+        for picture in reversed(pictures):  # the first picture is the one that is shown
+            shown["float"] = side.look(picture, folder)
+    compiled = compile(
+        path,
+        request.chip,
+        dtype=request.dtype,
+        dataset=float_side.seen,
+        shapes=float_side.shapes,
+        accuracy=request.accuracy,
+        progress=progress,
+        **_options(recipe, float_side.input_shape[1]),
+    )
+    tell(progress, "running on the software NPU", 0, 1)
+    with compiled_side(compiled, "compiled") as other:
+        if other.reader is not None and side.reader is not None:
+            shown["compiled"] = other.look(pictures[0], folder)
+        else:
+            other.outputs = _raw(compiled, float_side.seen[0])
+    return {
+        "chip": compiled.chip,
+        "dtype": DTYPES[request.dtype],
+        "task": "" if side.reader is None else side.reader.reader.words,
+        "sides": shown,
+        "notes": [*notes, *_calibration_notes(len(pictures), request)],
+        "distance": _distances(side, other),
+        "command": _command(request, recipe),
+        **_figures(profile_program(compiled.programs[0], chips.get(compiled.chip))),
+    }
+
+
+def _served(path: Path, picture: Array, folder: Path, progress: Progress | None) -> dict[str, Any]:
+    """A compiled model of the server, on the software NPU of its own chip."""
+    tell(progress, "running on the software NPU", 0, 1)
+    model = read(path)
+    notes = ["A served model is compiled already: it runs on its own chip, and there is no float model to set beside it."]
+    shown: dict[str, Any] = {}
+    with compiled_side(model, "compiled") as side:
+        if side.reader is None:
+            raise ImageError(
+                "the model does not take a picture, or its outputs are not known here", hint="use anynpu run --task raw"
+            )
+        shown["compiled"] = side.look(picture, folder)
+        task = side.reader.reader.words
+    profile = profile_program(model.programs[0], chips.get(model.chip))
+    return {"chip": model.chip, "dtype": model.dtype, "task": task, "sides": shown, "notes": notes, **_figures(profile)}
+
+
+def _recipe(request: JobRequest, path: Path, side: FloatSide, pictures: Sequence[Array]) -> tuple[PictureRecipe, str]:
+    """The preprocessing, and where it comes from."""
+    by_name = {(recipe.name, recipe.order): recipe for recipe in RECIPES}
+    if request.scale != AUTO:
+        chosen = by_name[request.scale, request.order]
+        return chosen, f"Preprocessing as chosen: {SCALES[chosen.name]}, {chosen.order.upper()}."
+    # one picture says little; its mirror image is another one
+    tried = list(pictures[:4]) if len(pictures) > 1 else [pictures[0], np.ascontiguousarray(pictures[0][:, ::-1])]
+    found = find_recipe(path, tried, shapes=side.shapes)
+    if found.best is not None:
+        return found.best, f"Preprocessing found by trying: {found.words}."
+    assumed = by_name[_ASSUMED, request.order]
+    return assumed, (
+        f"Which preprocessing the network was trained with could not be told from these pictures; {SCALES[_ASSUMED]} is assumed. "
+        "If the results are nonsense, choose another."
+    )
+
+
+def _options(recipe: PictureRecipe, channels: int) -> dict[str, Any]:
+    """Mean, std and order as the compiler takes them: for pictures as they come, in RGB."""
+    mean, std = (values[::-1] if recipe.order == "bgr" else values for values in (recipe.mean, recipe.std))
+    order = {"channel_order": "bgr"} if recipe.order == "bgr" and channels == 3 else {}
+    return {"mean": list(mean[:channels]), "std": list(std[:channels]), **order}
+
+
+def _planes(picture: Array, shape: Sequence[int]) -> Array:
+    from ...tasks import fit_picture
+
+    planes = fit_picture(picture, (shape[2], shape[3]))[0].transpose(2, 0, 1)[None]
+    return np.ascontiguousarray(planes if shape[1] == 3 else planes.mean(axis=1, keepdims=True).astype(np.uint8))
+
+
+def _raw(model: Model, planes: Array) -> list[Array]:
+    from ...npu import Device
+
+    with Device(model.chip) as device, device.load(model) as loaded, loaded.context() as context:
+        return list(context.run({model.programs[0].input_specs[0].name: planes}))
+
+
+def _distances(first: Side, second: Side) -> list[dict[str, Any]]:
+    """Of each output of the first picture."""
+    known = dict(zip(first.output_names, first.outputs, strict=False))
+    rows = []
+    for name, value in zip(second.output_names, second.outputs, strict=False):
+        if name not in known or known[name].size != value.size:
+            continue
+        difference = Difference()
+        difference.add(known[name], value)
+        figures = difference.figures()
+        row = {"output": name, "shape": list(value.shape), "cosine": round(figures.cosine, 5)}
+        rows.append({**row, "snr_db": round(figures.snr, 1) if np.isfinite(figures.snr) else None})
+    return rows
+
+
+def _calibration_notes(count: int, request: JobRequest) -> list[str]:
+    number = "1 picture" if count == 1 else f"{count} pictures"
+    if request.dtype == "fp16":
+        return ["float16 needs no calibration; the pictures are only looked at."]
+    little = "far too little" if count < 5 else "little" if count < _FEW else "a fair number"
+    return [
+        f"Calibrated on {number}, the one that is shown among them: {little} for a verdict on accuracy. "
+        "Use 20 to 200 pictures from the place of use, and judge on others."
+    ]
+
+
+def _command(request: JobRequest, recipe: PictureRecipe) -> str:
+    flags = "" if recipe.flags.startswith("no ") else f" {recipe.flags}"
+    data = "" if request.dtype == "fp16" else " --dataset PICTURES/"
+    kind = f" --dtype {request.dtype}" if request.dtype != "w8a8" else ""
+    effort = " --accuracy fast" if request.accuracy == "fast" and request.dtype != "fp16" else ""
+    return f"anynpu compile MODEL.onnx -o MODEL.out --target {request.chip}{kind}{data}{flags}{effort}"
+
+
+def _figures(profile: Profile) -> dict[str, Any]:
+    """Time, memory and layers."""
+    prediction = profile.prediction
+    low, high = prediction.range_us
+    on_cpu = [layer for layer in profile.layers if not layer.on_npu]
+    return {
+        "latency_ms": round(profile.latency_us / 1000, 3),
+        "range_ms": [round(low / 1000, 3), round(high / 1000, 3)],
+        "fps": round(fps(prediction), 1),
+        "cores": profile.chip.cores,
+        "confidence": str(prediction.confidence),
+        "memory": {"weights": prediction.weight_bytes, "internal": profile.internal_bytes, "all": prediction.memory_bytes},
+        "cpu_share": round(prediction.cpu_share, 4),
+        "advice": profile.advice(),
+        "on_cpu": [
+            {"name": layer.name, "operator": layer.kind, "reason": layer.reason, "time_us": round(layer.time_us, 2)}
+            for layer in on_cpu
+        ],
+        "layers": [
+            {
+                "index": layer.index,
+                "name": layer.name,
+                "operator": layer.kind,
+                "shape": list(layer.output_shape),
+                "time_us": round(layer.time_us, 2),
+                "bound": layer.bound.value if layer.on_npu else "cpu",
+            }
+            for layer in profile.layers
+        ],
+    }
