@@ -210,8 +210,9 @@ TO_12(DEFINE_ROW, 1)
 static conv_row_function *const rows_of_16[] = {TO_6(NAME_ROW, 2)}; /* by pixels - 1 */
 static conv_row_function *const rows_of_8[] = {TO_12(NAME_ROW, 1)};
 
-static size_t tile_width(size_t channels)
+static size_t tile_width(size_t channels, size_t pixels)
 {
+    (void)pixels;
     return channels >= 16 ? 16 : 8;
 }
 

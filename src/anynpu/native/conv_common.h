@@ -53,11 +53,13 @@ struct conv_line {
     ptrdiff_t pixel_stride; /* bytes from a pixel's run to the next one's */
     size_t pixels;
     const int32_t *sums; /* of the elements under each pixel, where the target wants them */
+    int is_scaled; /* the sums are multiplied by the zero point of the weights, which is that of all channels */
     const void *weights; /* [run][step] of the tile */
     struct conv_channels channels;
     size_t valid;         /* channels of the tile that exist */
     ptrdiff_t out_stride; /* from an output pixel to the next */
     int has_slope;
+    int clamps; /* FIXED_SINGLE: sums may be beyond channels.high */
     enum fixed_form form;
     const struct anynpu_epilogue *epilogue;
     struct fixed_tables tables; /* FIXED_DOUBLE */
@@ -89,7 +91,8 @@ struct conv_target {
     size_t granule;      /* elements of a run in one step */
     size_t interleave;   /* neighbouring elements of a channel in a packed step: [granule / interleave][tile][interleave] */
     size_t line_pixels;  /* of a pointwise convolution at a time: what it reads and writes stays in the cache */
-    size_t (*tile_width)(size_t channels); /* of the next tile where so many (a multiple of 8) are left */
+    /* of the next tile where so many channels (a multiple of 8) are left, in lines of so many pixels */
+    size_t (*tile_width)(size_t channels, size_t pixels);
     void (*copy)(void *to, const int8_t *from, size_t count);
     void (*sum_runs)(const struct conv_runs *runs, int32_t *sums); /* NULL: sums are not needed */
     void (*compute)(const struct conv_line *line, size_t width);
@@ -184,6 +187,8 @@ static inline struct conv_plan conv_plan(const struct anynpu_conv *conv, const s
  * what FIXED_DOUBLE needs. The weights lie apart: layers that have the same ones share them. */
 struct conv_header {
     int32_t form; /* enum fixed_form */
+    int32_t clamps; /* sums may be beyond what the form holds */
+    int32_t scale; /* the zero point of all packed weights; 0 where they differ, or no sums are wanted */
     const void *weights;
 };
 _Static_assert(sizeof(struct conv_header) <= CONV_HEADER_BYTES, "the header has its place");
@@ -324,13 +329,24 @@ static inline void conv_pack_tile(const struct anynpu_conv *conv, const struct c
         }
 }
 
+static inline int32_t conv_common_zero(const struct anynpu_conv *conv, const struct conv_target *target)
+{
+    for (size_t oc = 1; oc < conv->cout; oc++)
+        if (conv->weight_zero[oc] != conv->weight_zero[0])
+            return 0;
+    return target->form == CONV_WEIGHTS_UNSIGNED ? conv->weight_zero[0] + 128 : 0;
+}
+
 static inline void conv_pack(const struct anynpu_conv *conv, const struct conv_target *target, const void *weights, void *packed)
 {
     struct conv_plan plan = conv_plan(conv, target);
     size_t constants = conv_constants_size(conv, &plan);
     struct conv_header *header = packed;
     conv_pack_channels(conv, target, &plan, packed);
-    header->form = (int32_t)conv_form(conv);
+    int clamps;
+    header->form = (int32_t)conv_form(conv, &clamps);
+    header->clamps = clamps;
+    header->scale = conv_common_zero(conv, target);
     header->weights = weights;
     memset((uint8_t *)packed + constants, 0, conv_packed_size(conv, target) - constants);
     fixed_tables_pack(&conv->epilogue, conv->cout, (uint8_t *)packed + conv_tables_at(conv, &plan));
@@ -344,7 +360,7 @@ static inline void conv_pack_weights(const struct anynpu_conv *conv, const struc
     memset(to, 0, conv_packed_weights_size(conv, target));
     for (size_t group = 0; group < conv->groups; group++)
         for (size_t oc = 0, width; oc < plan.group_padded; oc += width) {
-            width = target->tile_width(plan.group_padded - oc);
+            width = target->tile_width(plan.group_padded - oc, plan.line_pixels);
             size_t valid = conv_smaller(width, plan.group_cout - oc);
             conv_pack_tile(conv, target, &plan, group * plan.group_cout + oc, valid, width, to);
             to += width * plan.tile_weight_bytes;
@@ -416,6 +432,7 @@ static inline struct conv_runs conv_runs_of(const struct conv_job *job, const vo
 /* What the tiles of a group have in common for a line of pixels that starts at the given output pixel. */
 static inline struct conv_line conv_line(const struct conv_job *job, size_t pixel, size_t pixels)
 {
+    const struct conv_header *header = job->packed;
     size_t at = pixel * job->conv->cout;
     return (struct conv_line){
         .runs = job->runs,
@@ -425,7 +442,9 @@ static inline struct conv_line conv_line(const struct conv_job *job, size_t pixe
         .pixels = pixels,
         .out_stride = (ptrdiff_t)job->conv->cout,
         .has_slope = job->conv->epilogue.slope != NULL,
-        .form = (enum fixed_form)((const struct conv_header *)job->packed)->form,
+        .is_scaled = header->scale != 0,
+        .clamps = header->clamps,
+        .form = (enum fixed_form)header->form,
         .epilogue = &job->conv->epilogue,
         .tables = fixed_tables_at((const uint8_t *)job->packed + conv_tables_at(job->conv, &job->plan), job->conv->cout),
         .residual = job->residual && fixed_has_residual(&job->conv->epilogue) ? job->residual + at : NULL,
@@ -442,7 +461,7 @@ struct conv_tile {
 static inline struct conv_tile conv_first_tile(const struct conv_job *job)
 {
     return (struct conv_tile){
-        .width = job->target->tile_width(job->plan.group_padded),
+        .width = job->target->tile_width(job->plan.group_padded, job->plan.line_pixels),
         .weights = ((const struct conv_header *)job->packed)->weights,
     };
 }
@@ -455,7 +474,7 @@ static inline int conv_next_tile(const struct conv_job *job, struct conv_tile *t
         tile->oc = 0;
         tile->group++;
     }
-    tile->width = job->target->tile_width(job->plan.group_padded - tile->oc);
+    tile->width = job->target->tile_width(job->plan.group_padded - tile->oc, job->plan.line_pixels);
     return tile->group < job->conv->groups;
 }
 
@@ -475,6 +494,13 @@ static inline void conv_compute(const struct conv_job *job, const struct conv_ti
     job->target->compute(&line, tile->width);
 }
 
+static inline void conv_scale_sums(const struct conv_job *job, int32_t *sums)
+{
+    const int32_t scale = ((const struct conv_header *)job->packed)->scale;
+    for (size_t i = 0; scale != 0 && i < job->conv->groups * job->plan.sum_stride; i++)
+        sums[i] = (int32_t)((uint32_t)sums[i] * (uint32_t)scale);
+}
+
 /* Pixels in one long line over rows and images, straight from the input unless the target widens it. */
 static inline void conv_run_pointwise(const struct conv_job *job, const int8_t *x, size_t first, size_t last)
 {
@@ -490,6 +516,7 @@ static inline void conv_run_pointwise(const struct conv_job *job, const int8_t *
             struct conv_runs runs = conv_runs_of(job, input, group, pixels);
             target->sum_runs(&runs, job->sums + group * job->plan.sum_stride);
         }
+        conv_scale_sums(job, job->sums);
         struct conv_line line = conv_line(job, pixel, pixels);
         struct conv_tile tile = conv_first_tile(job);
         do {
@@ -549,6 +576,7 @@ static inline void conv_sum_rows(const struct conv_job *job, size_t first_row, i
         for (size_t i = 0; i < count; i++)
             sums[i] = ky ? (int32_t)((uint32_t)sums[i] + (uint32_t)row[i]) : row[i];
     }
+    conv_scale_sums(job, sums);
 }
 
 static inline void conv_point_runs(const struct conv_job *job, size_t first_row, size_t group)

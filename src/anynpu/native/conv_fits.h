@@ -61,14 +61,17 @@ static inline double conv_largest_sum(const struct anynpu_conv *conv, size_t oc)
     return (double)(llabs(largest) > llabs(smallest) ? llabs(largest) : llabs(smallest));
 }
 
-/* The form in which all channels are exact. */
-static inline enum fixed_form conv_form(const struct anynpu_conv *conv)
+/* The form in which all channels are exact, and whether there are sums that have to be clamped for it (fixed_clamped_form). */
+static inline enum fixed_form conv_form(const struct anynpu_conv *conv, int *clamps)
 {
+    *clamps = 0;
     enum fixed_form form = conv->epilogue.fixed != NULL ? FIXED_SINGLE : FIXED_NONE;
     if (conv->epilogue.staircases != NULL)
         return FIXED_DOUBLE;
     for (size_t oc = 0; conv->epilogue.fixed != NULL && oc < conv->cout && form != FIXED_REFUSED; oc++) {
-        enum fixed_form of_channel = fixed_clamped_form(&conv->epilogue, oc, conv_largest_sum(conv, oc));
+        const double largest = conv_largest_sum(conv, oc);
+        enum fixed_form of_channel = fixed_clamped_form(&conv->epilogue, oc, largest);
+        *clamps |= fixed_needs_clamp(conv->epilogue.fixed, oc, largest);
         form = of_channel > form ? of_channel : form;
     }
     if (form != FIXED_REFUSED && conv->epilogue.fixed != NULL && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
@@ -80,8 +83,9 @@ static inline enum fixed_form conv_form(const struct anynpu_conv *conv)
 static inline int conv_fits(const struct anynpu_conv *conv)
 {
     size_t group_cin = conv->cin / conv->groups, group_cout = conv->cout / conv->groups;
+    int clamps;
     return (conv->groups == 1 || (group_cin > 1 && group_cout > 1)) && conv_fits_32_bits(conv) &&
-           (conv->epilogue.fixed != NULL ? conv_form(conv) != FIXED_REFUSED : conv_fits_16_bits(&conv->epilogue, conv->cout));
+           (conv->epilogue.fixed != NULL ? conv_form(conv, &clamps) != FIXED_REFUSED : conv_fits_16_bits(&conv->epilogue, conv->cout));
 }
 
 #endif

@@ -242,8 +242,9 @@ TO_8(DEFINE_ROW, 2)
 static conv_row_function *const rows_of_16[] = {TO_4(NAME_ROW, 4)}; /* by pixels - 1 */
 static conv_row_function *const rows_of_8[] = {TO_8(NAME_ROW, 2)};
 
-static size_t tile_width(size_t channels)
+static size_t tile_width(size_t channels, size_t pixels)
 {
+    (void)pixels;
     return channels >= 16 ? 16 : 8;
 }
 

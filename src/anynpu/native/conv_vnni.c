@@ -56,14 +56,12 @@ INLINE __m512i finish_block(__m512i accumulator, const struct conv_line *line, s
     return _mm512_cvtps_epi32(_mm512_min_ps(f, _mm512_loadu_ps(channels->high + channel)));
 }
 
-/* The same by the chip's rule: see fixed_forms.h. The zero point is in it. */
+/* The same by the chip's rule: see fixed_forms.h. The zero point is in it, and sums are clamped already (clamp_sums). */
 INLINE __m512i finish_fixed(__m512i accumulator, const struct conv_line *line, size_t channel, const int8_t *residual)
 {
     const struct conv_channels *channels = &line->channels;
     const __m512 magic = _mm512_set1_ps(FIXED_MAGIC);
-    const __m512 most = _mm512_loadu_ps(channels->high + channel), least = _mm512_sub_ps(_mm512_setzero_ps(), most);
-    __m512 sum = _mm512_min_ps(_mm512_max_ps(_mm512_cvtepi32_ps(accumulator), least), most);
-    __m512 t = _mm512_sub_ps(_mm512_fmadd_ps(sum, _mm512_loadu_ps(channels->multiplier + channel), magic), magic);
+    __m512 t = _mm512_sub_ps(_mm512_fmadd_ps(_mm512_cvtepi32_ps(accumulator), _mm512_loadu_ps(channels->multiplier + channel), magic), magic);
     if (residual) {
         __m512i codes = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(residual + channel)));
         __m512 values = _mm512_cvtepi32_ps(_mm512_sub_epi32(codes, _mm512_loadu_si512(channels->residual_zero + channel)));
@@ -190,7 +188,7 @@ INLINE void finish_curve(int blocks, int half, int pixels, __m512i accumulators[
     finish_words(line, first, (size_t)pixels, (size_t)width, words);
 }
 
-/* What is rare: a residual, a slope, channels that do not exist. From memory, and for all shapes of tiles. */
+/* What is rare: a slope, channels that do not exist, the float rule with a residual. From memory, and for all shapes of tiles. */
 ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                          ptrdiff_t first)
 {
@@ -213,6 +211,56 @@ ROW_FUNCTION finish_rare(size_t blocks, size_t pixels, __m512i accumulators[][MA
     }
 }
 
+/* The chip's rule with a residual, in tiles whose channels all exist. */
+#define DEFINE_RESIDUAL(blocks, half)                                                                                          \
+    ROW_FUNCTION finish_residual_##blocks##_##half(size_t pixels, __m512i accumulators[][MAX_BLOCKS],                          \
+                                                   const struct conv_line *shared, ptrdiff_t first)                            \
+    {                                                                                                                          \
+        const struct conv_line line = *shared;                                                                                 \
+        for (size_t i = 0; i < pixels; i++) {                                                                                  \
+            const ptrdiff_t at = (first + (ptrdiff_t)i) * line.out_stride;                                                     \
+            __m512i rounded[MAX_BLOCKS];                                                                                       \
+            UNROLL for (int j = 0; j < blocks + half; j++)                                                                     \
+                rounded[j] = finish_fixed(accumulators[i][j], &line, 16 * (size_t)j, line.residual + at);                      \
+            store_codes(blocks, half, pack_fixed(blocks + half, rounded, &line.channels), line.y + at);                        \
+        }                                                                                                                      \
+    }
+
+DEFINE_RESIDUAL(4, 0)
+DEFINE_RESIDUAL(3, 0)
+DEFINE_RESIDUAL(2, 0)
+DEFINE_RESIDUAL(1, 1)
+DEFINE_RESIDUAL(1, 0)
+DEFINE_RESIDUAL(0, 1)
+
+INLINE void finish_residual(int blocks, int half, size_t pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
+                            ptrdiff_t first)
+{
+    if (blocks == 4)
+        finish_residual_4_0(pixels, accumulators, line, first);
+    else if (blocks == 3)
+        finish_residual_3_0(pixels, accumulators, line, first);
+    else if (blocks == 2)
+        finish_residual_2_0(pixels, accumulators, line, first);
+    else if (blocks == 1 && half)
+        finish_residual_1_1(pixels, accumulators, line, first);
+    else if (blocks == 1)
+        finish_residual_1_0(pixels, accumulators, line, first);
+    else
+        finish_residual_0_1(pixels, accumulators, line, first);
+}
+
+/* No sum beyond what FIXED_SINGLE holds. */
+INLINE void clamp_sums(int blocks, int pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line)
+{
+    UNROLL for (int j = 0; j < blocks; j++) {
+        const __m512i most = _mm512_cvtps_epi32(_mm512_loadu_ps(line->channels.high + 16 * j));
+        const __m512i least = _mm512_sub_epi32(_mm512_setzero_si512(), most);
+        UNROLL for (int i = 0; i < pixels; i++)
+            accumulators[i][j] = _mm512_min_epi32(_mm512_max_epi32(accumulators[i][j], least), most);
+    }
+}
+
 INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
@@ -220,12 +268,17 @@ INLINE void finish_tile(int blocks, int half, int pixels, __m512i accumulators[]
         finish_curve(blocks, half, pixels, accumulators, line, first);
         return;
     }
+    if (line->form == FIXED_SINGLE && line->clamps)
+        clamp_sums(blocks + half, pixels, accumulators, line);
     if (line->residual || line->has_slope || line->form >= FIXED_CURVE || line->valid != (size_t)(16 * blocks + 8 * half)) {
         __m512i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
             UNROLL for (int j = 0; j < blocks + half; j++)
                 copies[i][j] = accumulators[i][j];
-        finish_rare((size_t)(blocks + half), (size_t)pixels, copies, line, first);
+        if (line->form == FIXED_SINGLE && line->residual && line->valid == (size_t)(16 * blocks + 8 * half))
+            finish_residual(blocks, half, (size_t)pixels, copies, line, first);
+        else
+            finish_rare((size_t)(blocks + half), (size_t)pixels, copies, line, first);
         return;
     }
     if (line->form == FIXED_SINGLE) {
@@ -276,8 +329,12 @@ INLINE void tile(int blocks, int half, int pixels, const struct conv_line *line,
     UNROLL for (int j = 0; j < blocks + half; j++) {
         __m512i bias = _mm512_loadu_si512(line->channels.bias + 16 * j);
         __m512i zero = _mm512_loadu_si512(line->channels.weight_zero + 16 * j);
-        UNROLL for (int i = 0; i < pixels; i++)
-            acc[i][j] = _mm512_sub_epi32(bias, _mm512_mullo_epi32(zero, _mm512_set1_epi32(line->sums[first + i])));
+        if (line->is_scaled)
+            UNROLL for (int i = 0; i < pixels; i++)
+                acc[i][j] = _mm512_sub_epi32(bias, _mm512_set1_epi32(line->sums[first + i]));
+        else
+            UNROLL for (int i = 0; i < pixels; i++)
+                acc[i][j] = _mm512_sub_epi32(bias, _mm512_mullo_epi32(zero, _mm512_set1_epi32(line->sums[first + i])));
     }
 
     const uint8_t *weights = line->weights;
@@ -335,9 +392,12 @@ static const struct {
     {24, 12, {TO_12(NAME_ROW, 1, 1)}}, {16, 14, {TO_14(NAME_ROW, 1, 0)}}, {8, 12, {TO_12(NAME_ROW, 0, 1)}},
 };
 
-/* Wide tiles first, but none so wide that a slow narrow one has to follow. */
-static size_t tile_width(size_t channels)
+/* Wide tiles first, but none so wide that a slow narrow one has to follow. Lines of 7 or 8 pixels are one tile of 48 channels, but two of
+ * 64, which would read the weights twice. */
+static size_t tile_width(size_t channels, size_t pixels)
 {
+    if (channels >= 96 && (pixels == 7 || pixels == 8))
+        return 48;
     switch (channels / 8) {
     case 1:
         return 8;

@@ -29,11 +29,13 @@
 #define LARGEST_FACTOR 255
 #endif
 
-/* Packed, one after the other: the form of the chip's rule, and its numbers (lanes_epilogue.h) where there is one; bias by channel,
+/* Packed, one after the other: the form of the chip's rule, whether sums are clamped for it, and its numbers (lanes_epilogue.h) and the
+ * largest exact sums where there is one; bias by channel,
  * factors [vector of channels][rows together][kernel column][lane], the code of the padding by channel, what FIXED_DOUBLE needs. */
 struct depthwise {
     const struct anynpu_conv *conv;
     enum fixed_form form;
+    int clamps;
     const float *fixed;
     const int32_t *bias;
     const stored_factor *factors;
@@ -48,6 +50,7 @@ struct strip {
     ints bias;
     const struct anynpu_epilogue *epilogue;
     enum fixed_form form;
+    int clamps;             /* FIXED_SINGLE: sums may be beyond what it holds */
     const float *fixed;     /* of the strip's first channel */
     size_t fixed_stride;
     const struct fixed_tables *tables;
@@ -73,13 +76,13 @@ static size_t ring_height(const struct anynpu_conv *conv)
 
 static size_t fixed_floats(const struct anynpu_conv *conv)
 {
-    return conv->epilogue.fixed == NULL ? 0 : size_times(FIXED_ARRAYS, padded_channels(conv));
+    return conv->epilogue.fixed == NULL ? 0 : size_times(FIXED_ARRAYS + 1, padded_channels(conv));
 }
 
 static struct depthwise depthwise_of(const struct anynpu_conv *conv, const void *packed)
 {
     const size_t channels = padded_channels(conv);
-    struct depthwise depthwise = {.conv = conv, .form = (enum fixed_form)*(const int32_t *)packed};
+    struct depthwise depthwise = {.conv = conv, .form = (enum fixed_form)*(const int32_t *)packed, .clamps = ((const int32_t *)packed)[1]};
     depthwise.fixed = (const float *)((const int8_t *)packed + HEADER_BYTES);
     depthwise.bias = (const int32_t *)(depthwise.fixed + fixed_floats(conv));
     depthwise.factors = (const stored_factor *)(depthwise.bias + channels);
@@ -117,15 +120,17 @@ static int64_t largest_sum(const struct anynpu_conv *conv, size_t channel)
     return largest > -smallest ? largest : -smallest;
 }
 
-/* The form in which all channels are exact; where one does not fit, FIXED_REFUSED. */
-static enum fixed_form form_of(const struct anynpu_conv *conv)
+/* The form in which all channels are exact; where one does not fit, FIXED_REFUSED. clamps: sums have to be clamped for it. */
+static enum fixed_form form_of(const struct anynpu_conv *conv, int32_t *clamps)
 {
+    *clamps = 0;
     enum fixed_form form = conv->epilogue.fixed == NULL ? FIXED_NONE : FIXED_SINGLE;
     for (size_t c = 0; c < conv->cout && form != FIXED_REFUSED; c++) {
         const int64_t sum = largest_sum(conv, c);
         const enum fixed_form of_channel = sum < 0                        ? FIXED_REFUSED
                                            : conv->epilogue.fixed == NULL ? FIXED_NONE
-                                                                          : fixed_channel_form(&conv->epilogue, c, (double)sum);
+                                                                          : fixed_clamped_form(&conv->epilogue, c, (double)sum);
+        *clamps |= conv->epilogue.fixed != NULL && fixed_needs_clamp(conv->epilogue.fixed, c, (double)sum);
         form = of_channel > form ? of_channel : form;
     }
     if (form != FIXED_REFUSED && conv->epilogue.fixed != NULL && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
@@ -140,7 +145,8 @@ static int depthwise_fits(const struct anynpu_conv *conv)
         conv->epilogue.staircases != NULL ||
         (conv->epilogue.fixed == NULL && !epilogue_fits(&conv->epilogue, conv->cout)))
         return 0;
-    return form_of(conv) != FIXED_REFUSED;
+    int32_t clamps;
+    return form_of(conv, &clamps) != FIXED_REFUSED;
 }
 
 static size_t depthwise_packed_size(const struct anynpu_conv *conv)
@@ -170,9 +176,11 @@ static void depthwise_pack(const struct anynpu_conv *conv, const void *weights, 
     stored_factor *stored = (stored_factor *)(bias + padded_channels(conv));
     int8_t *padding = (int8_t *)(stored + padded_channels(conv) * taps);
     memset(packed, 0, depthwise_packed_size(conv));
-    *(int32_t *)packed = (int32_t)form_of(conv);
+    *(int32_t *)packed = (int32_t)form_of(conv, (int32_t *)packed + 1);
     if (conv->epilogue.fixed != NULL)
         fixed_fill(&conv->epilogue, 0, conv->cout, fixed, padded_channels(conv));
+    for (size_t c = 0; conv->epilogue.fixed != NULL && c < conv->cout; c++)
+        fixed[FIXED_ARRAYS * padded_channels(conv) + c] = (float)fixed_exact_sum(conv->epilogue.fixed, c);
     fixed_tables_pack(&conv->epilogue, conv->cout, padding + padded_channels(conv));
     for (size_t c = 0; c < conv->cout; c++) {
         int64_t sum = 0;
@@ -279,6 +287,8 @@ static void fill_row(const struct ring *ring, const int8_t *image, size_t row)
 /* The epilogue of a strip but for its table; a local copy of what it needs, which no store to the output can change. */
 struct sink {
     enum fixed_form form;
+    int clamps;
+    ints most;                /* of a sum, where that is clamped */
     struct finish finish;     /* the float rule */
     struct fixed_lanes fixed; /* FIXED_SINGLE */
     floats multiplier, residual_multiplier;
@@ -292,6 +302,8 @@ INLINE struct sink sink_of(const struct strip *strip)
 {
     const struct anynpu_epilogue *e = strip->epilogue;
     struct sink sink = {.form = strip->form,
+                        .clamps = strip->clamps,
+                        .most = ints_set(0),
                         .residual_multiplier = floats_set(0.0f),
                         .residual_zero = ints_set(0),
                         .residual = strip->residual,
@@ -303,6 +315,7 @@ INLINE struct sink sink_of(const struct strip *strip)
         sink.multiplier = floats_load(e->multiplier + strip->channel);
     } else {
         sink.fixed = fixed_lanes_load(strip->fixed, strip->fixed_stride);
+        sink.most = ints_round(floats_load(strip->fixed + FIXED_ARRAYS * strip->fixed_stride));
     }
     if (sink.residual != NULL) {
         const struct anynpu_fixed_point *fixed = e->fixed;
@@ -331,6 +344,8 @@ INLINE void sink_store(const struct sink *sink, ints sum, size_t pixel)
 INLINE void sink_store_fixed(const struct sink *sink, ints sum, size_t pixel)
 {
     const size_t at = pixel * sink->channels;
+    if (sink->clamps)
+        sum = ints_min(ints_max(sum, ints_sub(ints_set(0), sink->most)), sink->most);
     floats t = fixed_stage(floats_from_ints(sum), sink->fixed.first);
     if (sink->residual != NULL)
         t = floats_add(t, fixed_stage(residual_differences(sink, at), sink->residual_multiplier));
@@ -485,7 +500,7 @@ static void output_row(const struct depthwise *depthwise, const int8_t *const *r
     const struct anynpu_conv *conv = depthwise->conv;
     strip_function *run = strip_for(conv);
     const size_t pixels = pixels_at_once(conv), height = ring_height(conv);
-    struct strip strip = {.epilogue = &conv->epilogue, .form = depthwise->form, .tables = &depthwise->tables, .fixed_stride = padded_channels(conv),
+    struct strip strip = {.epilogue = &conv->epilogue, .form = depthwise->form, .clamps = depthwise->clamps, .tables = &depthwise->tables, .fixed_stride = padded_channels(conv),
                           .height = height, .kw = conv->kw, .stride = conv->sw, .dilation = conv->dw, .channels = conv->cout};
     for (size_t first = 0; first < conv->ow; first += pixels) {
         const size_t last = conv->ow - first < pixels ? conv->ow : first + pixels;

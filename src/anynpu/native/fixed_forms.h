@@ -106,6 +106,8 @@ static inline enum fixed_form fixed_channel_form(const struct anynpu_epilogue *e
     const struct anynpu_fixed_point *fixed = e->fixed;
     if (!fixed_channel_fits(e, channel))
         return FIXED_REFUSED;
+    if (fixed_channel_factor(fixed, channel) == 0.0)
+        sum = 0.0; /* weights of nearly nothing: whatever the sum, 0 is left of it */
     if (fixed->curves != NULL)
         return fixed_curve_form(e, channel, sum);
     const double scaled = sum * fixed_channel_factor(fixed, channel) + 1.0, other = fixed_largest_residual(e, channel);
@@ -127,6 +129,12 @@ static inline double fixed_exact_sum(const struct anynpu_fixed_point *fixed, siz
     const double factor = fixed_channel_factor(fixed, channel);
     const double limit = factor > 0.0 ? floor((FIXED_MAX_RESULT - 2) / factor) : FIXED_MAX_SUM;
     return limit < FIXED_MAX_SUM ? limit : FIXED_MAX_SUM;
+}
+
+/* Whether sums of a channel that are at most so far from 0 have to be clamped for it. */
+static inline int fixed_needs_clamp(const struct anynpu_fixed_point *fixed, size_t channel, double sum)
+{
+    return fixed_channel_factor(fixed, channel) > 0.0 && sum > fixed_exact_sum(fixed, channel);
 }
 
 /* The limits of a channel's codes: those of its bounds, where it has some. */

@@ -41,6 +41,8 @@ INLINE ints ints_from_codes(const int8_t *source) { return ints_from_words(vmovl
 INLINE ints ints_add(ints a, ints b) { return BOTH(ints, vaddq_s32, a, b); }
 INLINE ints ints_sub(ints a, ints b) { return BOTH(ints, vsubq_s32, a, b); }
 INLINE ints ints_mul(ints a, ints b) { return BOTH(ints, vmulq_s32, a, b); }
+INLINE ints ints_min(ints a, ints b) { return BOTH(ints, vminq_s32, a, b); }
+INLINE ints ints_max(ints a, ints b) { return BOTH(ints, vmaxq_s32, a, b); }
 INLINE ints ints_and(ints a, ints b) { return BOTH(ints, vandq_s32, a, b); }
 #define ints_shift_right(a, bits) ((ints){vshrq_n_s32((a).low, bits), vshrq_n_s32((a).high, bits)})
 

@@ -41,6 +41,8 @@ INLINE ints ints_from_codes(const int8_t *source) { return _mm512_cvtepi8_epi32(
 INLINE ints ints_add(ints a, ints b) { return _mm512_add_epi32(a, b); }
 INLINE ints ints_sub(ints a, ints b) { return _mm512_sub_epi32(a, b); }
 INLINE ints ints_mul(ints a, ints b) { return _mm512_mullo_epi32(a, b); }
+INLINE ints ints_min(ints a, ints b) { return _mm512_min_epi32(a, b); }
+INLINE ints ints_max(ints a, ints b) { return _mm512_max_epi32(a, b); }
 INLINE ints ints_and(ints a, ints b) { return _mm512_and_si512(a, b); }
 #define ints_shift_right(a, bits) _mm512_srai_epi32(a, bits)
 

@@ -185,6 +185,22 @@ def test_sums_that_float32_does_not_hold(engine: NativeEngine, monkeypatch: pyte
     _checked(_conv(_stage(16385, 31, 1), depth=16, bias=2**31 - 1 - 255 * 128 * 16), engine, monkeypatch)
 
 
+@pytest.mark.parametrize("depthwise", [False, True], ids=["dense", "depthwise"])
+@pytest.mark.parametrize("curve", [False, True], ids=["plain", "curve"])
+def test_channels_of_which_nothing_is_left(
+    depthwise: bool, curve: bool, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Channels with weights of nearly nothing have sums of any size and the multiplier 0; others are clamped."""
+    extra: dict[str, object] = {"curves": (curve_of(CURVES["Swish"], 1e-3),)} if curve else {}
+    for bias in (-(2**30), 2**30, 20_000_000):
+        made = _conv(_stage(16384, 22, 3, **extra), depthwise=depthwise)
+        channels = made.op.weights.shape[0]  # type: ignore[union-attr]
+        empty = np.arange(channels) % 3 == 0
+        stage = replace(made.op.epilogue, channel_multiplier=np.where(empty, 0, 16384).astype(np.int32))  # type: ignore[union-attr]
+        bias_of = np.where(empty, bias, 700).astype(np.int32)
+        _checked(replace(made, op=replace(made.op, epilogue=stage, bias=bias_of)), engine, monkeypatch)
+
+
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "max", "min"])
 def test_ties_of_two_operands(kind: str, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)

@@ -146,7 +146,8 @@ class NativeExecutable:
         if not size or made.weights is None:
             return ffi.NULL
         conv = made.descriptor.conv if made.kind == lib.ANYNPU_LAYER_SUBPIXEL else made.descriptor
-        shape = (conv.kh, conv.kw, conv.cin, conv.cout, conv.dw, conv.groups)
+        # kernels choose tiles by the pixels of a short line, too
+        shape = (conv.kh, conv.kw, conv.cin, conv.cout, conv.dw, conv.groups, min(conv.ow, 9))
         zeros = bytes(ffi.buffer(conv.weight_zero, conv.cout * ffi.sizeof("int32_t")))
 
         def pack() -> Array:
