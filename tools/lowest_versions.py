@@ -24,7 +24,7 @@ else:
 EXTRAS = ("sim", "vision", "serve", "trace")
 """What users install. The tools of the tests themselves (``test``, ``dev``) may be new."""
 
-_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?>=(?P<version>[0-9.]+)(,<[0-9.]+)?\s*(?P<marker>;.*)?")
+_REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[[^\]]*\])?>=(?P<version>[0-9.]+)(,(<|!=)[0-9.*]+)*\s*(?P<marker>;.*)?")
 
 
 def lowest_versions(project: Mapping[str, Any]) -> Iterator[str]:
@@ -48,7 +48,7 @@ def read_project(path: str | Path) -> Mapping[str, Any]:
 
 
 def main(path: str) -> None:
-    print("\n".join(lowest_versions(read_project(path))))
+    print("\n".join(dict.fromkeys(lowest_versions(read_project(path)))))
 
 
 if __name__ == "__main__":

@@ -112,3 +112,24 @@ def test_the_installed_package_carries_its_list() -> None:
     document = json.loads(text)
     assert document["metadata"]["component"]["name"] == "anynpu"
     assert "numpy" in {entry["name"] for entry in document["components"]}
+
+
+@pytest.mark.parametrize(
+    ("package", "vulnerable", "fixed"),
+    [
+        ("onnx", ["1.16.2"], ["1.17.0", "1.23.2"]),
+        (
+            "protobuf",
+            ["4.25.7", "5.26.1", "5.27.5", "5.28.3", "5.29.0", "5.29.4", "6.30.2", "6.31.0"],
+            ["4.25.8", "5.29.5", "6.31.1", "7.36.2"],
+        ),
+    ],
+)
+def test_versions_with_published_vulnerabilities_are_not_allowed(package: str, vulnerable: list[str], fixed: list[str]) -> None:
+    extras = read_project(ROOT / "pyproject.toml")["optional-dependencies"]
+    requirements = [Requirement(text) for name in ("sim", "serve") for text in extras[name]]
+    named = [requirement for requirement in requirements if requirement.name == package]
+    assert named
+    for requirement in named:
+        assert not [version for version in vulnerable if requirement.specifier.contains(version)]
+        assert [version for version in fixed if requirement.specifier.contains(version)] == fixed

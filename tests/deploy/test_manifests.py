@@ -45,6 +45,13 @@ RUNTIME_FIELDS = {
 }
 """What the specification of a ServingRuntime may have, but for what belongs to ModelMesh. KServe drops other fields silently."""
 
+DENY_WRITE_EXECUTE = """
+import ctypes, os, sys
+ctypes.CDLL(None).prctl(65, 1, 0, 0, 0)  # PR_SET_MDWE, from Linux 6.3 on
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+"""Starts a program whose memory is never writable and executable, as the service of systemd."""
+
 COMPOSE = DEPLOY / "docker" / "docker-compose.yaml"
 DOCKERFILE = DEPLOY / "docker" / "Dockerfile"
 UNIT = DEPLOY / "systemd" / "anynpu-serve.service"
@@ -195,6 +202,23 @@ def test_the_service_of_the_system_is_confined() -> None:
     assert int(found["TimeoutStopSec"][0]) > 30
     assert found["MemoryMax"] == ["80%"]
     assert int(found["LimitCORE"][0]) == 0  # a dump would hold what clients sent
+    assert found["MemoryDenyWriteExecute"] == found["PrivateUsers"] == ["yes"]
+    assert found["ProcSubset"] == ["pid"]
+
+
+def test_containers_have_limits_and_images_by_variable() -> None:
+    for name, service in services().items():
+        assert service["mem_limit"], name
+        assert 0 < service["pids_limit"] <= 512, name
+        assert "no-new-privileges:true" in service["security_opt"], name
+    assert services()["nginx"]["image"].startswith("${ANYNPU_NGINX_IMAGE:-nginx:")
+    assert services()["anynpu"]["build"]["args"] == {"PYTHON_IMAGE": "${ANYNPU_PYTHON_IMAGE:-python:3.12-slim}"}
+    text = dockerfile()
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${PYTHON_IMAGE}", "${PYTHON_IMAGE}"]
+    assert text.index("ARG PYTHON_IMAGE=") < text.index("FROM ")
+    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    for variable in ("PYTHON_IMAGE", "ANYNPU_PYTHON_IMAGE", "ANYNPU_NGINX_IMAGE", "ANYNPU_MEMORY"):
+        assert f"`{variable}`" in page
 
 
 @pytest.mark.full
@@ -276,7 +300,10 @@ def served(request: pytest.FixtureRequest, models: Path, tmp_path: Path) -> Iter
     command = re.sub(r"(--host[= ])0\.0\.0\.0", r"\g<1>127.0.0.1", command).replace("--device=rknn", "--device=sim")
     command = replaced(command, r"(--port[= ])\d+", rf"\g<1>{http}")
     command = replaced(command, r"(--grpc-port[= ])\d+", rf"\g<1>{grpc}")
-    process = Process(shlex.split(command), tmp_path / "server.log", {"ANYNPU_DEVICE": "sim"})
+    words = shlex.split(command)
+    if request.param == "systemd" and unit()["MemoryDenyWriteExecute"] == ["yes"]:
+        words = [sys.executable, "-c", DENY_WRITE_EXECUTE, *words]
+    process = Process(words, tmp_path / "server.log", {"ANYNPU_DEVICE": "sim"})
     try:
         process.wait_for(lambda: answers(http, case.probes[-1]), "the server is ready")
         yield case, http, grpc

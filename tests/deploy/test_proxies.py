@@ -175,7 +175,8 @@ def test_what_belongs_to_one_board_is_not_there(proxy: Proxy) -> None:
         assert ask(proxy.port, "POST", path, b"{}").status in (400, 403, 404), path
     for path in ("/v2/systemsharedmemory/region/a/register", "/v2/systemsharedmemory/unregister"):
         assert ask(proxy.port, "POST", path, b"{}").status == 403, path
-    assert ask(proxy.port, "GET", "/v2/systemsharedmemory/status").status == 403
+    for path in ("/v2/systemsharedmemory/status", "/v2/cudasharedmemory/status"):
+        assert ask(proxy.port, "GET", path).status == 403, path
     assert ask(proxy.port, "GET", "/metrics").status == 404
     assert ask(proxy.port, "GET", "/status").status == 404
     assert ask(proxy.port, "POST", INFER, infer_body(), {"Origin": "http://pages.example", "Host": "pages.example"}).status == 403
@@ -186,6 +187,8 @@ def test_what_belongs_to_one_board_is_not_there(proxy: Proxy) -> None:
         with pytest.raises(InferenceServerException, match="shared memory is for") as caught:
             client.get_system_shared_memory_status()
         assert caught.value.status() == "StatusCode.PERMISSION_DENIED"
+        with pytest.raises(InferenceServerException, match="shared memory is for"):
+            client.get_cuda_shared_memory_status()
         assert client.is_model_ready("net")
 
 
