@@ -7,7 +7,8 @@ from functools import partial
 import numpy as np
 
 from anynpu.npu.engines.native_levels import available
-from anynpu.npu.matmul import PackedMatrix, multiply
+from anynpu.npu.matmul import StoredMatrix
+from anynpu.tensor import DType
 
 from . import print_table
 from .engine_layers import peak_runner
@@ -28,12 +29,12 @@ def main() -> None:
             codes = [rng.integers(-128, 128, shape, np.int8) for shape in ((m, k), (k, n))]
             floats = [rng.standard_normal(shape, np.float32) for shape in ((m, k), (k, n))]
             halves = [values.astype(np.float16) for values in floats]
-            int8, float16 = PackedMatrix(codes[1], isa=isa), PackedMatrix(halves[1], isa=isa)
+            int8, float16 = (StoredMatrix(k, n, kind, kind, isa=isa) for kind in (DType.INT8, DType.FLOAT16))
             product = np.empty((m, n), np.float32)
             times = cpu_times(
                 {
-                    "int8": partial(multiply, codes[0], int8, out=product.view(np.int32)),
-                    "float16": partial(multiply, halves[0], float16, out=product),
+                    "int8": partial(int8.multiply, *codes, out=product.view(np.int32)),
+                    "float16": partial(float16.multiply, *halves, out=product),
                     "numpy": partial(np.matmul, *floats, out=product),
                     "peak": peak,
                 },

@@ -17,8 +17,9 @@ import numpy as np
 from anynpu import chips
 from anynpu.cli.app import run
 from anynpu.npu import Device
-from anynpu.npu.matmul import PackedMatrix, multiply
+from anynpu.npu.matmul import StoredMatrix
 from anynpu.program.convert import nc1hwc2_to_nchw, nchw_to_nc1hwc2
+from anynpu.tensor import DType
 
 
 def main() -> int:
@@ -27,7 +28,8 @@ def main() -> int:
     seen: list[tuple[str, bool]] = []
     for rows, depth, columns in ((1, 64, 16), (7, 513, 33), (32, 1024, 100)):
         left, right = (rng.integers(-128, 128, shape, np.int8) for shape in ((rows, depth), (depth, columns)))
-        equal = np.array_equal(multiply(left, PackedMatrix(right)), left.astype(np.int64) @ right.astype(np.int64))
+        matrix = StoredMatrix(depth, columns, DType.INT8, DType.INT8)
+        equal = np.array_equal(matrix.multiply(left, right), left.astype(np.int64) @ right.astype(np.int64))
         seen.append((f"int8 product {rows}x{depth}x{columns}", equal))
     for channels in (3, 16, 33):
         picture = rng.integers(-128, 128, (1, channels, 9, 11), np.int8)

@@ -91,14 +91,14 @@ static int passes(int level, int type, const size_t shape[3])
     define(type, a, b, m, k, n, expected);
     memset(guarded, GUARD_BYTE, size + 2 * GUARD);
     const struct anynpu_matrix matrix = {type, level, k, n};
-    void *packed = allocate(anynpu_matrix_packed_size(&matrix)), *scratch = allocate(anynpu_matrix_scratch_size(&matrix, m));
-    anynpu_matrix_pack(&matrix, b, n, 1, packed);
-    anynpu_matrix_multiply(&matrix, packed, a, m, guarded + GUARD, scratch);
+    const struct anynpu_matrix_source source = {.order = ANYNPU_BY_ROW, .bits = 8 * (int32_t)element, .k = k, .n = n};
+    void *scratch = allocate(anynpu_matrix_source_scratch_size(&matrix, m));
+    anynpu_matrix_multiply_source(&matrix, &source, b, a, k, m, guarded + GUARD, NULL, scratch);
     const int good = memcmp(guarded + GUARD, expected, size) == 0 && guards_are_intact(guarded, size);
     if (!good)
         printf("%s %zux%zux%zu with %s is wrong\n", type == ANYNPU_I8 ? "int8" : "float16", m, k, n,
                anynpu_matrix_kernel_name(&matrix));
-    free(scratch), free(packed), free(guarded), free(expected), free(b), free(a);
+    free(scratch), free(guarded), free(expected), free(b), free(a);
     return good;
 }
 

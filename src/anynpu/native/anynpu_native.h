@@ -158,7 +158,7 @@ int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const 
 
 struct anynpu_workers;
 
-/* The right factor b [k][n]. It is packed for one level, which the processor has. */
+/* The right factor b [k][n] for the kernels of one level, which the processor has. */
 struct anynpu_matrix {
     int32_t type; /* ANYNPU_I8: the product is int32; ANYNPU_F16: float32 */
     int32_t level;
@@ -167,14 +167,6 @@ struct anynpu_matrix {
 
 /* What multiplies, as text. */
 const char *anynpu_matrix_kernel_name(const struct anynpu_matrix *b);
-/* Bytes of the packed matrix, which the caller allocates, aligned to 64. */
-size_t anynpu_matrix_packed_size(const struct anynpu_matrix *b);
-/* Strides in elements. */
-void anynpu_matrix_pack(const struct anynpu_matrix *b, const void *values, size_t k_stride, size_t n_stride, void *packed);
-/* Bytes that a product with m rows needs while it runs, aligned to 64. */
-size_t anynpu_matrix_scratch_size(const struct anynpu_matrix *b, size_t m);
-/* c [m][n] = a [m][k] * b, all rows without gaps. Reads and writes nothing else than these, and scratch. */
-void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, const void *a, size_t m, void *c, void *scratch);
 
 enum anynpu_matrix_order {
     ANYNPU_BY_ROW,    /* [k][n] */
@@ -197,8 +189,8 @@ struct anynpu_matrix_source {
 
 /* Bytes that each thread needs, aligned to 64. */
 size_t anynpu_matrix_source_scratch_size(const struct anynpu_matrix *b, size_t m);
-/* As anynpu_matrix_multiply. a_stride: elements from one row of a to the next. workers: NULL, or a pool whose threads share the columns,
- * each with scratch of its own. */
+/* c [m][n] = a [m][k] * b, c without gaps. Reads and writes nothing else than these, and scratch. a_stride: elements from one row of a to the
+ * next. workers: NULL, or a pool whose threads share the columns, each with scratch of its own. */
 void anynpu_matrix_multiply_source(const struct anynpu_matrix *b, const struct anynpu_matrix_source *source, const void *values,
                                    const void *a, size_t a_stride, size_t m, void *c, struct anynpu_workers *workers, void *scratch);
 

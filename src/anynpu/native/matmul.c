@@ -68,42 +68,10 @@ const char *anynpu_matrix_kernel_name(const struct anynpu_matrix *b)
 
 /* ---------------------------------------------------------------- b */
 
-size_t anynpu_matrix_packed_size(const struct anynpu_matrix *b)
+static size_t packed_size(const struct anynpu_matrix *b)
 {
     const struct anynpu_matrix_kernel *kernel = kernel_of(b);
     return size_times(size_times(size_whole(b->k, kernel->group), size_whole(b->n, kernel->width)), element_size(b));
-}
-
-/* Steps [first, first + steps) of the columns of one panel; steps is a multiple of the group. */
-#define PACK_PANEL(name, type)                                                                                                 \
-    static type *pack_panel_##name(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, const type *values, \
-                                   size_t k_stride, size_t n_stride, size_t column, size_t first, size_t steps, type *packed)   \
-    {                                                                                                                          \
-        const size_t group = kernel->group, width = kernel->width, columns = least(width, b->n - column);                      \
-        for (size_t step = first; step < first + steps; step += group)                                                         \
-            for (size_t i = 0; i < width; i++)                                                                                 \
-                for (size_t j = step; j < step + group; j++) {                                                                 \
-                    type value = i < columns && j < b->k ? values[j * k_stride + (column + i) * n_stride] : 0;                 \
-                    *packed++ = (type)(value + (type)kernel->shift);                                                           \
-                }                                                                                                              \
-        return packed;                                                                                                         \
-    }
-
-PACK_PANEL(codes, uint8_t)
-PACK_PANEL(floats, uint16_t)
-
-void anynpu_matrix_pack(const struct anynpu_matrix *b, const void *values, size_t k_stride, size_t n_stride, void *packed)
-{
-    const struct anynpu_matrix_kernel *kernel = kernel_of(b);
-    const size_t padded = whole(b->k, kernel->group);
-    for (size_t first = 0; first < padded; first += kernel->depth) {
-        const size_t steps = least(kernel->depth, padded - first);
-        for (size_t column = 0; column < b->n; column += kernel->width)
-            if (b->type == ANYNPU_F16)
-                packed = pack_panel_floats(b, kernel, values, k_stride, n_stride, column, first, steps, packed);
-            else
-                packed = pack_panel_codes(b, kernel, values, k_stride, n_stride, column, first, steps, packed);
-    }
 }
 
 /* ---------------------------------------------------------------- a */
@@ -254,11 +222,6 @@ static struct scratch scratch_of(const struct anynpu_matrix *b, const struct any
                             offsets[PARTS]};
 }
 
-size_t anynpu_matrix_scratch_size(const struct anynpu_matrix *b, size_t m)
-{
-    return scratch_of(b, kernel_of(b), m, 0, NULL).size;
-}
-
 static void copy_rows(uint8_t *to, size_t to_stride, const uint8_t *from, size_t from_stride, size_t rows, size_t columns)
 {
     for (size_t row = 0; row < rows; row++)
@@ -382,23 +345,13 @@ static void multiply(const struct product *product, const struct scratch *scratc
     }
 }
 
-void anynpu_matrix_multiply(const struct anynpu_matrix *b, const void *packed, const void *a, size_t m, void *c, void *memory)
-{
-    const struct anynpu_kernel_set *set = anynpu_kernels_at(b->level);
-    const struct anynpu_matrix_kernel *kernel = kernel_in(set, b);
-    const struct scratch scratch = scratch_of(b, kernel, m, 0, memory);
-    const struct product product = {.b = b, .set = set, .kernel = kernel, .packed = packed, .a = a, .a_stride = b->k, .m = m, .c = c,
-                                    .last = b->n, .depth = kernel->depth};
-    multiply(&product, &scratch);
-}
-
 /* ---------------------------------------------------------------- b that is packed on its way */
 
 /* Of the packed matrix, or of the panels that are packed together. */
 static size_t panels_size(const struct anynpu_matrix *b, const struct anynpu_matrix_kernel *kernel, size_t m)
 {
     if (m > MAX_ROWS)
-        return anynpu_matrix_packed_size(b);
+        return packed_size(b);
     const size_t columns = most(kernel->width, ANYNPU_LINE_CODES) * least(kernel->depth, whole(b->k, kernel->group));
     return most(columns, whole(FEW_COLUMNS, kernel->width) * FEW_STEPS) * element_size(b);
 }

@@ -1,24 +1,20 @@
-"""Products of two matrices: what the matrix calls of Rockchip's NPUs compute, on the kernels of the native engine.
+"""Matmul: what the matrix calls of Rockchip's NPUs compute, on the kernels of the native engine.
 
 ======== ================= ========= ==============================================================
-a        b                 product   arithmetic
+a        b                 sums      arithmetic
 ======== ================= ========= ==============================================================
 int8     int8, int4        int32     exact
-int4     int4              int16     exact sums, saturated at -32768 and 32767
-float16  float16           float32   sums in float32, one rounding a step, in the order of k
-float16  int8, int4        float32   sums as above of a * (code - zero point), then times the scale
+int4     int4              int32     exact; the caller saturates them at -32768 and 32767
+float16  float16           float32   one rounding a step, in the order of k
+float16  int8, int4        float32   as above of a * (quantized value - zero point); the caller scales them
 ======== ================= ========= ==============================================================
 
-A product of two float16 values, or of one and a code, is exact in float32, so a fused multiply and add changes nothing: every instruction
-set gives the same bytes (only which NaN a NaN is depends on the processor). Vendors do not document whether int16 saturates or wraps
-around, nor the order of their sums; both are choices of this module.
+A product of two float16 values, or of one and a quantized value, is exact in float32, so a fused multiply and add changes nothing: every
+instruction set gives the same bytes (only which NaN a NaN is depends on the processor). Vendors do not document whether int16 saturates or
+wraps around, nor the order of their sums; both are choices of this module.
 
-A :class:`PackedMatrix` is packed once and multiplied often. A :class:`StoredMatrix` is read again for each product, as an NPU reads it: its
-owner may change it in between. It is packed on the way or, for a few rows of int8, read by kernels that need no packing.
-
->>> b = PackedMatrix(np.array([[1, -2], [3, 4], [5, -128]], np.int8))
->>> multiply(np.array([[1, 2, -128]], np.int8), b).tolist()
-[[-633, 16390]]
+The right factor is read again for each product, as an NPU reads it: its owner may change it in between. It is packed on the way or, for a
+few rows of int8, read by kernels that need no packing.
 """
 
 from __future__ import annotations
@@ -38,122 +34,18 @@ from ..tensor import DType
 from .engines.native_arrays import aligned_bytes
 from .engines.native_levels import choose_level, level_names
 
-__all__ = ["MAX_STEPS", "Blocks", "PackedMatrix", "StoredMatrix", "multiply"]
+__all__ = ["MAX_STEPS", "Blocks", "StoredMatrix"]
 
 
 MAX_STEPS = 131_071
 """The longest inner dimension of integer products: their sums fit 32 bits."""
 
 _PRODUCTS = {
-    (DType.INT8, DType.INT8): DType.INT32,
-    (DType.INT8, DType.INT4): DType.INT32,
-    (DType.INT4, DType.INT4): DType.INT16,
-    (DType.FLOAT16, DType.FLOAT16): DType.FLOAT32,
-    (DType.FLOAT16, DType.INT8): DType.FLOAT32,
-    (DType.FLOAT16, DType.INT4): DType.FLOAT32,
+    *((DType.INT8, DType.INT8), (DType.INT8, DType.INT4), (DType.INT4, DType.INT4)),
+    *((DType.FLOAT16, DType.FLOAT16), (DType.FLOAT16, DType.INT8), (DType.FLOAT16, DType.INT4)),
 }
 _HELD_AS = {DType.INT4: np.dtype(np.int8), DType.INT8: np.dtype(np.int8), DType.FLOAT16: np.dtype(np.float16)}
 """Arrays of int4 hold one element a byte; :func:`anynpu.program.convert.unpack_int4` makes them."""
-
-
-class PackedMatrix:
-    """The right factor of products, packed once for the kernel that reads it. It never changes; threads may share it.
-
-    :param b: ``[k, n]`` in any strides (pass ``b.T`` for one that lies transposed): float16, or int8 for ``int8`` and, one element a byte,
-        for ``int4``
-    :param b_type: ``int8``, ``int4`` or ``float16``; if not given, that of the array
-    :param a_type: the left factor's type; if not given, float16 where b is or has a scale, else int8
-    :param scale: where a is float16 and b is not: one float32, or one for each column; 1 if not given
-    :param zero_point: beside a scale: one integer, or one for each column, each a value that a code can have; 0 if not given
-    :param isa: the instruction set, as for :class:`~anynpu.npu.NativeEngine`
-    :ivar shape: of b
-    :ivar a_type: what :func:`multiply` takes
-    :ivar b_type: what was packed
-    :ivar result_type: what :func:`multiply` gives
-    :ivar kernel: what multiplies, as text
-
-    >>> weights = PackedMatrix(np.array([[1, 7], [-8, 2]], np.int8), b_type=DType.INT4, scale=[0.5, 0.25])
-    >>> multiply(np.array([[1, 2]], np.float16), weights).tolist()
-    [[-7.5, 2.75]]
-    """
-
-    def __init__(
-        self,
-        b: Array,
-        *,
-        b_type: DType | None = None,
-        a_type: DType | None = None,
-        scale: npt.ArrayLike | None = None,
-        zero_point: npt.ArrayLike | None = None,
-        isa: str | None = None,
-    ) -> None:
-        self.b_type = _type_of(b, b_type)
-        quantized = scale is not None or zero_point is not None
-        self.a_type = a_type or (DType.FLOAT16 if quantized or self.b_type is DType.FLOAT16 else DType.INT8)
-        if (self.a_type, self.b_type) not in _PRODUCTS:
-            known = ", ".join(f"{left.value} x {right.value}" for left, right in _PRODUCTS)
-            raise TensorTypeError(
-                f"there is no product of {self.a_type.value} and {self.b_type.value}", hint=f"there are {known}"
-            )
-        self.result_type = _PRODUCTS[self.a_type, self.b_type]
-        _check_matrix("b", b, self.b_type)
-        self.shape: tuple[int, int] = b.shape
-        k, n = self.shape
-        is_float = self.a_type is DType.FLOAT16
-        if k == 0 or n == 0:
-            raise ShapeError(f"b has shape {[k, n]}, which is empty", hint="b has at least one row and one column")
-        if not is_float and k > MAX_STEPS:
-            raise ShapeError(
-                f"b has {k} rows, whose sums can leave 32 bits", hint=f"an integer product has {MAX_STEPS} at the most"
-            )
-        if quantized and (not is_float or self.b_type is DType.FLOAT16):
-            raise TensorTypeError(
-                f"{self.a_type.value} x {self.b_type.value} has neither scale nor zero point",
-                hint="they belong to int8 or int4 that is multiplied by float16",
-            )
-        self._scale = None if scale is None else _by_column("scale", scale, n).astype(np.float32)
-        values = b
-        if is_float and self.b_type is not DType.FLOAT16:
-            values = (b - _zero_points(zero_point, n, self.b_type)).astype(np.float16)
-        if any(stride % values.itemsize or stride < 0 for stride in values.strides):
-            values = np.ascontiguousarray(values)
-        level = level_names().index(choose_level(isa))
-        self._matrix = ffi.new("struct anynpu_matrix *", [lib.ANYNPU_F16 if is_float else lib.ANYNPU_I8, level, k, n])
-        self._packed = aligned_bytes(lib.anynpu_matrix_packed_size(self._matrix))
-        k_stride, n_stride = (stride // values.itemsize for stride in values.strides)
-        lib.anynpu_matrix_pack(self._matrix, _pointer(values), k_stride, n_stride, _pointer(self._packed))
-        self.kernel: str = ffi.string(lib.anynpu_matrix_kernel_name(self._matrix)).decode()
-
-    @property
-    def size(self) -> int:
-        """Bytes that the packed matrix takes."""
-        return self._packed.nbytes
-
-    def _multiply(self, a: Array, out: Array | None) -> Array:
-        _check_matrix("a", a, self.a_type)
-        (m, steps), (k, n) = a.shape, self.shape
-        if steps != k:
-            raise ShapeError(f"a has {steps} columns and b {k} rows", hint=f"a has shape [m, {k}]")
-        result, a = check_out(out, (m, n), np.dtype(self.result_type.value), np.ascontiguousarray(a))
-        narrow = self.result_type is DType.INT16
-        sums = np.empty((m, n), np.int32) if narrow else result
-        scratch = aligned_bytes(lib.anynpu_matrix_scratch_size(self._matrix, m))
-        lib.anynpu_matrix_multiply(self._matrix, _pointer(self._packed), _pointer(a), m, _pointer(sums), _pointer(scratch))
-        if narrow:
-            np.clip(sums, -32768, 32767, out=sums)
-            np.copyto(result, sums, casting="unsafe")
-        if self._scale is not None:
-            np.multiply(result, self._scale, out=result)
-        return result
-
-
-def multiply(a: Array, b: PackedMatrix, *, out: Array | None = None) -> Array:
-    """The product of *a* ``[m, k]`` and *b*, ``[m, n]``, on the calling thread and without the GIL.
-
-    :param a: of the type that b was packed for; int4 is int8 with values from -8 to 7
-    :param out: takes the product and is returned; it may overlap a
-    """
-    return b._multiply(a, out)
 
 
 @dataclass(frozen=True)
@@ -331,39 +223,3 @@ class StoredMatrix:
 
 def _pointer(array: Array) -> Any:
     return ffi.cast("void *", array.ctypes.data)
-
-
-def _type_of(b: Array, given: DType | None) -> DType:
-    if given is None and isinstance(b, np.ndarray):
-        given = {dtype: name for name, dtype in _HELD_AS.items()}.get(b.dtype)
-    if given not in _HELD_AS:
-        kind = given.value if given else getattr(b, "dtype", type(b).__name__)
-        raise TensorTypeError(f"a matrix of {kind} cannot be packed", hint="b is int8, int4 (in an array of int8) or float16")
-    return given
-
-
-def _check_matrix(name: str, values: Array, dtype: DType) -> None:
-    if not isinstance(values, np.ndarray) or values.dtype != _HELD_AS[dtype]:
-        kind = values.dtype if isinstance(values, np.ndarray) else type(values).__name__
-        raise TensorTypeError(f"{name} is {kind}, {dtype.value} was meant", hint=f"pass an array of {_HELD_AS[dtype]}")
-    if values.ndim != 2:
-        raise ShapeError(f"{name} has {values.ndim} dimensions", hint="a matrix has two; a vector is one of a single row")
-    if dtype is DType.INT4 and values.size and (values.min() < -8 or values.max() > 7):
-        raise TensorTypeError(
-            f"{name} has values that int4 does not have", hint="int4 is -8 to 7; unpack two per byte beforehand"
-        )
-
-
-def _by_column(name: str, values: npt.ArrayLike, n: int) -> Array:
-    array = np.asarray(values)
-    if array.shape not in ((), (1,), (n,)):
-        raise ShapeError(f"{name} has shape {list(array.shape)} for {n} columns", hint=f"pass one value or {n}")
-    return array
-
-
-def _zero_points(values: npt.ArrayLike | None, n: int, dtype: DType) -> npt.NDArray[np.int16]:
-    array = _by_column("zero_point", 0 if values is None else values, n)
-    low, high = (-8, 7) if dtype is DType.INT4 else (-128, 127)
-    if array.dtype.kind not in "iu" or array.min() < low or array.max() > high:
-        raise TensorTypeError(f"zero_point is not a code of {dtype.value}", hint=f"pass integers from {low} to {high}")
-    return array.astype(np.int16)
