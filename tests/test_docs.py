@@ -173,7 +173,7 @@ def test_the_reference_has_every_public_name_with_its_text() -> None:
         "anynpu.compile",
         "anynpu.rknn.Context",
         "anynpu.serve.Server",
-        "anynpu.analysis.report.decide",
+        "anynpu.decision.decide",
     ):
         assert f"### `{name}`" in text
     import anynpu

@@ -27,7 +27,12 @@ def test_lines_with_a_token_outside_comments_and_docstrings_count(text: str, exp
 
 
 def test_files_and_lines_add_up_by_package(tmp_path: Path) -> None:
-    for name, text in {"errors.py": "x = 1\n", "npu/a.py": "y = 2\nz = 3\n", "npu/engines/b.py": "# none\n"}.items():
+    for name, text in {
+        "errors.py": "x = 1\n",
+        "old.py": 'from .a import alias\n\nalias(__name__, "b")\n',
+        "npu/a.py": "y = 2\nz = 3\n",
+        "npu/engines/b.py": "# none\n",
+    }.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -18,21 +18,21 @@ from typing import Any
 MODULES = (
     "anynpu",
     "anynpu.session",
-    "anynpu.session.onnxruntime",
+    "anynpu.onnxruntime",
     "anynpu.tasks",
     "anynpu.compiler",
     "anynpu.npu",
     "anynpu.serve",
     "anynpu.rknn",
-    "anynpu.rknn.lite",
-    "anynpu.rknn.toolkit",
+    "anynpu.rknnlite",
+    "anynpu.rknn_toolkit",
     "anynpu.vip",
-    "anynpu.analysis.report",
-    "anynpu.analysis.profile",
-    "anynpu.analysis.compare",
-    "anynpu.chips.timing",
+    "anynpu.decision",
+    "anynpu.profiling",
+    "anynpu.comparison",
+    "anynpu.timing",
     "anynpu.chips",
-    "anynpu.program.convert",
+    "anynpu.convert",
     "anynpu.modelfile",
     "anynpu.errors",
 )
@@ -57,17 +57,17 @@ def page() -> str:
             if error.name is None or not name.startswith(error.name):
                 raise
             continue
-        parts += _module(module)
+        parts += _module(name, module)
     return "\n".join(parts) + "\n"
 
 
-def _module(module: ModuleType) -> list[str]:
-    parts = [f"## {module.__name__}", "", _text(inspect.getdoc(module) or ""), ""]
+def _module(public: str, module: ModuleType) -> list[str]:
+    parts = [f"## {public}", "", _text(inspect.getdoc(module) or ""), ""]
     for name in getattr(module, "__all__", ()):
         value = getattr(module, name)
         if inspect.ismodule(value):
             continue
-        parts += _entry(f"{module.__name__}.{name}", value)
+        parts += _entry(f"{public}.{name}", value)
     return parts
 
 

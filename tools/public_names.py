@@ -1,7 +1,8 @@
 """Write tests/public_names.txt, the names that the documentation shows to users: python tools/public_names.py.
 
 The list has import names with their parameters, commands with their options and defaults, environment variables and exit codes. A test
-checks that everything in it exists, so that a removal or a new default is a change of that file. New names are added by running this.
+checks that everything in it exists, so that a removal or a new default is a change of that file. Running this adds new names and keeps the
+names that still exist, even if no page shows them any more.
 
 Names come from the Python reference (tools/api_page.py), from the Python code of README, docs and examples, and from dotted names in their
 text. Pages about the inside of the package are not read.
@@ -211,11 +212,16 @@ def exit_codes() -> list[str]:
 SECTIONS = {"names": python_names, "commands": options, "environment variables": variables, "exit codes": exit_codes}
 
 
-def contents() -> str:
-    """The list as it should be."""
+def contents(text: str = "") -> str:
+    """The list as it should be: what is extracted, and the names of the present list that still exist, shown or not."""
     parts = ["# Public names: written by tools/public_names.py"]
+    kept = sections(text).get("names", [])
     for title, extract in SECTIONS.items():
-        parts += ["", f"[{title}]", *extract()]
+        lines = extract()
+        if title == "names":
+            names = {line.partition("(")[0] for line in (*lines, *kept)}
+            lines = sorted(described(name) for name in names if not _problem(name))
+        parts += ["", f"[{title}]", *lines]
     return "\n".join(parts) + "\n"
 
 
@@ -255,7 +261,7 @@ def _problem(line: str) -> str:
 
 
 if __name__ == "__main__":
-    text = contents()
+    text = contents(LIST.read_text(encoding="utf-8"))
     LIST.write_text(text, encoding="utf-8")
     counts = ", ".join(f"{len(lines)} {title}" for title, lines in sections(text).items())
     sys.stdout.write(f"{LIST.relative_to(ROOT)}: {counts}\n")

@@ -1,6 +1,6 @@
 """Where two forms of one network part: ONNX, compiled, or on a device, layer by layer.
 
->>> from anynpu.analysis.compare import CompiledSubject, OnnxSubject, compare
+>>> from anynpu.comparison import CompiledSubject, OnnxSubject, compare
 >>> a = OnnxSubject("det.onnx", "fp32", preprocess=model.preprocess)          # doctest: +SKIP
 >>> comparison = compare(a, CompiledSubject(model, "int8"), samples)         # doctest: +SKIP
 >>> print(comparison.first_diverging)                                        # doctest: +SKIP

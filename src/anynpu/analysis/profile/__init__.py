@@ -1,6 +1,6 @@
 """Where the time goes: a profile of a model, as data, as a page and as a trace.
 
->>> from anynpu.analysis.profile import profile_page, profile_program
+>>> from anynpu.profiling import profile_page, profile_program
 >>> profile = profile_program(model.programs[0], chips.get("rk3588"))      # doctest: +SKIP
 >>> print(profile.advice())                                               # doctest: +SKIP
 >>> Path("profile.html").write_text(profile_page(profile, "yolo.rknn"))    # doctest: +SKIP

@@ -1,6 +1,6 @@
 """One report for a decision: a model on all chips side by side, with time, memory, accuracy and the price of float16.
 
->>> from anynpu.analysis.report import decide, decision_page
+>>> from anynpu.decision import decide, decision_page
 >>> made = decide("yolo.onnx", dataset="street/", std=(255, 255, 255))     # doctest: +SKIP
 >>> print(made.fastest.chip.name)                                          # doctest: +SKIP
 """

@@ -3,7 +3,7 @@
 It reads programs and the catalogue and runs nothing, so that the compiler, the tools and a device in real time can ask it alike.
 
 >>> from anynpu import chips
->>> from anynpu.chips.timing import predict_matmul
+>>> from anynpu.timing import predict_matmul
 >>> predict_matmul(chips.get("rk3588"), 1, 2048, 2048).bound.value
 'memory'
 """

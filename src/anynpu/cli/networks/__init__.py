@@ -2,7 +2,7 @@
 
 Files stay where their owners publish them. The preprocessing is that of the publisher; whether a network was tried here is said of each.
 
->>> from anynpu.cli.networks import get
+>>> from anynpu.networks import get
 >>> get("yolox-nano").flags["channel-order"]
 'bgr'
 """

@@ -4,7 +4,7 @@
 without the compiled extension the import fails and says so.
 
 >>> import numpy as np
->>> from anynpu.program.convert import dequantize_affine, nc1hwc2_to_flat
+>>> from anynpu.convert import dequantize_affine, nc1hwc2_to_flat
 >>> raw = np.arange(32, dtype=np.int8)                              # what an NPU wrote: [c1=1, h=1, w=2, c2=16]
 >>> flat = nc1hwc2_to_flat(raw, 1, 1, 2, 16, channels=3)
 >>> flat.tolist()

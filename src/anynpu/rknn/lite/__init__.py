@@ -1,6 +1,6 @@
 """The vendor's Python class for boards, ``RKNNLite``, on Rockchip's own library or on the software NPU.
 
->>> from anynpu.rknn.lite import RKNNLite
+>>> from anynpu.rknnlite import RKNNLite
 >>> lite = RKNNLite()                                   # doctest: +SKIP
 >>> lite.load_rknn("yolo.rknn"), lite.init_runtime()    # doctest: +SKIP
 (0, 0)

@@ -1,6 +1,6 @@
 """The vendor's Python class for conversion and simulation, ``RKNN``, on anynpu's compiler and the software NPU.
 
->>> from anynpu.rknn.toolkit import RKNN
+>>> from anynpu.rknn_toolkit import RKNN
 >>> rknn = RKNN()                                                                                       # doctest: +SKIP
 >>> rknn.config(mean_values=[[0, 0, 0]], std_values=[[255, 255, 255]], target_platform="rk3588")        # doctest: +SKIP
 >>> rknn.load_onnx("yolo.onnx"), rknn.build(dataset="dataset.txt"), rknn.export_rknn("yolo.rknn")       # doctest: +SKIP

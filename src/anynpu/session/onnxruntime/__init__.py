@@ -3,7 +3,7 @@
 A program for onnxruntime changes this import, or none under ``anynpu exec --onnxruntime``. Its models are compiled ones, or ONNX files
 that are compiled at first use (:mod:`anynpu.session.onnxruntime.source`).
 
->>> import anynpu.session.onnxruntime as ort
+>>> import anynpu.onnxruntime as ort
 >>> options = ort.SessionOptions()
 >>> options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
 >>> session = ort.InferenceSession("det.rknn", options, providers=["CPUExecutionProvider"])          # doctest: +SKIP
