@@ -338,3 +338,57 @@ def test_an_image_given_as_input_is_drawn_on(invoke: Invoke, squares: Path, stre
     assert f"wrote {second}" in outcome.out
     assert second.read_bytes() == first.read_bytes()
     assert invoke("run", squares, "--input", street, "--draw", street).code != 0
+
+
+def test_an_onnx_model_runs_in_float(invoke: Invoke, street: Path, tmp_path: Path) -> None:
+    model, drawn = tmp_path / "squares.onnx", tmp_path / "float.png"
+    onnx.save(detector("{0: 'square'}"), model)
+    outcome = invoke("run", model, street, "--draw", drawn, "--score", 0.5)
+    assert outcome.code == 0, outcome.err
+    assert "squares.onnx in float32 on this machine" in outcome.out
+    assert "street.png: 1 square" in outcome.out
+    assert cv2.imread(str(drawn)).shape == (128, 256, 3)
+    found = json.loads(invoke("run", model, street, "--score", 0.5, "--json").out)
+    assert [row["label"] for row in found["pictures"][0]["results"]] == ["square"]
+    assert found["preprocessing"]
+    assert invoke("run", model, street, "--float", model).code == 2
+
+
+def test_float_and_compiled_results_side_by_side(invoke: Invoke, squares: Path, street: Path, tmp_path: Path) -> None:
+    source, drawn = tmp_path / "squares.onnx", tmp_path / "both.png"
+    onnx.save(detector("{0: 'square'}"), source)
+    outcome = invoke("run", squares, street, "--float", source, "--draw", drawn, "--score", 0.5)
+    assert outcome.code == 0, outcome.err
+    assert "street.png: 1 square" in outcome.out
+    assert "float32: 1 square" in outcome.out
+    both = cv2.imread(str(drawn))
+    assert both.shape[1] > 2 * 256
+    left, right = both[-128:, :256], both[-128:, -256:]
+    assert np.abs(left.astype(int) - right).mean() < 5
+    (found,) = json.loads(invoke("run", squares, street, "--float", source, "--json", "--score", 0.5).out)["pictures"]
+    assert found["float"][0]["box"] == pytest.approx(found["results"][0]["box"], abs=1)
+    assert "needs an image" in invoke("run", squares, "--float", source).err
+
+
+def test_the_float_model_gets_the_channel_order_of_the_compiled_one(invoke: Invoke, tmp_path: Path) -> None:
+    """A network trained on BGR that finds blue squares: red ones when it is fed wrongly."""
+    proto = detector("{0: 'square'}")
+    weights = next(entry for entry in proto.graph.initializer if entry.name == "score_weights8")
+    only_blue = numpy_helper.to_array(weights) * np.array([3, 0, 0], np.float32)[None, :, None, None]
+    weights.CopyFrom(numpy_helper.from_array(only_blue.astype(np.float32), weights.name))
+    source, model, image = tmp_path / "blue.onnx", tmp_path / "blue.rknn", tmp_path / "blue.png"
+    onnx.save(proto, source)
+    anynpu.compile(source, "rk3588", dtype="fp16", std=(255, 255, 255), channel_order="bgr").save(model)
+    cv2.imwrite(str(image), picture(4, 1) * np.array([1, 0, 0], np.uint8))
+    outcome = invoke("run", model, image, "--float", source, "--score", 0.5)
+    assert "blue.png: 1 square" in outcome.out
+    assert "float32: 1 square" in outcome.out
+
+
+def test_the_sample_detector_is_drawn(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert invoke("samples", tmp_path / "samples").code == 0
+    monkeypatch.chdir(tmp_path / "samples")
+    outcome = invoke("run", "detector.rknn", "street/001.jpg", "--float", "detector.onnx", "--draw", "both.png")
+    assert outcome.code == 0, outcome.err
+    assert " box" in outcome.out
+    assert Path("both.png").is_file()

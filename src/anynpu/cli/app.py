@@ -34,7 +34,7 @@ COMMANDS = {
     "export": "Write a quantised ONNX model with the scales of the recipe, for other tools.",
     "models": "List well-known networks, and print the recipe of one for 'anynpu compile -c'.",
     "inspect": "Show what is in a model file.",
-    "run": "Run a compiled model on the software NPU and show what it sees.",
+    "run": "Run a compiled model on the software NPU, or an ONNX model in float32, and show what it sees.",
     "compare": "Compare two forms of one network, layer by layer.",
     "predict": "Predict how long a model takes on a chip.",
     "profile": "Show where the time goes, layer by layer, as predicted for the chip.",

@@ -20,6 +20,7 @@ from ..._util.array_files import open_array
 from ..._util.output_files import write_output
 from ..._util.types import Array
 from ...errors import ImageError, ParameterError, ShapeError
+from ...modelfile import FileKind, identify
 from ...program import Model
 from ...session import InferenceSession, SessionOptions
 from ...tasks import Thresholds, labels_from_file
@@ -27,7 +28,7 @@ from ...tensor import DType, TensorSpec
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.draw_results import open_canvas, print_shown, show, speed_line
 from ..helpers.flags import with_flags
-from ..helpers.image_models import PictureModel, predicted_fps
+from ..helpers.image_models import FloatPictureModel, PictureModel, predicted_fps
 from ..helpers.image_sources import open_source
 from ..helpers.options import JsonOption, SeedOption, optional_chip, parse_named_files
 from ..helpers.summary import shape_text
@@ -64,7 +65,16 @@ class _Fit(str, enum.Enum):
 @with_flags(SessionOptions)
 def command(
     given: dict[str, Any],
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A compiled model.", exists=True, dir_okay=False, readable=True)],
+    model: Annotated[
+        Path,
+        typer.Argument(
+            metavar="MODEL",
+            help="A compiled model, or an ONNX model in float32.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
+    ],
     source: Annotated[
         str | None,
         typer.Argument(
@@ -76,6 +86,17 @@ def command(
     ] = None,
     draw: Annotated[
         Path | None, typer.Option("--draw", metavar="OUT", help="Draw the results: a picture, a folder, or a video (.mp4, .avi).")
+    ] = None,
+    in_float: Annotated[
+        Path | None,
+        typer.Option(
+            "--float",
+            metavar="MODEL.onnx",
+            help="The ONNX model that MODEL was compiled from: show the results of both, and draw them side by side.",
+            exists=True,
+            dir_okay=False,
+            readable=True,
+        ),
     ] = None,
     labels: Annotated[
         str | None,
@@ -122,7 +143,7 @@ def command(
     seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Run a compiled model on the software NPU and show what it sees.
+    """Run a compiled model on the software NPU, or an ONNX model in float32, and show what it sees.
 
     Given a picture, a folder, a video, a camera or a stream, the outputs are decoded: boxes, keypoints, masks, classes or text. Without
     one, or with --task raw, the values themselves are shown; an input without --input is random.
@@ -130,6 +151,8 @@ def command(
     \b
     Example:
       anynpu run yolo.rknn street.jpg --draw out.jpg
+      anynpu run yolo.rknn street.jpg --float yolo.onnx --draw both.jpg
+      anynpu run yolo.onnx street.jpg --draw float.jpg
       anynpu run yolo.rknn street.mp4 --draw out.mp4 --labels coco
       anynpu run det.rknn page.png --recognize rec.rknn --draw out.png
       anynpu run yolo.rknn --input images=frame.npy --output results/
@@ -145,10 +168,12 @@ def command(
         names = () if labels is None else labels_from_file(labels)
         options = {"target": target, "shape_set": shape_set, "given": given}
         _run_pictures(
-            model, source, draw, recognize, wanted, limit, as_json,
+            model, in_float, source, draw, recognize, wanted, limit, as_json,
             {**options, "task": chosen, "head": head, "labels": names, "fit": None if fit is None else fit.value},
         )  # fmt: skip
         return
+    if in_float is not None:
+        raise typer.BadParameter("needs an image, folder, video or camera to compare on", param_hint="'--float'")
     if draw is not None:
         raise typer.BadParameter("needs a picture, folder, video or camera to draw on", param_hint="'--draw'")
     if source is not None:
@@ -156,7 +181,7 @@ def command(
     _run_raw(given, model, inputs, output, target, shape_set, seed, as_json)
 
 
-def _words_of_names(model: PictureModel) -> str:
+def _words_of_names(model: PictureModel | FloatPictureModel) -> str:
     """What is worth knowing about the names of the classes; empty where all is well."""
     classes = model.reader.classes
     if model.assumes_coco:
@@ -167,8 +192,51 @@ def _words_of_names(model: PictureModel) -> str:
     return ""
 
 
+def _is_onnx(path: Path) -> bool:
+    return identify(path) is FileKind.ONNX or path.suffix.lower() == ".onnx"
+
+
+def _run_float(
+    path: Path,
+    text: str,
+    draw: Path | None,
+    thresholds: Thresholds | None,
+    limit: int | None,
+    as_json: bool,
+    options: dict[str, Any],
+) -> None:
+    """Run an ONNX model on images."""
+    source = open_source(text)
+    with open_canvas(draw, source) as canvas:
+        frames = iter(source.frames)
+        first = next(frames, None)
+        if first is None:
+            raise ImageError(f"there is no image in '{text}'", hint="name an image, a folder or a video")
+        model = FloatPictureModel(path, first=first.picture, **{key: options[key] for key in ("task", "head", "labels", "fit")})
+        console = results()
+        if not as_json:
+            console.print(f"{path.name} in float32 on this machine")
+            console.print(f"  {model.reader.words}; {_FIT_WORDS[model.fit]}{_words_of_names(model)}")
+            console.print(f"  {model.preprocessing}")
+        shown: list[dict[str, Any]] = []
+        for entry in show(model, None, itertools.islice(itertools.chain([first], frames), limit), canvas, thresholds):
+            if as_json:
+                shown.append(entry.to_json())
+            else:
+                print_shown(console, entry, alone=source.kind == "picture")
+        if as_json:
+            facts = {"model": path.name, "chip": None, "task": model.reader.task, "head": model.reader.head}
+            print_json({**facts, "preprocessing": model.preprocessing, "pictures": shown, "fps_here": round(model.spent.fps, 2)})
+            return
+        if source.kind != "picture":
+            console.print(speed_line(model, 0))
+        if draw is not None:
+            console.print(f"wrote {draw}")
+
+
 def _run_pictures(
     path: Path,
+    in_float: Path | None,
     text: str,
     draw: Path | None,
     recognize: Path | None,
@@ -177,6 +245,11 @@ def _run_pictures(
     as_json: bool,
     options: dict[str, Any],
 ) -> None:
+    if _is_onnx(path):
+        if in_float is not None or recognize is not None:
+            raise typer.BadParameter(f"{path.name} is an ONNX model: --float and --recognize go with a compiled one")
+        _run_float(path, text, draw, thresholds, limit, as_json, options)
+        return
     _check_shape_set(anynpu.load(path), options["shape_set"])
     source = open_source(text)
     with contextlib.ExitStack() as stack:
@@ -190,12 +263,15 @@ def _run_pictures(
                 )
             shared = {key: options[key] for key in ("labels", "given")}
             recognizer = stack.enter_context(PictureModel(recognize, task="ocr", **shared))
+        other = None
+        if in_float is not None:
+            other = FloatPictureModel(in_float, like=model, **{key: options[key] for key in ("task", "head", "labels", "fit")})
         console = results()
         if not as_json:
             console.print(f"{path.name} on the software NPU: {model.chip}")
             console.print(f"  {model.reader.words}; {_FIT_WORDS[model.fit]}{_words_of_names(model)}")
         shown: list[dict[str, Any]] = []
-        for entry in show(model, recognizer, itertools.islice(source.frames, limit), canvas, thresholds):
+        for entry in show(model, recognizer, itertools.islice(source.frames, limit), canvas, thresholds, other):
             if as_json:
                 shown.append(entry.to_json())
             else:

@@ -19,12 +19,13 @@ def command(
 ) -> None:
     """Write small models and pictures to try the examples of the documentation with.
 
-    yolo.onnx, det.onnx and tiny.onnx have random weights: they show how things work, and detect nothing.
+    detector.onnx finds colorful boxes in the images. yolo.onnx, det.onnx and tiny.onnx have random weights: they show how things work,
+    and detect nothing.
 
     \b
     Example:
       anynpu samples
-      cd samples && anynpu run yolo.rknn --input street/001.jpg
+      cd samples && anynpu run detector.rknn street/001.jpg --float detector.onnx --draw both.png
     """
     from ..demo.samples import write_samples
 

@@ -24,9 +24,9 @@ _PRODUCER = "anynpu samples"
 def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]:
     """Write the files, and give their paths.
 
-    ``yolo.onnx`` takes ``images`` of 640 x 640 and gives ``boxes``, ``det.onnx`` takes ``x`` of 480 x 480 and gives ``heat``, ``tiny.onnx``
-    takes four numbers. Their weights are random: what they find means nothing. All are compiled for RK3588 as well, and ``street/`` has
-    pictures to calibrate with.
+    ``detector.onnx`` finds colorful boxes in the images, ``yolo.onnx`` takes ``images`` of 640 x 640 and gives ``boxes``, ``det.onnx``
+    takes ``x`` of 480 x 480 and gives ``heat``, ``tiny.onnx`` takes four numbers. The weights of the last three are random: what they find
+    means nothing. All are compiled for RK3588 as well, and ``street/`` has images to calibrate with.
     """
     place = Path(folder)
     street = place / "street"
@@ -38,6 +38,7 @@ def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]
     pyramids = {
         place / "yolo.onnx": (place / "yolo.rknn", _pyramid("images", "boxes", 640, 5, rng)),
         place / "det.onnx": (place / "det.rknn", _pyramid("x", "heat", 480, 3, rng)),
+        place / "detector.onnx": (place / "detector.rknn", _detector()),
     }
     for path, (compiled, proto) in pyramids.items():
         write_output(path, proto.SerializeToString())
@@ -49,7 +50,7 @@ def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]
 
 def _check_place(place: Path) -> None:
     """Reject a folder that holds models of these names from elsewhere."""
-    for name in ("yolo", "det", "tiny"):
+    for name in ("detector", "yolo", "det", "tiny"):
         path = place / f"{name}.onnx"
         if path.exists() and (not path.is_file() or _PRODUCER.encode() not in path.read_bytes()):
             raise OutputFileError(f"{path} exists and is not a sample; it would be overwritten", hint="name another folder")
@@ -87,6 +88,45 @@ def _pyramid(source: str, result: str, size: int, halvings: int, rng: np.random.
     return _model(nodes, constants, (source, (1, 3, size, size)), (result, (1, channels, side, side)))
 
 
+_DETECTOR_SIDE = 320
+_DETECTOR_STRIDE = 16
+_COLORFUL = 0.45
+"""Difference of two channels, from 0 to 1, from which on a pixel counts; the sky has less."""
+
+
+def _detector() -> Any:
+    """A detector with weights made by hand, and a head of distances by grid: the mean color of a cell is its score."""
+    helper = _optional.onnx().helper
+    pairs = [(first, second) for first in range(3) for second in range(3) if first != second]
+    colors = np.zeros((6, 3, 1, 1))
+    for index, (first, second) in enumerate(pairs):
+        colors[index, first], colors[index, second] = 1, -1
+    constants: dict[str, Floats] = {"colors": colors, "least": np.full(6, -_COLORFUL)}
+    nodes = [
+        helper.make_node("Conv", ["images", "colors", "least"], ["differences"], "differences"),
+        helper.make_node("Relu", ["differences"], ["colorful"], "colorful"),
+    ]
+    outputs = []
+    for stride in (8, 16, 32):
+        extent, shape = _DETECTOR_SIDE // stride, {"kernel_shape": [stride, stride], "strides": [stride, stride]}
+        gain = (4 if stride == _DETECTOR_STRIDE else 0.1) / stride**2
+        constants[f"mean{stride}"] = np.full((1, 6, stride, stride), gain)
+        constants[f"wider{stride}"] = np.full((4, 6, stride, stride), 0.2 / stride**2)
+        constants[f"distance{stride}"] = np.full(4, 1.5)
+        nodes += [
+            helper.make_node("Conv", ["colorful", f"mean{stride}"], [f"sums{stride}"], f"sums{stride}", **shape),
+            helper.make_node("Clip", [f"sums{stride}", "zero", "one"], [f"scores{stride}"], f"scores{stride}"),
+            helper.make_node(
+                "Conv", ["colorful", f"wider{stride}", f"distance{stride}"], [f"boxes{stride}"], f"boxes{stride}", **shape
+            ),
+        ]
+        outputs += [(f"boxes{stride}", (1, 4, extent, extent)), (f"scores{stride}", (1, 1, extent, extent))]
+    constants |= {"zero": np.zeros(()), "one": np.ones(())}
+    model = _model(nodes, constants, ("images", (1, 3, _DETECTOR_SIDE, _DETECTOR_SIDE)), *outputs)
+    helper.set_model_props(model, {"names": "{0: 'box'}"})
+    return model
+
+
 def _product(rng: np.random.Generator) -> Any:
     node = _optional.onnx().helper.make_node("MatMul", ["x", "matrix"], ["y"], "product")
     return _model([node], {"matrix": rng.normal(size=(4, 3))}, ("x", (1, 4)), ("y", (1, 3)))
@@ -96,11 +136,11 @@ def _model(
     nodes: Sequence[Any],
     constants: dict[str, Floats],
     source: tuple[str, tuple[int, ...]],
-    result: tuple[str, tuple[int, ...]],
+    *results: tuple[str, tuple[int, ...]],
 ) -> Any:
     onnx = _optional.onnx()
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     weights = [onnx.numpy_helper.from_array(value.astype(np.float32), name) for name, value in constants.items()]
-    ports = [helper.make_tensor_value_info(name, float32, shape) for name, shape in (source, result)]
-    graph = helper.make_graph(nodes, result[0], ports[:1], ports[1:], weights)
+    ports = [helper.make_tensor_value_info(name, float32, shape) for name, shape in (source, *results)]
+    graph = helper.make_graph(nodes, results[0][0], ports[:1], ports[1:], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8, producer_name=_PRODUCER)

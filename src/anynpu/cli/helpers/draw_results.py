@@ -20,8 +20,9 @@ from ...compiler.images import IMAGE_SUFFIXES
 from ...errors import ImageError, ParameterError
 from ...tasks import Result, TextLine, TextRegions, Thresholds
 from ...tasks.draw import draw
+from ..demo.panels import captioned, side_by_side
 from .console import plain_table
-from .image_models import PictureModel, predicted_fps
+from .image_models import FloatPictureModel, PictureModel, predicted_fps
 from .image_sources import VIDEO_SUFFIXES, Frame, FrameSource
 
 __all__ = ["Canvas", "Shown", "open_canvas", "print_shown", "show", "speed_line"]
@@ -35,16 +36,19 @@ class Shown:
     """What a model says about one picture.
 
     :ivar drawn: the file that it was drawn into, if any
+    :ivar in_float: the result of the float model, if it was asked for
     """
 
     name: str
     result: Result
     rows: list[dict[str, Any]]
     drawn: Path | None
+    in_float: Shown | None = None
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready data."""
-        return {"picture": self.name, "results": self.rows, "drawn": None if self.drawn is None else str(self.drawn)}
+        data = {"picture": self.name, "results": self.rows, "drawn": None if self.drawn is None else str(self.drawn)}
+        return data if self.in_float is None else {**data, "float": self.in_float.rows}
 
     @property
     def words(self) -> str:
@@ -136,25 +140,40 @@ def _file_name(name: str) -> str:
 
 
 def show(
-    model: PictureModel,
+    model: PictureModel | FloatPictureModel,
     recognizer: PictureModel | None,
     frames: Iterable[Frame],
     canvas: Canvas | None,
     thresholds: Thresholds | None,
+    in_float: FloatPictureModel | None = None,
 ) -> Iterator[Shown]:
-    """Each picture's result, drawn where there is a canvas."""
+    """Each picture's result, drawn where there is a canvas.
+
+    :param in_float: the float model, whose result is drawn to the left
+    """
     for frame in frames:
         result = model.result(frame.picture, thresholds)
         if recognizer is not None and isinstance(result, TextRegions):
             result = recognizer.read_regions(frame.picture, result)
-        labels = model.labels
-        drawn = None if canvas is None else canvas.put(frame.name, draw(frame.picture, result, labels))
-        yield Shown(frame.name, result, list(result.rows(labels)), drawn)
+        labels, other = model.labels, None
+        if in_float is not None:
+            found = in_float.result(frame.picture, thresholds)
+            other = Shown(frame.name, found, list(found.rows(in_float.labels)), None)
+        drawn = None
+        if canvas is not None:
+            image = draw(frame.picture, result, labels)
+            if other is not None and isinstance(model, PictureModel):
+                panels = [(draw(frame.picture, other.result, labels), "float32"), (image, f"{model.model.dtype}, {model.chip}")]
+                image = side_by_side([captioned(panel, caption) for panel, caption in panels])
+            drawn = canvas.put(frame.name, image)
+        yield Shown(frame.name, result, list(result.rows(labels)), drawn, other)
 
 
 def print_shown(console: Console, shown: Shown, *, alone: bool) -> None:
     """One line, and for a single picture a table."""
     console.print(f"{shown.name}: {shown.words}")
+    if shown.in_float is not None:
+        console.print(f"  float32: {shown.in_float.words}")
     if not alone or isinstance(shown.result, TextLine) or not shown.rows:
         return
     number = ("score", "box", "share", "text score")
@@ -177,12 +196,12 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def speed_line(model: PictureModel, shape_set: int) -> str:
+def speed_line(model: PictureModel | FloatPictureModel, shape_set: int) -> str:
     """Pictures per second here, and as predicted for the chip."""
-    fps, confidence = predicted_fps(model.model, shape_set, model.chip)
     spent = model.spent
     here = f"{spent.fps:.1f} pictures per second here ({1000 * spent.running / max(spent.pictures, 1):.1f} ms network"
-    return (
-        f"{here}, {1000 * spent.reading / max(spent.pictures, 1):.1f} ms outputs); "
-        f"{model.chip}: {fps:.0f} per second predicted on all cores, {confidence}"
-    )
+    here = f"{here}, {1000 * spent.reading / max(spent.pictures, 1):.1f} ms outputs)"
+    if not isinstance(model, PictureModel):
+        return here
+    fps, confidence = predicted_fps(model.model, shape_set, model.chip)
+    return f"{here}; {model.chip}: {fps:.0f} per second predicted on all cores, {confidence}"

@@ -1,4 +1,4 @@
-"""A compiled model that is shown pictures: how they get in, what its outputs say, and how fast that is."""
+"""A model that is shown images, compiled or in float: how they get in, what its outputs say, and how fast that is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 import anynpu
 
@@ -16,8 +18,9 @@ from ...errors import ShapeError
 from ...program import Model
 from ...session import InferenceSession
 from ...tasks import COCO, PictureReader, labels_from_metadata, reader_for
+from .preprocess import reversed_orders
 
-__all__ = ["PictureModel", "predicted_fps"]
+__all__ = ["FloatPictureModel", "PictureModel", "predicted_fps"]
 
 
 class PictureModel(PictureReader):
@@ -88,6 +91,97 @@ class PictureModel(PictureReader):
 
     def __exit__(self, *_: object) -> None:
         self._cleanup.close()
+
+
+class FloatPictureModel(PictureReader):
+    """An ONNX model that takes images, in float32 on this machine.
+
+    :param like: a compiled model whose mean, std and channel order are used; without it, usual ones are tried on *first*
+    :param first: an image
+    :ivar preprocessing: how the images are prepared, in words
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        like: PictureModel | None = None,
+        first: Array | None = None,
+        task: str | None = None,
+        head: str | None = None,
+        labels: Sequence[str] = (),
+        fit: str | None = None,
+    ) -> None:
+        from ...compiler.importers.onnx_graph import import_onnx
+        from ...compiler.importers.onnx_model import load_onnx
+        from ...compiler.quantize.calibrate import FloatModel
+
+        proto = load_onnx(path)
+        given = None if like is None else {like.spec.name: like.spec.shape}
+        graph = import_onnx(proto, given)
+        shapes = {name: graph.shapes[name] for name in graph.inputs}
+        name, shape = next(iter(shapes.items()), ("", ()))
+        if len(shapes) != 1 or len(shape) != 4 or shape[0] != 1 or shape[1] not in (1, 3):
+            listed = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+            raise ShapeError(
+                f"{path.name} does not take one image: its inputs are {listed}",
+                hint="compile it, and give the file that compile writes with --input NAME=FILE",
+            )
+        metadata = {entry.key: entry.value for entry in proto.metadata_props}
+        self.labels = tuple(labels) or labels_from_metadata(metadata)
+        outputs = list(graph.outputs)
+        reader = reader_for(
+            (shape[2], shape[3]),
+            [graph.shapes[output] for output in outputs],
+            task=task,
+            head=head,
+            labels=self.labels,
+            metadata=metadata,
+        )
+        self.assumes_coco = not self.labels and reader.task in ("detect", "segment") and reader.classes == len(COCO)
+        if self.assumes_coco:
+            self.labels = COCO
+        self.chip = "float32"
+        (mean, std, is_bgr), self.preprocessing = _as_compiled(like) if like is not None else _tried(path, first, shapes)
+        model = FloatModel(graph, outputs, {})
+
+        def run(planes: Array) -> Sequence[Array]:
+            count = planes.shape[1]
+            values = (planes.astype(np.float32) - mean[:count, None, None]) / std[:count, None, None]
+            made = model.run({name: np.ascontiguousarray(values[:, ::-1] if is_bgr else values)})
+            return [np.asarray(made[output]) for output in outputs]
+
+        super().__init__(reader, run, channels=shape[1], fit=fit)
+
+
+_Preparation = tuple[Array, Array, bool]
+"""Mean and std of RGB channels, and whether the network takes BGR."""
+
+
+def _as_compiled(model: PictureModel) -> tuple[_Preparation, str]:
+    preprocess = model.model.preprocess.get(model.spec.name)
+    mean, std = ((0.0,), (1.0,)) if preprocess is None else (preprocess.mean, preprocess.std)
+    order = list(reversed_orders(model.model).values())
+    prepared = _three(mean), _three(std), "bgr" in order
+    return prepared, "images are prepared as for the compiled model"
+
+
+def _tried(path: Path, first: Array | None, shapes: Mapping[str, tuple[int, ...]]) -> tuple[_Preparation, str]:
+    from ...compiler.quantize.detect_preprocessing import find_recipe
+
+    # one image says little; its mirror image is another one
+    images = [] if first is None else [first, np.ascontiguousarray(first[:, ::-1])]
+    found = find_recipe(path, images, shapes=dict(shapes))
+    if found.best is None:
+        words = "which preprocessing it was trained with cannot be told from this image; values from 0 to 1 are assumed"
+        return (_three((0.0,)), _three((255.0,)), False), words
+    is_bgr = found.best.order == "bgr"
+    mean, std = (values[::-1] if is_bgr else values for values in (found.best.mean, found.best.std))
+    return (_three(mean), _three(std), is_bgr), f"preprocessing found by trying: {found.words}"
+
+
+def _three(values: Sequence[float]) -> Array:
+    return np.resize(np.asarray(values, np.float32), 3)
 
 
 def predicted_fps(model: Model, shape_set: int, chip: str) -> tuple[float, str]:
