@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from anynpu.dropin.environment import SETTINGS, library_folder, remember_python
+from anynpu.dropin.environment import SETTINGS, library_folder, prefix, remember_python, settings_file
 
 from .conftest import Models
 from .running import build, clean_environment, run
@@ -194,3 +194,31 @@ def test_a_set_user_id_program_refuses_packages_of_others(program: Path) -> None
     done = as_nobody(program)
     assert done.returncode != 0
     assert "others than root can change" in done.stderr
+
+
+# --- where the settings of an installation lie
+
+
+def test_the_settings_come_from_the_users_cache(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = installed.parent
+    text = (folder / SETTINGS).read_text()
+    (folder / SETTINGS).unlink()
+    for variable, value in (("XDG_CACHE_HOME", folder / "cache"), ("HOME", folder / "home")):
+        monkeypatch.setenv(variable, str(value))
+        monkeypatch.delenv("HOME" if variable == "XDG_CACHE_HOME" else "XDG_CACHE_HOME", raising=False)
+        path = settings_file(folder)
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+        usual = build("settings.c", folder / "usual", str(NATIVE / "settings.c"), str(NATIVE / "secure.c"), library=None)
+        found = settings_of(usual, ANYNPU_PYTHON="", ANYNPU_LIBPYTHON="", ANYNPU_SITE="", **{variable: str(value)})
+        assert found["python"] == f"{folder}/bin/python3.11"
+        assert settings_of(installed, **{variable: str(value)})["python"] == ""
+
+
+def test_nothing_is_written_into_the_package(tmp_path: Path) -> None:
+    before = sorted(prefix().rglob("*"))
+    environment = clean_environment(XDG_CACHE_HOME=str(tmp_path / "cache"))
+    for arguments in (("lib",), ("exec", "--chip", "rk3588", "--", "true")):
+        assert run([sys.executable, "-m", "anynpu", *arguments], environment).returncode == 0
+    assert sorted(prefix().rglob("*")) == before
+    assert [path.name[:7] for path in (tmp_path / "cache" / "anynpu").iterdir()] == ["python-"]

@@ -26,9 +26,11 @@ __all__ = [
     "prefix",
     "program_environment",
     "remember_python",
+    "settings_file",
 ]
 
 SETTINGS = "anynpu-python.cfg"
+"""The file next to libraries that names their Python, where who packages them writes one."""
 
 
 @dataclass(frozen=True)
@@ -86,20 +88,32 @@ def include_folder() -> Path:
 
 
 def remember_python() -> Path:
-    """Write down beside the libraries which Python has this package, for programs that are started without :func:`program_environment`.
+    """Write to the user's cache which Python has this package, for programs that are started without :func:`program_environment`.
 
-    Libraries in a ``site-packages`` folder find it out by themselves; where the folder cannot be written to, they have to.
+    Libraries in a ``site-packages`` folder find it by themselves, unless the interpreter has an unusual place. Nothing is written next to
+    the libraries: the package manager would leave it behind.
     """
-    path = library_folder() / SETTINGS
+    path = settings_file(library_folder())
     text = "".join(f"{key} = {value}\n" for key, value in _python().items())
     try:
         if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_name(f"{path.name}.{os.getpid()}")
             fresh.write_text(text, encoding="utf-8")
             fresh.replace(path)
-    except OSError:  # a system folder: what can be found out there must do
+    except OSError:  # no cache: the libraries find what they can by themselves
         pass
     return path
+
+
+def settings_file(libraries: Path) -> Path:
+    """The file in the user's cache that names the Python for the libraries in a folder, where ``native/settings.c`` looks for it."""
+    value = 0xCBF29CE484222325  # FNV-1a with 64 bits
+    for byte in os.fsencode(os.path.realpath(libraries)):
+        value = (value ^ byte) * 0x100000001B3 % 2**64
+    cache = os.environ.get("XDG_CACHE_HOME", "")
+    home = Path(cache) if cache.startswith("/") else Path(os.path.expanduser("~")) / ".cache"
+    return home / "anynpu" / f"python-{value:016x}.cfg"
 
 
 HOST_MACHINE = "host"

@@ -14,7 +14,7 @@ import typer
 from ..._util.output_files import check_output
 from ...devtools.recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
 from ...devtools.sanitizer import Suppressions
-from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment, remember_python
+from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment
 from ...dropin.standins import ALWAYS
 from ...errors import OutputFileError
 from ..helpers.console import fail
@@ -155,7 +155,6 @@ def command(
                 check_output(written, [suppressions or "", faults or "", *program])
             except OutputFileError as error:
                 raise typer.BadParameter(f"{error.message}; {error.hint}", param_hint=f"'{name}'") from None
-    remember_python()
     environment = program_environment(
         os.environ,
         chip=chip,

@@ -1,11 +1,12 @@
 /* Where the Python is that has anynpu. What is said first counts:
  *
  * 1. the environment: ANYNPU_PYTHON (an interpreter), ANYNPU_LIBPYTHON, ANYNPU_SITE (folders of packages);
- * 2. the file anynpu-python.cfg beside the library, which `anynpu lib` and `anynpu exec` write: lines such as "python = /usr/bin/python3";
- * 3. the place of the library itself: PREFIX/lib/python3.11/site-packages/anynpu/dropin/lib belongs to PREFIX/bin/python3.11.
+ * 2. the file anynpu-python.cfg next to the library, which whoever packages it may write: lines such as "python = /usr/bin/python3";
+ * 3. the same in the user's cache, $XDG_CACHE_HOME/anynpu/python-HASH.cfg, which `anynpu lib` writes: HASH is that of the library's folder;
+ * 4. the place of the library itself: PREFIX/lib/python3.11/site-packages/anynpu/dropin/lib belongs to PREFIX/bin/python3.11.
  *
- * In a program with more rights than its caller (see secure.h) the environment is not asked, and what the other two say is only taken if
- * nobody but root can change it.
+ * In a program with more rights than its caller (see secure.h) neither the environment nor the cache is asked, and what the other two say is
+ * only taken if nobody but root can change it.
  */
 #define _GNU_SOURCE
 #include <ctype.h>
@@ -176,6 +177,28 @@ static void find_libpython(struct anynpu_settings *settings)
     snprintf(settings->libpython, sizeof settings->libpython, "libpython%s.so.1.0", settings->version);
 }
 
+/* FNV-1a with 64 bits, as anynpu.dropin.environment computes it. */
+static unsigned long long hash(const char *text)
+{
+    unsigned long long value = 0xcbf29ce484222325ull;
+    for (; *text != '\0'; text++)
+        value = (value ^ (unsigned char)*text) * 0x100000001b3ull;
+    return value;
+}
+
+/* The file in the user's cache for libraries in a folder; empty in a program with more rights than its caller. */
+static void cached_file(const char *folder, char *file, size_t size)
+{
+    const char *cache = anynpu_getenv("XDG_CACHE_HOME"), *home = anynpu_getenv("HOME");
+    int length = -1;
+    if (cache != NULL && cache[0] == '/')
+        length = snprintf(file, size, "%s/anynpu/python-%016llx.cfg", cache, hash(folder));
+    else if (home != NULL && home[0] == '/')
+        length = snprintf(file, size, "%s/.cache/anynpu/python-%016llx.cfg", home, hash(folder));
+    if (length < 0 || (size_t)length >= size)
+        file[0] = '\0';
+}
+
 void anynpu_find_settings(struct anynpu_settings *settings)
 {
     Dl_info info;
@@ -184,7 +207,9 @@ void anynpu_find_settings(struct anynpu_settings *settings)
     if (dladdr((void *)(uintptr_t)anynpu_find_settings, &info) && realpath(info.dli_fname, path) != NULL && go_up(path)) {
         char file[SIZE + 32];
         snprintf(file, sizeof file, "%s/anynpu-python.cfg", path);
-        if (anynpu_is_secure() && !anynpu_is_trusted(file))
+        if (!exists(file))
+            cached_file(path, file, sizeof file);
+        else if (anynpu_is_secure() && !anynpu_is_trusted(file))
             file[0] = '\0';
         if (read_key(file, "python", settings->python, sizeof settings->python) && !exists(settings->python))
             settings->python[0] = '\0'; /* the environment has moved */
