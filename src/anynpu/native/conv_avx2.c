@@ -116,9 +116,48 @@ INLINE void store_codes(int blocks, __m128i codes, int8_t *y)
         _mm_storel_epi64((__m128i *)y, codes);
 }
 
+/* FIXED_CURVE without a residual: see fixed_single_curve_codes in fixed_forms.h. The index has its place in the low 16 bits. */
+INLINE __m256i curve_index_of(__m256i accumulator, const float *numbers, size_t stride)
+{
+    const __m256 magic = _mm256_set1_ps(FIXED_MAGIC);
+    __m256 t = _mm256_fmadd_ps(_mm256_cvtepi32_ps(accumulator), _mm256_loadu_ps(numbers + CURVE_CHANNEL * stride), magic);
+    t = _mm256_sub_ps(t, _mm256_loadu_ps(numbers + CURVE_BACK * stride));
+    t = _mm256_fmadd_ps(t, _mm256_loadu_ps(numbers + CURVE_FACTOR * stride), magic);
+    t = _mm256_max_ps(t, _mm256_loadu_ps(numbers + CURVE_LOW * stride));
+    t = _mm256_min_ps(t, _mm256_loadu_ps(numbers + CURVE_HIGH * stride));
+    return _mm256_and_si256(_mm256_castps_si256(t), _mm256_set1_epi32(0xffff));
+}
+
+ROW_FUNCTION finish_words(const struct conv_line *line, ptrdiff_t first, int pixels, const uint16_t *words)
+{
+    const struct curve_tables *curves = &line->tables.curves;
+    int8_t *y = line->y + first * line->out_stride;
+    for (int i = 0; i < pixels; i++, y += line->out_stride, words += 16)
+        curve_look_up_words(curves, words, line->valid, y);
+}
+
+INLINE void finish_curve(int blocks, int pixels, __m256i accumulators[][MAX_BLOCKS], const struct conv_line *line, ptrdiff_t first)
+{
+    const size_t stride = line->tables.stride;
+    const float *numbers = line->tables.curves.numbers + line->channel;
+    const __m256i begin = _mm256_set1_epi16((short)line->tables.curves.words->first);
+    uint16_t words[MAX_PIXELS * 16];
+    UNROLL for (int i = 0; i < pixels; i++) {
+        const __m256i a = curve_index_of(accumulators[i][0], numbers, stride);
+        const __m256i b = blocks == 2 ? curve_index_of(accumulators[i][1], numbers + 8, stride) : a;
+        const __m256i both = _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8);
+        _mm256_storeu_si256((__m256i *)(words + 16 * i), _mm256_sub_epi16(both, begin));
+    }
+    finish_words(line, first, pixels, words);
+}
+
 INLINE void finish_tile(int blocks, int pixels, __m256i accumulators[][MAX_BLOCKS], const struct conv_line *line,
                         ptrdiff_t first)
 {
+    if (line->form == FIXED_CURVE && !line->residual && line->tables.curves.words->usable) {
+        finish_curve(blocks, pixels, accumulators, line, first);
+        return;
+    }
     if (line->residual || line->has_slope || line->form >= FIXED_CURVE || line->valid != (size_t)(8 * blocks)) {
         __m256i copies[MAX_PIXELS][MAX_BLOCKS];
         UNROLL for (int i = 0; i < pixels; i++)
