@@ -6,6 +6,7 @@ import importlib.util
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal, overload
 
 from dropin.running import clean_environment
 from tools import need
@@ -98,10 +99,14 @@ def build_rust_host(folder: Path) -> Path:
     return target
 
 
-def run_python(script: Path, *arguments: str | Path, path: str = "", code: int = 0) -> str:
-    """Run a script; the standard output. *path* is searched before the installed packages."""
+@overload
+def run_python(script: Path, *arguments: str | Path, path: str = "", with_errors: Literal[False] = False) -> str: ...
+@overload
+def run_python(script: Path, *arguments: str | Path, path: str = "", with_errors: Literal[True]) -> tuple[str, str]: ...
+def run_python(script: Path, *arguments: str | Path, path: str = "", with_errors: bool = False) -> str | tuple[str, str]:
+    """Run a script; the standard output, and the standard error. *path* is searched before the installed packages."""
     environment = clean_environment(LD_LIBRARY_PATH=None, PYTHONPATH=path or None, ORT_DISABLE_TELEMETRY="1")
     command = [sys.executable, str(script), *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT, env=environment)
-    assert done.returncode == code, f"{done.returncode}\n{done.stdout}{done.stderr}"
-    return done.stdout
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}{done.stderr}"
+    return (done.stdout, done.stderr) if with_errors else done.stdout

@@ -9,21 +9,21 @@
 
 #include "provider.h"
 
+enum { UNUSED = MAX_PORTS };
+
 /* One input or output of the kernel.
  *
- * port: its index in the network
- * type: as the ONNX model declares it */
+ * port: its index in the network; UNUSED for an input that the network does not read */
 typedef struct {
     size_t port;
-    OrtElementType type;
-    bool nhwc;
-    Tensor fixed; /* for networks without dynamic shapes, without its data */
+    Tensor fixed; /* type, layout and, for networks without dynamic shapes, sizes; without its data */
 } Binding;
 
 struct Node {
     OrtNodeComputeInfo info;
     Network *network;
     Binding *inputs, *outputs;
+    size_t input_count; /* of the kernel */
     sem_t free_count;
     uint64_t free_mask;
     uint32_t core_mask;
@@ -85,8 +85,10 @@ static OrtStatus *size_tensor(Tensor *tensor, const char *name)
 static OrtStatus *read_inputs(const Node *node, OrtKernelContext *kernel, Tensor *tensors)
 {
     const Network *network = node->network;
-    for (size_t index = 0; index < network->input_count; index++) {
+    for (size_t index = 0; index < node->input_count; index++) {
         const Binding *binding = &node->inputs[index];
+        if (binding->port == UNUSED)
+            continue;
         const Port *port = &network->inputs[binding->port];
         Tensor *tensor = &tensors[binding->port];
         const OrtValue *value;
@@ -217,7 +219,8 @@ static void write_dims(const int64_t *dims, size_t rank, char *text, size_t size
         used += (size_t)snprintf(text + used, size - used, "%s%lld", axis ? "x" : "", (long long)dims[axis]);
 }
 
-static OrtStatus *bind(const Node *node, const OrtValueInfo *value, bool is_input, size_t place, bool nhwc_wanted, Binding *binding)
+static OrtStatus *bind(
+    const Node *node, const OrtValueInfo *value, bool is_input, size_t place, bool nhwc_wanted, bool own_part, Binding *binding)
 {
     const Network *network = node->network;
     const Port *ports = is_input ? network->inputs : network->outputs;
@@ -225,12 +228,15 @@ static OrtStatus *bind(const Node *node, const OrtValueInfo *value, bool is_inpu
     const char *name, *kind = is_input ? "input" : "output";
     Tensor *fixed = &binding->fixed;
     TRY(read_value(value, &name, fixed));
-    binding->port = place;
+    binding->port = own_part ? UNUSED : place;
     for (size_t index = 0; index < count; index++)
         if (strcmp(ports[index].name, name) == 0)
             binding->port = index;
+    if (binding->port == UNUSED && is_input)
+        return NULL; /* only its shape is read, which is known */
+    if (binding->port == UNUSED)
+        return fail("anynpu: the compiled part has no output %s\n  hint: remove the folder of compiled models and report this", name);
     const Port *port = &ports[binding->port];
-    binding->type = fixed->type;
     bool nchw = fits(fixed, port, false), nhwc = port->image && fits(fixed, port, true);
     if (!network->dynamic && !nchw && !nhwc) {
         char declared[256], own[256];
@@ -239,7 +245,7 @@ static OrtStatus *bind(const Node *node, const OrtValueInfo *value, bool is_inpu
         return fail("anynpu: %s %s is declared as %s, the compiled model has %s\n  hint: write the EPContext model with 'anynpu ort wrap'", kind,
                     name, declared, own);
     }
-    binding->nhwc = fixed->nhwc = port->image && (nhwc_wanted || (nhwc && !nchw));
+    fixed->nhwc = port->image && (nhwc_wanted || (nhwc && !nchw));
     if (element_size(fixed->type) == 0)
         return fail("anynpu: %s %s is of type %s, which the NPU does not take", kind, name, element_name(fixed->type));
     if (!is_input && fixed->type != ELEMENT_FLOAT && fixed->type != port->type)
@@ -255,27 +261,36 @@ static OrtStatus *bind(const Node *node, const OrtValueInfo *value, bool is_inpu
     return NULL;
 }
 
-/* layouts: null, or a letter for each input in its order: 'H' for NHWC, 'C' for NCHW */
-static OrtStatus *bind_all(const Node *node, const OrtNode *fused, bool is_input, const char *layouts, Binding **out)
+static OrtStatus *bind_all(Node *node, const OrtNode *fused, bool is_input, const char *layouts, bool own_part)
 {
     size_t expected = is_input ? node->network->input_count : node->network->output_count, count;
     TRY(is_input ? ort.Node_GetNumInputs(fused, &count) : ort.Node_GetNumOutputs(fused, &count));
-    if (count != expected)
+    if (own_part ? count < expected || count > MAX_PORTS : count != expected)
         return fail("anynpu: the ONNX node has %zu %s, the compiled model %zu\n  hint: write the EPContext model with 'anynpu ort wrap'", count,
                     is_input ? "inputs" : "outputs", expected);
     const OrtValueInfo *values[MAX_PORTS];
-    Binding *bindings = *out = calloc(count + 1, sizeof *bindings);
+    Binding *bindings = calloc(count + 1, sizeof *bindings);
     if (bindings == NULL)
         return no_memory();
+    if (is_input) {
+        node->inputs = bindings;
+        node->input_count = count;
+    } else {
+        node->outputs = bindings;
+    }
     TRY(is_input ? ort.Node_GetInputs(fused, values, count) : ort.Node_GetOutputs(fused, values, count));
     uint8_t used[MAX_PORTS] = {0};
     for (size_t index = 0; index < count; index++) {
         bool nhwc = layouts != NULL && index < strlen(layouts) && layouts[index] == 'H';
-        TRY(bind(node, values[index], is_input, index, nhwc, &bindings[index]));
-        if (used[bindings[index].port]++)
+        TRY(bind(node, values[index], is_input, index, nhwc, own_part, &bindings[index]));
+        if (bindings[index].port != UNUSED && used[bindings[index].port]++)
             return fail("anynpu: two %s of the ONNX node belong to %s of the compiled model", is_input ? "inputs" : "outputs",
                         (is_input ? node->network->inputs : node->network->outputs)[bindings[index].port].name);
     }
+    for (size_t port = 0; port < expected; port++)
+        if (!used[port])
+            return fail("anynpu: no %s of the ONNX node belongs to %s of the compiled model", is_input ? "input" : "output",
+                        (is_input ? node->network->inputs : node->network->outputs)[port].name);
     return NULL;
 }
 
@@ -296,7 +311,7 @@ static OrtStatus *add_contexts(Node *node, const Settings *settings, const char 
     return sem_init(&node->free_count, 0, (unsigned)count) == 0 ? NULL : fail("anynpu: a semaphore cannot be created");
 }
 
-OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNode *fused, const char *layouts, Node **out)
+OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNode *fused, const char *layouts, bool own_part, Node **out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
@@ -309,9 +324,9 @@ OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNo
     node->generation = generation;
     OrtStatus *status = open_rknn(settings, source, &node->network);
     if (status == NULL)
-        status = bind_all(node, fused, true, layouts, &node->inputs);
+        status = bind_all(node, fused, true, layouts, own_part);
     if (status == NULL)
-        status = bind_all(node, fused, false, NULL, &node->outputs);
+        status = bind_all(node, fused, false, NULL, own_part);
     if (status == NULL)
         status = add_contexts(node, settings, source->chip);
     if (status != NULL)

@@ -4,15 +4,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "onnx_writer.h"
+#include "parts.h"
 #include "provider.h"
 
 typedef struct {
     OrtEp base;
     const OrtLogger *logger;
     Settings settings;
-    char context_path[PATH_SIZE]; /* where the session's EPContext model is, for a model in memory */
     char problem[1024]; /* why no model can be opened; empty if there is no reason */
+    Plan plan; /* for a model that is not compiled */
+    char model_path[PATH_SIZE];
     Node **nodes; /* open ones */
     size_t node_count;
 } Provider;
@@ -77,6 +81,58 @@ static OrtStatus *claim(OrtEpGraphSupportInfo *claims, const OrtNode *const *nod
     return ort_ep.EpGraphSupportInfo_AddNodesToFuse(claims, nodes, count, &options);
 }
 
+static bool has_contexts(const OrtNode *const *nodes, size_t count)
+{
+    for (size_t index = 0; index < count; index++)
+        if (has_operator(nodes[index], CONTEXT_OPERATOR, CONTEXT_DOMAIN))
+            return true;
+    return false;
+}
+
+/* Claim the parts of a plan; some may be compiled, others not. */
+static OrtStatus *claim_plan(const Plan *plan, const OrtNode *const *nodes, OrtEpGraphSupportInfo *claims)
+{
+    OrtStatus *status = NULL;
+    for (size_t index = 0; index < plan->count && status == NULL; index++) {
+        const Part *part = &plan->parts[index];
+        const OrtNode **members = calloc(part->member_count + 1, sizeof *members);
+        if (members == NULL)
+            return no_memory();
+        for (size_t place = 0; place < part->member_count; place++)
+            members[place] = nodes[part->members[place]];
+        if (part->member_count > 0)
+            status = claim(claims, members, part->member_count);
+        free(members);
+    }
+    return status;
+}
+
+static OrtStatus *compile_graph(Provider *provider, const OrtGraph *graph, const OrtNode *const *nodes, size_t count)
+{
+    Machine machine = look_at_machine();
+    bool vendor = strcmp(provider->settings.device, "npu") == 0 || (provider->settings.device[0] == '\0' && machine.has_npu);
+    if (vendor && secure_getenv("ANYNPU_LIBRARIES") == NULL)
+        return fail("anynpu: what anynpu compiles runs on the software NPU only, and this session uses the vendor's library\n"
+                    "  hint: build the model with 'anynpu build', then 'anynpu ort wrap'");
+    Buffer model = {.data = NULL};
+    const char *path = "";
+    OrtStatus *status = ort.Graph_GetModelPath(graph, &path);
+    snprintf(provider->model_path, sizeof provider->model_path, "%s", path != NULL ? path : "");
+    if (status == NULL)
+        status = write_onnx(graph, nodes, count, &model);
+    if (status == NULL)
+        status = find_parts(&provider->settings, provider->logger, &model, count, &provider->plan);
+    release(&model);
+    return status;
+}
+
+static void remember_problem(Provider *provider, OrtStatus *status)
+{
+    if (status != NULL)
+        snprintf(provider->problem, sizeof provider->problem, "%s", ort.GetErrorMessage(status));
+    drop(status);
+}
+
 static OrtStatus *claim_contexts(const Provider *provider, const OrtNode *const *nodes, size_t count, OrtEpGraphSupportInfo *claims)
 {
     for (size_t index = 0; index < count; index++) {
@@ -98,7 +154,7 @@ static OrtStatus *claim_contexts(const Provider *provider, const OrtNode *const 
 
 /* Which nodes the provider takes.
  *
- * With wrong options the session must fail: an error of CreateEp would make Python's module continue on the CPU provider, and an error of
+ * Without a library or with wrong options the session must fail: an error of CreateEp would make Python's module continue on the CPU provider, and an error of
  * this function is only logged. So one node is claimed, and opening it reports the problem. */
 static OrtStatus *get_capability(OrtEp *self, const OrtGraph *graph, OrtEpGraphSupportInfo *claims)
 {
@@ -113,10 +169,13 @@ static OrtStatus *get_capability(OrtEp *self, const OrtGraph *graph, OrtEpGraphS
     if (nodes == NULL)
         return no_memory();
     OrtStatus *status = ort.Graph_GetNodes(graph, nodes, count);
-    if (status == NULL && provider->problem[0] != '\0')
-        status = count > 0 ? claim(claims, nodes, 1) : NULL;
+    bool compiled = status == NULL && has_contexts(nodes, count);
+    if (status == NULL && count > 0 && !compiled && provider->problem[0] == '\0')
+        remember_problem(provider, compile_graph(provider, graph, nodes, count));
+    if (status == NULL && count > 0 && provider->problem[0] != '\0')
+        status = claim(claims, nodes, 1);
     else if (status == NULL)
-        status = claim_contexts(provider, nodes, count, claims);
+        status = compiled ? claim_contexts(provider, nodes, count, claims) : claim_plan(&provider->plan, nodes, claims);
     free(nodes);
     return status;
 }
@@ -141,7 +200,7 @@ static OrtStatus *file_of(const Provider *provider, const OrtGraph *graph, const
     const char *model = "";
     TRY(ort.Graph_GetModelPath(graph, &model));
     if (model == NULL || model[0] == '\0')
-        model = provider->context_path;
+        model = provider->settings.context_path;
     if (model[0] == '\0')
         return fail("anynpu: the EPContext model was loaded from memory and refers to the file %s\n"
                     "  hint: set ep.context_file_path to the path of the model, or write it with 'anynpu ort wrap --embed'", name);
@@ -210,7 +269,7 @@ static OrtStatus *open_source(Provider *provider, const OrtGraph *graph, const O
         source.data = content;
         source.size = length;
     }
-    return make_node(&provider->settings, &source, fused, layouts, node);
+    return make_node(&provider->settings, &source, fused, layouts, false, node);
 }
 
 static OrtStatus *open_context(Provider *provider, const OrtGraph *graph, const OrtNode *context, const OrtNode *fused, Node **node)
@@ -242,7 +301,134 @@ static OrtStatus *remember(Provider *provider, Node *node)
     return NULL;
 }
 
-static OrtStatus *open_part(Provider *provider, const OrtGraph *graph, const OrtNode *fused, Node **node)
+/* -- compiled parts */
+
+/* Names of the inputs or outputs of a node. */
+static OrtStatus *names_of_values(const OrtNode *node, bool inputs, const char **names, size_t *count)
+{
+    const OrtValueInfo *values[MAX_PORTS];
+    TRY(inputs ? ort.Node_GetNumInputs(node, count) : ort.Node_GetNumOutputs(node, count));
+    if (*count > MAX_PORTS)
+        return fail("anynpu: a part has %zu %s; at most %d are supported", *count, inputs ? "inputs" : "outputs", MAX_PORTS);
+    TRY(inputs ? ort.Node_GetInputs(node, values, *count) : ort.Node_GetOutputs(node, values, *count));
+    for (size_t index = 0; index < *count; index++)
+        TRY(ort.GetValueInfoName(values[index], &names[index]));
+    return NULL;
+}
+
+static OrtStatus *read_whole(const char *path, Buffer *content)
+{
+    char piece[1 << 16];
+    size_t size;
+    FILE *file = fopen(path, "rbe");
+    if (file == NULL)
+        return fail("anynpu: %s cannot be read: %m\n  hint: remove the folder of compiled models", path);
+    while ((size = fread(piece, 1, sizeof piece, file)) > 0)
+        put(content, piece, size);
+    bool failed = ferror(file) != 0 || content->failed;
+    fclose(file);
+    return failed ? fail("anynpu: %s cannot be read\n  hint: remove the folder of compiled models", path) : NULL;
+}
+
+/* Put a compiled part next to the EPContext model that the session writes; its name is the model's with the number of the part. */
+static OrtStatus *store_part(const Provider *provider, size_t number, const Buffer *content, char *name, size_t size)
+{
+    char model[PATH_SIZE], path[2 * PATH_SIZE], fresh[2 * PATH_SIZE + 32];
+    const char *target = provider->settings.context_path[0] != '\0' ? provider->settings.context_path : provider->model_path;
+    snprintf(model, sizeof model, "%s", target[0] != '\0' ? target : "model");
+    char *slash = strrchr(model, '/'), *base = slash != NULL ? slash + 1 : model, *dot = strrchr(base, '.');
+    if (dot != NULL && dot != base)
+        *dot = '\0';
+    snprintf(name, size, "%.200s_part%zu.rknn", base, number);
+    snprintf(path, sizeof path, "%.*s%s", (int)(base - model), model, name);
+    snprintf(fresh, sizeof fresh, "%s.%ld", path, (long)getpid());
+    FILE *file = fopen(fresh, "wbe");
+    bool written = file != NULL && fwrite(content->data, 1, content->size, file) == content->size;
+    if (file == NULL || fclose(file) != 0 || !written || rename(fresh, path) != 0)
+        return fail("anynpu: %s cannot be written: %m\n  hint: choose a folder with ep.context_file_path, or ep.context_embed_mode=1", path);
+    return NULL;
+}
+
+static OrtStatus *create_context(const Provider *provider, const OrtNode *fused, const char *name, const void *content, size_t size, OrtNode **out)
+{
+    const char *inputs[MAX_PORTS], *outputs[MAX_PORTS], *own_name;
+    size_t input_count, output_count, count = 0;
+    int64_t embed = provider->settings.embed_context, main_context = 1;
+    TRY(names_of_values(fused, true, inputs, &input_count));
+    TRY(names_of_values(fused, false, outputs, &output_count));
+    TRY(ort.Node_GetName(fused, &own_name)); /* by which ONNX Runtime finds the node again */
+    if (size > INT32_MAX)
+        return fail("anynpu: a compiled part has %zu bytes, an ONNX file holds at most 2 GB\n  hint: set ep.context_embed_mode to 0", size);
+    const struct {
+        const char *name;
+        const void *data;
+        size_t size;
+        OrtOpAttrType type;
+    } wanted[] = {
+        {"ep_cache_context", content, size, ATTRIBUTE_STRING},
+        {"embed_mode", &embed, 1, ATTRIBUTE_INT},
+        {"main_context", &main_context, 1, ATTRIBUTE_INT},
+        {"source", PROVIDER_NAME, strlen(PROVIDER_NAME), ATTRIBUTE_STRING},
+        {"ep_sdk_version", ANYNPU_VERSION, strlen(ANYNPU_VERSION), ATTRIBUTE_STRING},
+        {"hardware_architecture", provider->settings.target, strlen(provider->settings.target), ATTRIBUTE_STRING},
+        {"partition_name", name, strlen(name), ATTRIBUTE_STRING},
+    };
+    OrtOpAttr *attributes[sizeof wanted / sizeof *wanted];
+    OrtStatus *status = NULL;
+    for (size_t index = 0; index < sizeof wanted / sizeof *wanted && status == NULL; index++) {
+        status = ort.CreateOpAttr(wanted[index].name, wanted[index].data, (int)wanted[index].size, wanted[index].type, &attributes[index]);
+        count += status == NULL;
+    }
+    if (status == NULL)
+        status = ort_editor.CreateNode(
+            CONTEXT_OPERATOR, CONTEXT_DOMAIN, own_name, inputs, input_count, outputs, output_count, attributes, count, out);
+    for (size_t index = 0; index < count; index++)
+        ort.ReleaseOpAttr(attributes[index]); /* the node has copies */
+    return status;
+}
+
+static OrtStatus *write_context(const Provider *provider, const Part *part, const OrtNode *fused, const char *path, OrtNode **out)
+{
+    size_t number = (size_t)(part - provider->plan.parts);
+    char name[NAME_SIZE];
+    Buffer content = {.data = NULL};
+    if (ort_editor.CreateNode == NULL)
+        return fail("anynpu: this build of ONNX Runtime cannot write models");
+    OrtStatus *status = read_whole(path, &content);
+    snprintf(name, sizeof name, "part%zu", number);
+    if (status == NULL && provider->settings.embed_context) {
+        status = create_context(provider, fused, name, content.data, content.size, out);
+    } else if (status == NULL) {
+        char file[NAME_SIZE];
+        status = store_part(provider, number, &content, file, sizeof file);
+        if (status == NULL)
+            status = create_context(provider, fused, name, file, strlen(file), out);
+    }
+    release(&content);
+    return status;
+}
+
+static OrtStatus *open_compiled(Provider *provider, const OrtNode *fused, Node **node, OrtNode **context)
+{
+    const char *outputs[MAX_PORTS];
+    char path[PATH_SIZE + NAME_SIZE + 2];
+    size_t count;
+    TRY(names_of_values(fused, false, outputs, &count));
+    const Part *part = count > 0 ? part_with_output(&provider->plan, outputs[0]) : NULL;
+    if (part == NULL)
+        return fail("anynpu: a part that ONNX Runtime passes was not claimed by this provider");
+    snprintf(path, sizeof path, "%s/%s", provider->plan.folder, part->file);
+    Source source = {.path = path, .chip = provider->settings.target};
+    TRY(make_node(&provider->settings, &source, fused, NULL, true, node));
+    OrtStatus *status = context != NULL ? write_context(provider, part, fused, path, context) : NULL;
+    if (status != NULL) {
+        free_node(*node);
+        *node = NULL;
+    }
+    return status;
+}
+
+static OrtStatus *open_part(Provider *provider, const OrtGraph *graph, const OrtNode *fused, Node **node, OrtNode **context)
 {
     size_t count = 0;
     TRY(ort.Graph_GetNumNodes(graph, &count));
@@ -253,7 +439,7 @@ static OrtStatus *open_part(Provider *provider, const OrtGraph *graph, const Ort
     if (status == NULL && count == 1 && has_operator(nodes[0], CONTEXT_OPERATOR, CONTEXT_DOMAIN))
         status = open_context(provider, graph, nodes[0], fused, node);
     else if (status == NULL)
-        status = fail("anynpu: a part of %zu nodes was not claimed by this provider", count);
+        status = open_compiled(provider, fused, node, context);
     free(nodes);
     return status;
 }
@@ -261,13 +447,12 @@ static OrtStatus *open_part(Provider *provider, const OrtGraph *graph, const Ort
 static OrtStatus *compile(
     OrtEp *self, const OrtGraph **graphs, const OrtNode **fused, size_t count, OrtNodeComputeInfo **infos, OrtNode **contexts)
 {
-    (void)contexts;
     Provider *provider = (Provider *)self;
     if (provider->problem[0] != '\0')
         return fail_with(ORT_INVALID_ARGUMENT, "%s", provider->problem);
     for (size_t index = 0; index < count; index++) {
         Node *node = NULL;
-        TRY(open_part(provider, graphs[index], fused[index], &node)); /* ONNX Runtime releases those that are open */
+        TRY(open_part(provider, graphs[index], fused[index], &node, provider->settings.write_context ? &contexts[index] : NULL)); /* ONNX Runtime releases those that are open */
         OrtStatus *status = remember(provider, node);
         if (status != NULL) {
             free_node(node);
@@ -309,20 +494,6 @@ static OrtStatus *set_dynamic_options(OrtEp *self, const char *const *keys, cons
     return NULL;
 }
 
-static OrtStatus *read_context_path(const OrtSessionOptions *options, char *path, size_t size)
-{
-    OrtKeyValuePairs *entries = NULL;
-    const char *const *keys, *const *values;
-    size_t count = 0;
-    TRY(ort.GetSessionOptionsConfigEntries(options, &entries));
-    ort.GetKeyValuePairs(entries, &keys, &values, &count);
-    for (size_t index = 0; index < count; index++)
-        if (strcmp(keys[index], "ep.context_file_path") == 0)
-            snprintf(path, size, "%s", values[index]);
-    ort.ReleaseKeyValuePairs(entries);
-    return NULL;
-}
-
 OrtStatus *make_provider(const OrtSessionOptions *options, const OrtLogger *logger, OrtEp **out)
 {
     Provider *provider = calloc(1, sizeof *provider);
@@ -337,12 +508,7 @@ OrtStatus *make_provider(const OrtSessionOptions *options, const OrtLogger *logg
         .ReleaseNodeComputeInfos = release_infos,
         .SetDynamicOptions = set_dynamic_options,
     };
-    OrtStatus *status = read_settings(options, &provider->settings);
-    if (status == NULL)
-        status = read_context_path(options, provider->context_path, sizeof provider->context_path);
-    if (status != NULL)
-        snprintf(provider->problem, sizeof provider->problem, "%s", ort.GetErrorMessage(status));
-    drop(status);
+    remember_problem(provider, read_settings(options, &provider->settings));
     *out = &provider->base;
     return NULL;
 }
@@ -350,6 +516,7 @@ OrtStatus *make_provider(const OrtSessionOptions *options, const OrtLogger *logg
 void free_provider(OrtEp *self)
 {
     Provider *provider = (Provider *)self;
+    free_plan(&provider->plan);
     free(provider->nodes);
     free(provider);
 }

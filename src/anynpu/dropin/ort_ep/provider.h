@@ -93,6 +93,14 @@ typedef struct {
     int contexts; /* 0: one for each core */
     uint32_t core_mask; /* 0: the library chooses */
     uint32_t priority; /* as flags of rknn_init: 0 high, 1 medium, 2 low */
+    /* for models that are not compiled yet */
+    char target[32], dtype[32]; /* the chip; empty for the compiler's choice */
+    char dataset[PATH_SIZE], mean[1024], std[1024], shape[PATH_SIZE]; /* as for 'anynpu compile', several values with ';' */
+    char cache[PATH_SIZE], compiler[PATH_SIZE];
+    int timeout; /* seconds */
+    /* of the session: whether and where it writes an EPContext model */
+    bool write_context, embed_context;
+    char context_path[PATH_SIZE];
 } Settings;
 
 OrtStatus *read_settings(const OrtSessionOptions *options, Settings *settings);
@@ -144,7 +152,9 @@ OrtStatus *open_rknn(const Settings *settings, const Source *source, Network **n
 
 typedef struct Node Node;
 
-OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNode *fused, const char *layouts, Node **node);
+/* layouts: null, or a letter for each input: 'H' for NHWC, 'C' for the order of ONNX
+ * own_part: the network was compiled from the nodes that are fused; what it does not read is left out */
+OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNode *fused, const char *layouts, bool own_part, Node **node);
 void free_node(Node *node);
 OrtNodeComputeInfo *node_compute_info(Node *node);
 Node *node_of(OrtNodeComputeInfo *info);

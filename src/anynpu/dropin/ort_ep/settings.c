@@ -64,19 +64,55 @@ static OrtStatus *parse_device(const char *text, char *out, size_t size)
     return copy_text("device", text, out, size);
 }
 
+/* Options that are copied as they are. */
+static const struct {
+    const char *name;
+    size_t offset, size;
+} texts[] = {
+#define TEXT(name, member) {name, offsetof(Settings, member), sizeof(((Settings *)NULL)->member)}
+    TEXT("library", library), TEXT("target", target), TEXT("dtype", dtype), TEXT("dataset", dataset),    TEXT("mean", mean),
+    TEXT("std", std),         TEXT("shape", shape),   TEXT("cache_dir", cache), TEXT("compiler", compiler),
+};
+
 static OrtStatus *take(Settings *settings, const char *name, const char *text)
 {
+    for (size_t index = 0; index < sizeof texts / sizeof *texts; index++)
+        if (strcmp(name, texts[index].name) == 0)
+            return copy_text(name, text, (char *)settings + texts[index].offset, texts[index].size);
     if (strcmp(name, "device") == 0)
         return parse_device(text, settings->device, sizeof settings->device);
-    if (strcmp(name, "library") == 0)
-        return copy_text(name, text, settings->library, sizeof settings->library);
     if (strcmp(name, "contexts") == 0)
         return parse_count(name, text, MAX_CONTEXTS, &settings->contexts);
+    if (strcmp(name, "compile_timeout") == 0)
+        return parse_count(name, text, 1000000, &settings->timeout);
     if (strcmp(name, "core_mask") == 0)
         return parse_core_mask(text, &settings->core_mask);
     if (strcmp(name, "priority") == 0)
         return parse_priority(text, &settings->priority);
-    return fail_with(ORT_INVALID_ARGUMENT, "anynpu: there is no option '%s'\n  hint: options are device, library, contexts, core_mask, priority", name);
+    return fail_with(ORT_INVALID_ARGUMENT,
+                     "anynpu: there is no option '%s'\n  hint: options are device, library, contexts, core_mask, priority, target, dtype, dataset, "
+                     "mean, std, shape, cache_dir, compiler, compile_timeout", name);
+}
+
+/* Entries of the session itself. */
+static OrtStatus *take_entry(Settings *settings, const char *name, const char *text)
+{
+    if (strcmp(name, "ep.context_enable") == 0)
+        settings->write_context = strcmp(text, "1") == 0;
+    else if (strcmp(name, "ep.context_embed_mode") == 0)
+        settings->embed_context = strcmp(text, "1") == 0;
+    else if (strcmp(name, "ep.context_file_path") == 0)
+        return copy_text(name, text, settings->context_path, sizeof settings->context_path);
+    return NULL;
+}
+
+/* The chip that models are compiled for, where no option names one. */
+static void choose_target(Settings *settings)
+{
+    Machine machine = look_at_machine();
+    const char *chip = strncmp(settings->device, "sim:", 4) == 0 ? settings->device + 4 : machine.chip[0] != '\0' ? machine.chip : "rk3588";
+    if (settings->target[0] == '\0')
+        snprintf(settings->target, sizeof settings->target, "%s", chip);
 }
 
 static void device_from_environment(Settings *settings)
@@ -92,7 +128,7 @@ static void device_from_environment(Settings *settings)
 
 OrtStatus *read_settings(const OrtSessionOptions *options, Settings *settings)
 {
-    *settings = (Settings){.contexts = 0};
+    *settings = (Settings){.timeout = 600};
     device_from_environment(settings);
     OrtKeyValuePairs *entries = NULL;
     TRY(ort.GetSessionOptionsConfigEntries(options, &entries));
@@ -103,6 +139,9 @@ OrtStatus *read_settings(const OrtSessionOptions *options, Settings *settings)
     for (size_t index = 0; index < count && status == NULL; index++)
         if (strncmp(keys[index], PREFIX, PREFIX_LENGTH) == 0)
             status = take(settings, keys[index] + PREFIX_LENGTH, values[index]);
+        else
+            status = take_entry(settings, keys[index], values[index]);
     ort.ReleaseKeyValuePairs(entries);
+    choose_target(settings);
     return status;
 }
