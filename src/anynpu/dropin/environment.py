@@ -27,6 +27,7 @@ __all__ = [
     "program_environment",
     "remember_python",
     "settings_file",
+    "with_provider",
 ]
 
 SETTINGS = "anynpu-python.cfg"
@@ -187,6 +188,17 @@ def program_environment(
         changed.update(_sanitized(sanitizing))
     chosen = tuple(stand_ins)
     return with_stand_ins(changed, chosen) if chosen else changed
+
+
+def with_provider(environment: Mapping[str, str], options: Mapping[str, str]) -> dict[str, str]:
+    """*environment*, changed so that sessions of programs that link ONNX Runtime get the execution provider.
+
+    :param options: of the provider, by name
+    """
+    libraries = library_folder()
+    preload = _joined(environment.get("LD_PRELOAD"), str(libraries / "libanynpu_ort.so"))
+    text = "\n".join(f"{name}={value}" for name, value in options.items())
+    return {**environment, "LD_PRELOAD": preload, "ANYNPU_EP_OPTIONS": text}
 
 
 def _sanitized(chosen: Sanitizing) -> dict[str, str]:

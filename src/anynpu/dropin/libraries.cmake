@@ -83,6 +83,15 @@ target_link_libraries(anynpu_ep PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 set_target_properties(anynpu_ep PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden)
 install(TARGETS anynpu_ep LIBRARY DESTINATION anynpu/dropin/lib)
 
+# The provider in programs as they are, for `anynpu exec --onnxruntime`.
+add_library(anynpu_ort SHARED ${DROPIN}/native/ort_preload.c)
+target_include_directories(anynpu_ort PRIVATE ${DROPIN}/ort_ep)
+target_compile_options(anynpu_ort PRIVATE ${DROPIN_FLAGS})
+target_link_options(anynpu_ort PRIVATE -Wl,--no-undefined)
+target_link_libraries(anynpu_ort PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
+set_target_properties(anynpu_ort PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden)
+install(TARGETS anynpu_ort LIBRARY DESTINATION anynpu/dropin/lib)
+
 # What C and C++ programs include, and how their build finds it.
 set(HEADERS rknn_api.h rknn_matmul_api.h rknn_custom_op.h)
 list(TRANSFORM HEADERS PREPEND ${CMAKE_CURRENT_BINARY_DIR}/include/)

@@ -14,7 +14,7 @@ import typer
 from ..._util.output_files import check_output
 from ...devtools.recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
 from ...devtools.sanitizer import Suppressions
-from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment
+from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment, with_provider
 from ...dropin.standins import ALWAYS
 from ...errors import OutputFileError
 from ..helpers.console import fail
@@ -106,7 +106,7 @@ def command(
         ),
     ] = None,
     onnxruntime: Annotated[
-        bool, typer.Option("--onnxruntime", help="Whether Python finds our sessions under the name onnxruntime.")
+        bool, typer.Option("--onnxruntime", help="Run the program's onnxruntime models on the NPU: Python, Node.js, C and C++.")
     ] = False,
     float16: Annotated[bool, typer.Option("--float16", help="With --onnxruntime: compile ONNX models as float16.")] = False,
     dataset: Annotated[
@@ -122,8 +122,8 @@ def command(
 
     The program finds librknnrt.so and librknnmrt.so, or libVIPlite.so, libNBGlinker.so and libawnn.so, and the device tree, memory
     heaps and NPU files of a board. Python programs find rknnlite.api, rknn.api and ztu_somemodelruntime_ez_rknn_async, and with
-    --onnxruntime our sessions under that name: an .onnx file means its compiled model then, which is made at first use. Its exit status
-    and signals are its own.
+    --onnxruntime our sessions under that name: an .onnx file means its compiled model then, which is made at first use. Programs that link
+    libonnxruntime.so get the execution provider. The exit status and signals are the program's own.
 
     \b
     Example:
@@ -132,6 +132,7 @@ def command(
       anynpu exec --chip t527 -- ./classify lenet.nb digit.dat
       anynpu exec --chip rk3588 -- python detect.py yolo.rknn
       anynpu exec --chip rk3588 --onnxruntime --float16 -- python ocr.py page.png
+      anynpu exec --chip rk3588 --onnxruntime -- node app.js
       anynpu exec --chip rk3588 --sanitize --sanitize-report found.sarif -- ./detector yolo.rknn street.jpg
     """
     path = shutil.which(program[0])
@@ -175,8 +176,15 @@ def command(
         from ...session.onnxruntime.ports import program_variables  # here: it loads the sessions
 
         environment = program_variables(environment, float16=float16, datasets=dataset or ())
+        environment = with_provider(environment, _provider_options(float16, dataset or []))
     try:
         os.execve(path, program, environment)
     except OSError as error:
         fail(f"{path} cannot be executed: {error.strerror}\n  hint: it must be a program for this machine")
         raise typer.Exit(NOT_EXECUTABLE) from None
+
+
+def _provider_options(float16: bool, datasets: list[str]) -> dict[str, str]:
+    """Options of the execution provider. Data for models by name are for Python's sessions alone."""
+    folders = [os.path.abspath(entry) for entry in datasets if "=" not in entry]
+    return {**({"dtype": "fp16"} if float16 else {}), **({"dataset": folders[0]} if folders else {})}
