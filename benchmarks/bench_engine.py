@@ -30,18 +30,15 @@ from .engine_first_result import print_first_result
 from .engine_layers import print_layers
 from .engine_onnxruntime import Session, prepare, quantize
 from .engine_timing import cpu_times, verdict
-from .networks import NETWORKS
 
 INT8, FLOAT, SIMULATED = "onnxruntime int8", "onnxruntime float32", "onnxruntime int8 in float (Q/DQ)"
 INT8_GOAL = 0.45
 FLOAT_GOAL = 0.30
-NETWORK_GOALS = {"MobileNetV1 224": 0.9, "ResNet18 224": 1.0, "YOLOv5s backbone 640": 0.8}
 AVX2_GOAL = 1 / 3
 LIBRARY_GOAL = 1.0
 CALIBRATION_PAGES = 4
 HELD_OUT_PAGE = 10_000
 DETECTION_SECONDS = 15.0
-NETWORK_SECONDS = 6.0
 
 
 def main() -> None:
@@ -50,7 +47,6 @@ def main() -> None:
         folder = Path(name)
         model = _compiled_detector()
         _print_detection(model, folder)
-        _print_networks(folder)
         print_layers(NativeEngine())
         print_depthwise(NativeEngine())
         print_memory(model)
@@ -100,26 +96,6 @@ def _print_detection(model: Model, folder: Path) -> None:
     ]
     header = ["CPU time, best (median)", "ms", *(f"{isa} is" for isa in ratios), "goal"]
     print_table("PP-OCRv4 detection 480x480, one thread; all instruction sets give the same bytes", header, rows)
-
-
-def _print_networks(folder: Path) -> None:
-    """Networks with random weights, beside onnxruntime's integer kernels on the same graph."""
-    rows = []
-    for name, build in NETWORKS.items():
-        network = build()
-        shape = [dimension.dim_value for dimension in network.graph.input[0].type.tensor_type.shape.dim]
-        rng = np.random.default_rng(0)
-        values, sample = (rng.standard_normal(shape, np.float32) for _ in range(2))
-        source = prepare(network, folder / "network.onnx")
-        session = Session(quantize(source, folder / "network_int8.onnx", [sample]))
-        with Device("rk3588") as device:
-            context = device.load(anynpu.compile(network, "rk3588", dataset=[sample])).context()
-            runs = {"anynpu": partial(context.run, values), "onnxruntime": partial(session.run, values)}
-            times = cpu_times(runs, NETWORK_SECONDS)
-        ratio = times["anynpu"].best / times["onnxruntime"].best
-        milliseconds = [times[candidate].milliseconds for candidate in runs]
-        rows.append([name, *milliseconds, f"{ratio:.2f}", verdict(ratio, NETWORK_GOALS[name])])
-    print_table("networks of random weights, ms CPU, one thread, best (median)", ["", "anynpu", INT8, "ratio", "goal"], rows)
 
 
 def _print_library(folder: Path) -> None:

@@ -12,7 +12,6 @@ from anynpu._util.optional import onnx
 from anynpu.program import Model
 
 __all__ = [
-    "NETWORKS",
     "efficientnet_lite0",
     "mobilenet_v1",
     "mobilenet_v2",
@@ -107,7 +106,8 @@ def mobilenet_v1(size: int = 224) -> Any:
 def resnet18(size: int = 224) -> Any:
     """3x3 convolutions with residual additions."""
     net = _Builder(size)
-    x = net.conv(net.conv("images", (3, 64), kernel=7, stride=2), (64, 64), stride=2)
+    x = net.conv("images", (3, 64), kernel=7, stride=2)
+    x = net.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4)
     channels = 64
     for target in (64, 128, 256, 512):
         for index in range(2):
@@ -232,9 +232,6 @@ def vit_b(size: int = 224, layers: int = 12, width: int = 768) -> Any:
         x = net.add("Add", x, linear(y, 4 * width, width))
     first = net.add("Gather", normal(x), net.constant(np.int64(0)), axis=1)
     return net.model(net.add("Gemm", first, net.random(width, 1000), net.random(1000)))
-
-
-NETWORKS = {"MobileNetV1 224": mobilenet_v1, "ResNet18 224": resnet18, "YOLOv5s backbone 640": yolov5s}
 
 
 def efficientnet_lite0(size: int = 224) -> Any:
