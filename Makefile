@@ -69,6 +69,7 @@ soak: $(FULL)
 	ANYNPU_FAULT_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -q tests/faults/test_surfaces.py
 	ANYNPU_MISUSE_STEPS=100000 ANYNPU_THREAD_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/rknn/test_misuse.py tests/rknn/test_threads.py tests/rknn/test_leaks.py
 	ANYNPU_LITE_INFERENCES=100000 $(ONE_THREAD) $(BIN)/pytest -q tests/rknnlite/test_soak.py
+	ANYNPU_EP_SESSIONS=10000 $(ONE_THREAD) $(BIN)/pytest -q tests/ort_ep/test_soak.py
 	ANYNPU_MISUSE_STEPS=100000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/vip/test_misuse.py tests/dropin/test_vip.py -k "random"
 	cd tests && $(ONE_THREAD) ../$(BIN)/python -m fuzz.driver geometries --count 100000
 	cd tests && for what in modelfiles http grpc; do $(ONE_THREAD) ../$(BIN)/python -m fuzz.driver $$what --seconds 7200 || exit 1; done

@@ -376,7 +376,7 @@ static OrtStatus *read_plan(Plan *plan, const OrtLogger *logger, size_t node_cou
 {
     char path[PATH_SIZE + 8], *line = NULL;
     size_t room = 0, claimed = 0;
-    bool ended = false;
+    bool ended = false, counted = false;
     snprintf(path, sizeof path, "%s/plan", plan->folder);
     FILE *file = fopen(path, "re");
     if (file == NULL)
@@ -384,13 +384,14 @@ static OrtStatus *read_plan(Plan *plan, const OrtLogger *logger, size_t node_cou
     OrtStatus *status = NULL;
     while (status == NULL && !ended && getline(&line, &room, file) > 0) {
         line[strcspn(line, "\n")] = '\0';
+        counted = counted || strncmp(line, "nodes ", 6) == 0;
         status = read_line(plan, logger, line, node_count, &ended);
     }
     free(line);
     fclose(file);
     for (size_t index = 0; index < plan->count; index++)
         claimed += plan->parts[index].member_count;
-    if (status == NULL && !ended)
+    if (status == NULL && !(ended && counted))
         status = damaged(plan);
     if (status == NULL)
         logged(logger, LOG_INFO, "anynpu: claimed %zu of %zu nodes in %zu parts, from %s", claimed, node_count, plan->count, plan->folder);
