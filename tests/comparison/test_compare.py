@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -162,6 +162,42 @@ def test_mean_std_and_channel_order_are_applied_to_the_onnx_side() -> None:
     assert compare(without_order, CompiledSubject(model, "int8"), data).first_diverging is not None
     without_mean = OnnxSubject(network(), "fp32", preprocess={"x": Preprocess((0.0,) * 3, (60.0,) * 3)}, channel_order="bgr")
     assert compare(without_mean, CompiledSubject(model, "int8"), data).first_diverging is not None
+
+
+def _focus(net: Net, x: str) -> str:
+    """YOLOX's start: every second pixel, four times."""
+    starts = ((0, 0), (1, 0), (0, 1), (1, 1))
+    ends, axes, steps = (net.constant(values) for values in ([1 << 30, 1 << 30], [2, 3], [2, 2]))
+    return net.op("Concat", *(net.op("Slice", x, net.constant(start), ends, axes, steps) for start in starts), axis=1)
+
+
+def _reshaped(net: Net, x: str) -> str:
+    """The channel order does not reach weights here."""
+    return net.op("Reshape", net.op("Relu", x), net.constant([1, 12, 8, 8]))
+
+
+def _by_channel(net: Net, x: str) -> str:
+    """Layers before the first convolution that keep channels apart."""
+    pooled = net.op("MaxPool", net.conv(x, 3, group=3, pads=[1, 1, 1, 1]), kernel_shape=[2, 2], strides=[2, 2])
+    return net.op("Concat", *[net.op("Relu", pooled), net.op("Sigmoid", pooled)] * 2, axis=1)
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "int8"])
+@pytest.mark.parametrize("start", [_focus, _reshaped, _by_channel])
+def test_tensors_before_the_channel_swap_are_compared_in_one_order(start: Callable[[Net, str], str], dtype: str) -> None:
+    net = Net(opset=13, seed=7)
+    first = start(net, net.input("x", (1, 3, 16, 16)))
+    net.output(net.op("Relu", net.conv(net.op("Relu", net.conv(first, 16, cin=12)), 8, cin=16)))
+    random = np.random.default_rng(9)
+    colors = np.array([40.0, 120.0, 210.0]).reshape(1, 3, 1, 1)
+    data = [{"x": np.clip(random.normal(colors, 30, (1, 3, 16, 16)), 0, 255).astype(np.float32)} for _ in range(4)]
+    model = anynpu.compile(net.proto(), dataset=data, dtype=dtype, mean=100, std=50, channel_order="bgr")
+    right = OnnxSubject(net.proto(), "fp32", preprocess=model.preprocess, channel_order="bgr")
+    comparison = compare(right, CompiledSubject(model, dtype), data)
+    assert comparison.first_diverging is None
+    assert min(entry.so_far.worst_cosine for entry in comparison.layers) > 0.99
+    backwards = compare(CompiledSubject(model, dtype), right, data)
+    assert min(entry.alone.worst_cosine for entry in backwards.layers if entry.alone) > 0.99
 
 
 def test_two_onnx_models_part_where_a_weight_was_changed(proto: onnx.ModelProto) -> None:

@@ -14,6 +14,7 @@ from ...compiler.graph import Graph, Node
 from ...compiler.importers.onnx_graph import Shapes, import_onnx
 from ...compiler.importers.onnx_model import load_onnx
 from ...compiler.input_options import preprocessing
+from ...compiler.passes.channel_order import channel_orders
 from ...compiler.quantize.calibrate import float_session
 from ...errors import InputError, ParameterError
 from ...program import Preprocess
@@ -50,7 +51,7 @@ class OnnxSubject:
             )
         self._preprocess = preprocess or {}
         order = preprocessing(self._graph.inputs, self._graph.shapes, CompileOptions(channel_order=channel_order))
-        self._reversed = frozenset(order.reversed_inputs)
+        self._orders = channel_orders(self._graph, order.reversed_inputs)
         self._makers = self._graph.producers()
         self._watched: list[str] = []
         self._session: Any = None
@@ -89,13 +90,13 @@ class OnnxSubject:
     def run(self, sample: Sample) -> Mapping[str, Array]:
         """See :meth:`Subject.run`."""
         taken = {name: self._normalised(name, sample[name]) for name in self._graph.inputs}
-        feeds = {name: np.ascontiguousarray(value[:, ::-1]) if name in self._reversed else value for name, value in taken.items()}
+        feeds = {name: self._as_trained(name, value) for name, value in taken.items()}
         try:
             results = self._session.run(self._watched, feeds)
         except Exception as error:  # onnxruntime's exception classes are private
             raise InputError(f"{self.title} failed in onnxruntime: {error}", hint="check the inputs") from error
-        # an input counts as samples have it, which is how a compiled model stores it
-        self._last = {**taken, **dict(zip(self._watched, results, strict=True))}
+        made = {name: self._as_compiled(name, value) for name, value in zip(self._watched, results, strict=True)}
+        self._last = {**taken, **made}
         return self._last
 
     def outcome(self, unit: Unit) -> Outcome:
@@ -114,13 +115,21 @@ class OnnxSubject:
             value = values.get(name)
             if value is None or value.shape != self._graph.shapes[name]:
                 return None
-            value = value[:, ::-1] if name in self._reversed else value
-            feeds[name] = np.ascontiguousarray(value, self._graph.dtypes[name])
-        return Outcome(dict(zip(unit.tensors, session.run(list(unit.tensors), feeds), strict=True)))
+            feeds[name] = np.ascontiguousarray(self._as_trained(name, value), self._graph.dtypes[name])
+        results = session.run(list(unit.tensors), feeds)
+        return Outcome({name: self._as_compiled(name, value) for name, value in zip(unit.tensors, results, strict=True)})
 
     def same_arithmetic(self, unit: Unit, other: Subject) -> bool:
         """Two ONNX models are compared as real numbers."""
         return False
+
+    def _as_compiled(self, name: str, value: Array) -> Array:
+        """The channels of a tensor in the order of a compiled model: before its first convolutions, that of the samples."""
+        return np.ascontiguousarray(value[:, self._orders[name]]) if name in self._orders else value
+
+    def _as_trained(self, name: str, value: Array) -> Array:
+        """The opposite of :meth:`_as_compiled`."""
+        return np.ascontiguousarray(value[:, np.argsort(self._orders[name])]) if name in self._orders else value
 
     def _between(self, tensors: Sequence[str]) -> tuple[list[Node], list[str]]:
         """The nodes that lead to *tensors* from inputs and other watched tensors, and these."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,9 +11,9 @@ import numpy.typing as npt
 from ..graph import Graph, Node
 from ..lower.functions import scalar_operand, unary_function
 from ..lower.slices import slice_bounds
-from .simplify import pad_amounts
+from .simplify import pad_amounts, simplify
 
-__all__ = ["reverse_channels"]
+__all__ = ["channel_orders", "reverse_channels"]
 
 Order = npt.NDArray[np.int64]
 
@@ -21,17 +22,19 @@ _SPLIT_COUNTS = 18
 """From this operator set on, Split says into how many parts."""
 
 
-def reverse_channels(graph: Graph, name: str) -> None:
+def reverse_channels(graph: Graph, name: str) -> dict[str, Order]:
     """Let the model take the channels of input *name* in reverse order (RGB where it was trained on BGR).
 
     The order is followed to the convolutions that it reaches, whose weights it goes into. Where it reaches something else, a Concat of the
     channels is put behind the input.
+
+    :returns: the tensors before these convolutions, and which channel each of their channels was before
     """
     walk = _Walk(graph, name)
     if walk.run():
         for change in walk.changes:
             change()
-        return
+        return walk.orders
     channels = graph.shapes[name][1]
     swapped = graph.free_name(f"{name}.reversed")
     _add_tensor(graph, swapped, graph.shapes[name])
@@ -45,6 +48,29 @@ def reverse_channels(graph: Graph, name: str) -> None:
         Node("Split", [name], parts, attributes, f"{swapped}.split"),
         Node("Concat", parts[::-1], [swapped], {"axis": 1}, swapped),
     ]
+    return {name: np.arange(channels)[::-1].copy()}
+
+
+def channel_orders(graph: Graph, names: Iterable[str]) -> dict[str, Order]:
+    """The tensors whose channels a model compiled from *graph* has in another order, as :func:`reverse_channels` gives them.
+
+    :param graph: as it was imported; it stays as it is
+    :param names: the inputs whose channels are reversed
+    """
+    names = list(names)
+    if not names:
+        return {}
+    nodes = [
+        replace(node, inputs=list(node.inputs), outputs=list(node.outputs), attributes=dict(node.attributes))
+        for node in graph.nodes
+    ]
+    compiled = replace(graph, nodes=nodes, constants=dict(graph.constants), shapes=dict(graph.shapes), dtypes=dict(graph.dtypes))
+    simplify(compiled)
+    orders: dict[str, Order] = {}
+    for name in names:
+        for tensor, order in reverse_channels(compiled, name).items():
+            orders[tensor] = orders[tensor][order] if tensor in orders else order
+    return orders
 
 
 def _add_tensor(graph: Graph, name: str, shape: tuple[int, ...]) -> None:
@@ -54,24 +80,24 @@ def _add_tensor(graph: Graph, name: str, shape: tuple[int, ...]) -> None:
 class _Walk:
     """Follows channels that come in another order through the graph.
 
+    :ivar orders: by tensor, the channel of before that comes at each place
     :ivar changes: what has to be done to the weights that they reach
     """
 
     def __init__(self, graph: Graph, name: str) -> None:
         self._graph = graph
-        # the channel that now comes at each place, by tensor
-        self._orders: dict[str, Order] = {name: np.arange(graph.shapes[name][1])[::-1].copy()}
+        self.orders: dict[str, Order] = {name: np.arange(graph.shapes[name][1])[::-1].copy()}
         self.changes: list[Callable[[], None]] = []
 
     def run(self) -> bool:
         """Whether all ends are convolutions."""
         for node in self._graph.nodes:
-            if any(name in self._orders for name in node.inputs) and not self._follow(node):
+            if any(name in self.orders for name in node.inputs) and not self._follow(node):
                 return False
-        return not any(name in self._orders for name in self._graph.outputs)
+        return not any(name in self.orders for name in self._graph.outputs)
 
     def _follow(self, node: Node) -> bool:
-        order = self._orders.get(node.inputs[0])
+        order = self.orders.get(node.inputs[0])
         if node.op == "Concat":
             return self._concat(node)
         if order is None:
@@ -83,7 +109,7 @@ class _Walk:
             order = np.concatenate([block * len(order) + order for block in range(blocks)])
         elif not self._keeps_channels(node):
             return False
-        self._orders.update(dict.fromkeys(filter(None, node.outputs), order))
+        self.orders.update(dict.fromkeys(filter(None, node.outputs), order))
         return True
 
     def _keeps_channels(self, node: Node) -> bool:
@@ -102,7 +128,7 @@ class _Walk:
 
     def _concat(self, node: Node) -> bool:
         axis = int(node.attribute("axis", 1)) % self._graph.rank(node.inputs[0])
-        orders = [self._orders.get(name, np.arange(self._graph.shapes[name][1])) for name in node.inputs]
+        orders = [self.orders.get(name, np.arange(self._graph.shapes[name][1])) for name in node.inputs]
         if axis == 1:
             starts = np.cumsum([0, *map(len, orders)])
             made = np.concatenate([start + order for start, order in zip(starts, orders, strict=False)])
@@ -110,7 +136,7 @@ class _Walk:
             made = orders[0]
             if not all(np.array_equal(order, made) for order in orders):
                 return False
-        self._orders[node.outputs[0]] = made
+        self.orders[node.outputs[0]] = made
         return True
 
     def _convolution(self, node: Node, order: Order) -> bool:
@@ -128,7 +154,7 @@ class _Walk:
         self.changes.append(lambda: self._take(node, 1, weights[order]))
         if bias is not None:
             self.changes.append(lambda: self._take(node, 2, bias[order]))
-        self._orders[node.outputs[0]] = order
+        self.orders[node.outputs[0]] = order
         return True
 
     def _take(self, node: Node, position: int, value: npt.NDArray[np.float32]) -> None:
