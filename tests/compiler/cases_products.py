@@ -88,7 +88,14 @@ for _name, _build in {
     "depthwise": _transposed(cout=6, group=6, strides=[2, 2], kernel=(4, 4), pads=[1, 1, 1, 1]),
 }.items():
     PRODUCTS.add(f"ConvTranspose {_name}", _build, steps=_STEPS, kinds=("ConvTranspose",))
-PRODUCTS.add("ConvTranspose 1d", _transposed(kernel=(3,)), steps=_STEPS)
+for _name, _build in {
+    "1d": _transposed(kernel=(3,)),
+    "1d stride 2": _transposed(kernel=(4,), strides=[2], pads=[1, 1]),
+    "1d asymmetric pads": _transposed(kernel=(4,), strides=[2], pads=[0, 1], output_padding=[1]),
+    "1d SAME_UPPER": _transposed(kernel=(3,), strides=[2], output_shape=[10], auto_pad="SAME_UPPER"),
+    "1d 2 groups": _transposed(kernel=(4,), group=2, strides=[2]),
+}.items():
+    PRODUCTS.add(f"ConvTranspose {_name}", _build, steps=_STEPS, kinds=("ConvTranspose",))
 
 
 def _gemm(bias: tuple[int, ...] | None = (7,), rows: int = 3, **attributes: Any) -> Build:

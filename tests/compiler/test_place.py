@@ -9,6 +9,8 @@ import pytest
 
 import anynpu
 from anynpu import Report, chips
+from anynpu.chips.timing import predict
+from anynpu.compiler.pipeline import ModelCheck
 from anynpu.program import Placement
 
 from .onnx_builders import Net
@@ -35,10 +37,10 @@ def pool(op: str, kernel: int, extent: int = 40, **attributes: Any) -> Build:
     return lambda net: net.output(net.op(op, net.input("x", (1, 4, extent, extent)), kernel_shape=[kernel, kernel], **attributes))
 
 
-def transposed(stride: int = 1, kernel: int = 3, group: int = 1) -> Build:
+def transposed(stride: int = 1, kernel: int = 3, group: int = 1, axes: int = 2) -> Build:
     def build(net: Net) -> None:
-        weights = net.weights(4, 4 // group, kernel, kernel)
-        net.output(net.op("ConvTranspose", net.input("x", (1, 4, 6, 6)), weights, strides=[stride] * 2, group=group))
+        weights = net.weights(4, 4 // group, *[kernel] * axes)
+        net.output(net.op("ConvTranspose", net.input("x", (1, 4, *[6] * axes)), weights, strides=[stride] * axes, group=group))
 
     return build
 
@@ -102,6 +104,8 @@ ON_CPU: dict[str, tuple[Build, str, tuple[str, ...]]] = {
     "transposed convolution stride 3": (transposed(3), "rk3588", ("stride 3", "1, 2, 4, 8")),
     "transposed convolution stride 9": (transposed(9), "rk3562", ("stride 9", "1, 2, 3, 4, 5, 6, 7, 8")),
     "transposed convolution kernel": (transposed(kernel=32), "rk3588", ("kernel 32", "1-31")),
+    "transposed line stride 3": (transposed(3, axes=1), "rk3588", ("stride 3", "1, 2, 4, 8")),
+    "transposed line kernel": (transposed(kernel=32, axes=1), "rk3588", ("kernel 32", "1-31")),
     "transposed convolution groups": (transposed(group=2), "rk3588", ("group 2",)),
     "LSTM size": (lstm(8193, 2), "rk3588", ("8193", "8192")),
     "LSTM where there is none": (lstm(4, 2), "rv1103b", ("rv1103b",)),
@@ -148,6 +152,8 @@ ON_NPU: dict[str, tuple[Build, str]] = {
     "a large transpose where there is no limit": (transpose(91, 91), "rk3576"),
     "a transpose at the limit": (transpose(64, 128), "rk3588"),
     "transposed convolution stride 4": (transposed(4), "rk3588"),
+    "transposed line": (transposed(4, axes=1), "rk3588"),
+    "depthwise transposed line": (transposed(2, group=4, axes=1), "rk3588"),
     "transposed convolution stride 3 elsewhere": (transposed(3), "rk3562"),
     "depthwise transposed convolution": (transposed(2, group=4), "rk3588"),
     "LSTM": (lstm(16, 8), "rk3588"),
@@ -178,3 +184,19 @@ def test_every_chip_places_every_layer_with_a_reason(chip: str) -> None:
     assert {"ConvRelu", "MaxPool"} <= on_cpu
     assert "Conv" not in on_cpu
     assert ("Softmax" in on_cpu) is (not chips.get(chip).float16 or not chips.get(chip).limits.softmax_axes)
+
+
+def test_a_transposed_line_is_placed_and_timed_as_an_image_of_one_row() -> None:
+    """The upsampling of a speech decoder: with its activation one layer of float16 on the NPU."""
+    times = []
+    for row in ((), (1,)):
+        net = Net()
+        x = net.input("x", (1, 32, *row, 500))
+        before = [0] * len(row)
+        attributes = {"strides": [*row, 8], "pads": [*before, 4, *before, 4]}
+        spread = net.op("ConvTranspose", x, net.weights(32, 16, *row, 16), net.weights(16), **attributes)
+        net.output(net.op("LeakyRelu", spread, alpha=0.1))
+        program = ModelCheck(net.proto()).program("rk3588", dtype="fp16")
+        assert [(layer.kind, layer.placement) for layer in program.layers] == [("ConvTransposeLeakyRelu", Placement.NPU)]
+        times.append(predict(program, chips.get("rk3588")).latency_us)
+    assert times[0] == times[1]

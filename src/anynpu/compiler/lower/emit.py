@@ -89,7 +89,7 @@ class Emitter:
     def conv_transpose(self, step: Step) -> ConvTranspose:
         """A transposed convolution with what is fused to it."""
         window = window_of(self.graph, step.node)
-        stored = self.graph.constants[step.node.inputs[1]]  # [Cin, Cout / g, kh, kw]
+        stored = self._image_weights(self.graph.constants[step.node.inputs[1]])  # [Cin, Cout / g, kh, kw]
         groups = window.groups
         grouped = stored.reshape(groups, stored.shape[0] // groups, *stored.shape[1:])
         weights = grouped.transpose(0, 2, 1, 3, 4).reshape(-1, stored.shape[0] // groups, *stored.shape[2:])

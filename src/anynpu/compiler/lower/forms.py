@@ -187,8 +187,8 @@ def _convolution(graph: Graph, node: Node, rank: int) -> Form | None:
     bias = len(node.inputs) > 2 and bool(node.inputs[2]) and node.inputs[2] not in graph.constants
     if node.inputs[1] not in graph.constants or bias:
         return None
-    form, ranks = (Form.CONV, (3, 4)) if node.op == "Conv" else (Form.CONV_TRANSPOSE, (4,))
-    return form if rank in ranks and window_of(graph, node).is_moderate else None
+    form = Form.CONV if node.op == "Conv" else Form.CONV_TRANSPOSE
+    return form if rank in (3, 4) and window_of(graph, node).is_moderate else None
 
 
 def _gemm(graph: Graph, node: Node, data: list[str]) -> Form | None:

@@ -84,8 +84,8 @@ def _conv(graph: Graph, step: Step, chip: Chip) -> str:
 
 
 def _conv_transpose(graph: Graph, step: Step, chip: Chip) -> str:
-    if graph.rank(step.node.inputs[0]) != 4:
-        return "only two-dimensional transposed convolutions run on the NPU"
+    if graph.rank(step.node.inputs[0]) not in (3, 4):
+        return "only one- and two-dimensional transposed convolutions run on the NPU"
     window, limits = window_of(graph, step.node), chip.limits.conv_transpose
     for value in window.kernel:
         if value not in limits.kernel:

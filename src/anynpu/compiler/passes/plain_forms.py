@@ -117,30 +117,6 @@ def _gemm(build: Builder, node: Node) -> bool:
     return True
 
 
-def _transposed_line(build: Builder, node: Node) -> bool:
-    """A transposed convolution of one axis is one of images with a single row."""
-    graph = build.graph
-    weights = _known(graph, node.inputs[1])
-    if weights is None or weights.ndim != 3 or any(_known(graph, name) is None for name in node.inputs[2:] if name):
-        return False
-    n, channels, length = graph.shapes[node.inputs[0]]
-    result = graph.shapes[node.outputs[0]]
-    attributes = dict(node.attributes)
-    for name, other in (("strides", 1), ("dilations", 1), ("kernel_shape", 1), ("output_padding", 0)):
-        if name in attributes:
-            attributes[name] = [other, *attributes[name]]
-    if "auto_pad" in attributes or "output_shape" in attributes:
-        return False
-    before, after = attributes.get("pads", (0, 0))
-    attributes["pads"] = [0, before, 0, after]
-    kernel = graph.add_constant(f"{node.inputs[1]}.row", weights[:, :, None, :])
-    image = build.reshape(node.inputs[0], (n, channels, 1, length))
-    inputs = [image, kernel, *node.inputs[2:]]
-    made = build.node("ConvTranspose", inputs, (result[0], result[1], 1, result[2]), attributes, named=True)
-    build.reshape(made, result)
-    return True
-
-
 def _prelu(build: Builder, node: Node) -> bool:
     """A PRelu of rows, or of lines: behind a convolution of images that does nothing."""
     graph = build.graph
@@ -182,7 +158,6 @@ def _bounded(build: Builder, node: Node) -> bool:
 PLAIN_FORMS: Mapping[str, Callable[[Builder, Node], bool]] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
-    "ConvTranspose": _transposed_line,
     "PRelu": _prelu,
     "Max": _bounded,
     "Min": _bounded,
