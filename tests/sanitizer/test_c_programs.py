@@ -84,6 +84,23 @@ def rknn(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return build("faults_rknn.c", folder / "faults", "-fno-inline"), modelfile.write(model(), folder / "small.rknn")
 
 
+def test_a_stack_without_debug_information_names_symbols_and_commands(tmp_path: Path) -> None:
+    """The command of a frame gives the line when it is run on the same program with debug information."""
+    tool = need("addr2line")
+    file = modelfile.write(model(), tmp_path / "small.rknn")
+    for flags, function in ((("-g0",), "no_input"), (("-g0", "-s"), "")):
+        program = build("faults_rknn.c", tmp_path / "faults", "-fno-inline", *flags)
+        done = execute("--chip", "rk3588", "--sanitize", "--", program, file, "wrong", "no_input", code=23)
+        frames = re.findall(r"^    #\d+ (\S+) \((\S+); addr2line (-i -f -C -e (\S+) (0x[0-9a-f]+))\)$", done.stderr, re.MULTILINE)
+        assert frames, done.stderr
+        assert {entry[1] for entry in frames} == {entry[3] for entry in frames} == {str(program)}
+        assert function in [entry[0] for entry in frames] or not function
+    described = build("faults_rknn.c", tmp_path / "described", "-fno-inline")
+    offsets = [entry[4] for entry in frames]
+    places = run([tool, "-f", "-e", described, *offsets]).stdout
+    assert re.search(r"^no_input\n\S*faults_rknn\.c:\d+", places, re.MULTILINE)
+
+
 @pytest.fixture(scope="module")
 def vip(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     need("addr2line")

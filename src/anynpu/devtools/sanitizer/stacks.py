@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -42,16 +43,21 @@ _SECONDS = 10.0
 class StackFrame:
     """One place of a program.
 
+    :ivar function: its name; without debug information the nearest symbol, or where the binary has none, the offset in the binary
     :ivar file: the source, or the binary where no source is known
     :ivar line: 0 where it is not known
+    :ivar command: what prints the source and line of a binary's address, once the program has debug information
     """
 
     function: str
     file: str
     line: int
+    command: str = ""
 
     def __str__(self) -> str:
-        return f"{self.function} {self.file}:{self.line}" if self.line else f"{self.function} ({self.file})"
+        if self.line:
+            return f"{self.function} {self.file}:{self.line}"
+        return f"{self.function} ({self.file}{f'; {self.command}' if self.command else ''})"
 
 
 @dataclass(frozen=True)
@@ -187,9 +193,11 @@ def _symbolised(addresses: tuple[int, ...]) -> tuple[StackFrame, ...]:
     for address in addresses:
         binary, base, symbol = _place(address - 1)
         path = _real(binary)
-        found = _sources(path, address - 1 - (0 if _is_fixed(path) else base)) if path else []
+        offset = address - 1 - (0 if _is_fixed(path) else base)
+        found, nearest = _sources(path, offset) if path else ([], "")
         if not found and binary:
-            found = [StackFrame(symbol or f"+{address - base:#x}", path, 0)]
+            command = shlex.join(("addr2line", "-i", "-f", "-C", "-e", path, hex(offset)))
+            found = [StackFrame(nearest or symbol or f"+{address - base:#x}", path, 0, command)]
         if any(frame.function.startswith(("__libc_start", "start_thread")) for frame in found):
             break  # from here on it is the C library
         frames += found
@@ -219,21 +227,21 @@ def _is_fixed(binary: str) -> bool:
         return False
 
 
-def _sources(binary: str, offset: int) -> list[StackFrame]:
-    """What the debug information says: one place, and those that it was inlined into."""
+def _sources(binary: str, offset: int) -> tuple[list[StackFrame], str]:
+    """What the debug information says: one place, and those that it was inlined into; and the nearest symbol of the binary."""
     tool = shutil.which("addr2line")
     if tool is None:
-        return []
+        return [], ""
     plain = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}  # not with what exec preloads
     command = [tool, "-i", "-f", "-C", "-e", binary, hex(offset)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, env=plain, timeout=_SECONDS, check=False)
     except (OSError, subprocess.SubprocessError):
-        return []
+        return [], ""
     lines = done.stdout.splitlines()
     frames = []
     for function, place in zip(lines[::2], lines[1::2], strict=False):
         file, _, line = place.partition(" ")[0].rpartition(":")
         if function != "??" and file != "??" and line.isdigit():
             frames.append(StackFrame(function, file, int(line)))
-    return frames
+    return frames, lines[0] if lines and lines[0] != "??" else ""
