@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
+
+import anynpu
 
 PREAMBLE = """
 import sys, types
@@ -101,3 +105,34 @@ def test_a_name_that_is_forbidden_stays_so() -> None:
         [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=600, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_anynpu_imports_onnxruntime_without_its_telemetry(tmp_path: Path) -> None:
+    """In the process and in its children; a variable that the user set stays."""
+    code = textwrap.dedent(
+        """
+        use()
+        import os, subprocess
+        print(os.environ["ORT_DISABLE_TELEMETRY"], flush=True)
+        child = "import os; from anynpu._util.optional import onnxruntime; onnxruntime(); print(os.environ['ORT_DISABLE_TELEMETRY'])"
+        subprocess.run([sys.executable, "-c", child], check=True)
+        """
+    )
+    kept = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
+    homes = {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", PREAMBLE + code]
+    done = subprocess.run(command, env=kept | homes, capture_output=True, text=True, check=False, timeout=300)
+    assert (done.stdout, done.returncode) == ("1\n1\n", 0), done.stderr
+    assert not list(tmp_path.rglob("Microsoft"))
+    child = "import os; from anynpu._util.optional import onnxruntime; onnxruntime(); print(os.environ['ORT_DISABLE_TELEMETRY'])"
+    chosen = kept | homes | {"ORT_DISABLE_TELEMETRY": "true"}
+    done = subprocess.run([sys.executable, "-c", child], env=chosen, capture_output=True, text=True, check=False, timeout=300)
+    assert done.stdout == "true\n"
+
+
+def test_one_module_imports_onnxruntime() -> None:
+    """Every other one would start its telemetry."""
+    package = Path(anynpu.__file__).parent
+    pattern = re.compile(r"^\s*(import onnxruntime\b|from onnxruntime\b)|import_module\(.onnxruntime\b", re.MULTILINE)
+    found = [path.name for path in package.rglob("*.py") if pattern.search(path.read_text(encoding="utf-8"))]
+    assert found == []
