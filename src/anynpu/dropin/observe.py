@@ -5,7 +5,7 @@ What the environment asks for is wrapped around the functions once, when the tab
 * ``ANYNPU_CALL_LOG=FILE`` (``-``: stderr), ``ANYNPU_CALL_LOG_FORMAT=human|json``: every call with arguments, result and duration.
 * ``ANYNPU_TRACE=FILE``: the calls as slices of the threads that made them, in the JSON that Perfetto and Chrome open.
 * The vendor's own variable, such as ``RKNN_LOG_LEVEL=0..5``, on stderr: 0 what failed and why, 3 also what is initialised, 4 also every
-  call, 5 with arguments. Without it only the first failure to load a model is told; -1 is silence.
+  call, 5 with arguments. Without it, each place of the program where a call fails is reported once; -1 is silence.
 
 Concurrency: each entry is one write to a file that is opened for appending, so that threads and processes do not mix their lines; there is
 no state besides.
@@ -24,14 +24,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..devtools.sanitizer import stacks
 from ..vendors import DropIn
+from ..vendors.libraries import CallFailure
 
 __all__ = ["CallObserver", "observer_from"]
 
 SILENT = "-1"
-"""The level at which nothing is said, not even why no model could be loaded."""
+"""The level at which nothing is printed, not even why a call failed."""
 
-ERRORS, INFORMATION, CALLS, ARGUMENTS = 0, 3, 4, 5
+MAX_PLACES = 1000
+"""Places of a program whose failing calls are remembered."""
+
+INFORMATION, CALLS, ARGUMENTS = 3, 4, 5
 """Levels of the vendor's variable from which on something is said."""
 
 _NOT_READ = ("void", "char", "rknn_tensor_mem", "struct _vip_network", "struct _vip_buffer", "struct _vip_group")
@@ -62,20 +67,45 @@ class ObservedCall:
 Sink = Callable[[ObservedCall], None]
 
 
-class CallObserver:
-    """Tells each of *sinks* about each call, and *first* about those of one name."""
+class Messages:
+    """What a program's user sees on stderr, in the vendor's form.
 
-    def __init__(
-        self, sinks: list[Sink], code_name: Callable[[int], str], first: Sink | None = None, first_call: str = ""
-    ) -> None:
+    :ivar failures: whether failing calls are reported, each place of the program once
+    """
+
+    def __init__(self, served: DropIn, timed: bool, *, failures: bool, warnings: bool) -> None:
+        self.failures = failures
+        self._warnings = warnings
+        self._print = functools.partial(_print, served.log_name, timed)
+        self._places: set[tuple[object, ...]] = set()
+
+    def failed(self, failure: CallFailure, code_name: str) -> None:
+        """Print why a call failed, unless that was printed for the same place of the program."""
+        place = (failure.call, failure.code, *stacks.take().key[:1])
+        if place in self._places or len(self._places) >= MAX_PLACES:
+            return
+        self._places.add(place)
+        why = failure.text + (f" ({failure.hint})" if failure.hint else "")
+        self._print("E", f"{failure.call}: {why} ({code_name}, {failure.code})")
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        if self._warnings:
+            self._print("W", text)
+
+
+class CallObserver:
+    """Tells each of *sinks* about each call."""
+
+    def __init__(self, sinks: list[Sink], code_name: Callable[[int], str], messages: Messages) -> None:
+        self.messages = messages
         self._sinks = sinks
         self._code_name = code_name
-        self._first, self._first_call = first, first_call
 
     def around(self, ffi: Any, library: Any, name: str) -> Callable[..., Any]:
         """The method *name* of *library*, observed."""
         method: Callable[..., Any] = getattr(library, name)
-        sinks = [*self._sinks, self._first] if self._first is not None and name == self._first_call else self._sinks
+        sinks = self._sinks
         if not sinks:
             return method
         types = ffi.typeof(f"{name}_fn").args
@@ -120,12 +150,11 @@ def observer_from(environment: Mapping[str, str], library: str, served: DropIn) 
             _write(trace_fd, "[")
         sinks.append(lambda call: _write(trace_fd, _slice(call) + ","))
     timed = library not in served.log_untimed
-    if level is not None and level.strip().isdigit():
-        number = int(level)
-        sinks.append(lambda call: _message(call, number, timed, served))
-    elif served.log_variable and (level or "").strip() != SILENT:
-        return CallObserver(sinks, code_name, _first_failure(timed, served), served.first_call)
-    return CallObserver(sinks, code_name)
+    chosen = (level or "").strip()
+    if chosen.isdigit():
+        sinks.append(lambda call: _message(call, int(chosen), timed, served))
+    messages = Messages(served, timed, failures=not chosen.isdigit() and chosen != SILENT, warnings=chosen != SILENT)
+    return CallObserver(sinks, code_name, messages)
 
 
 def _append_to(path: str) -> int:
@@ -190,7 +219,7 @@ def _slice(call: ObservedCall) -> str:
 
 
 def _message(call: ObservedCall, level: int, timed: bool, served: DropIn) -> None:
-    say = functools.partial(_say, served.log_name, timed)
+    say = functools.partial(_print, served.log_name, timed)
     if call.failed:
         code = f" ({served.code_name(call.result)}, {call.result})" if isinstance(call.result, int) else ""
         say("E", f"{call.name}: {call.why or 'failed'}{code}")
@@ -201,19 +230,7 @@ def _message(call: ObservedCall, level: int, timed: bool, served: DropIn) -> Non
         say("D", f"{call.name}({arguments}) = {call.result}, {call.elapsed_ns / 1e3:.1f} us")
 
 
-def _first_failure(timed: bool, served: DropIn) -> Sink:
-    """Says why no model could be loaded, once: a program that sees a number and nothing else cannot be helped."""
-    told: list[bool] = []
-
-    def tell(call: ObservedCall) -> None:
-        if call.failed and not told:
-            told.append(True)
-            _message(call, ERRORS, timed, served)
-
-    return tell
-
-
-def _say(name: str, timed: bool, kind: str, text: str) -> None:
+def _print(name: str, timed: bool, kind: str, text: str) -> None:
     now = time.time()
     clock = f"[{time.strftime('%H:%M:%S', time.localtime(now))}.{int(now * 1000) % 1000:03d}] " if timed else ""
     _write(sys.__stderr__.fileno() if sys.__stderr__ is not None else 2, f"{kind} {name}: {clock}{text}")

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..devtools.sanitizer.watch import at_exit
 from ..vendors import DropIn, registry
-from ..vendors.libraries import instrumented
+from ..vendors.libraries import SoftwareCalls, instrumented
 from .observe import CallObserver, observer_from
 
 __all__ = ["fill"]
@@ -78,7 +78,13 @@ def chosen_chip(environment: Any) -> str | None:
 def _connect(installed: _Installed) -> None:
     """Make a library object and let the C functions call its methods."""
     ffi, _ = installed.served.bindings()
-    library = installed.library = instrumented(installed.served.open(installed.chip))
+    opened = installed.served.open(installed.chip)
+    if isinstance(opened, SoftwareCalls):
+        messages = installed.observer.messages
+        opened.warn = messages.warn
+        if messages.failures:
+            opened.report_failures(messages.failed)
+    library = installed.library = instrumented(opened)
     for name in installed.names:
         method = installed.observer.around(ffi, library, name)
         kind = ffi.typeof(f"{name}_fn").result.kind

@@ -181,6 +181,14 @@ class SoftwareCalls:
         """Let *call* fail: note why, and give what it returns."""
         return self.refused(call, arguments, Refusal(self.codes(code), text, injected=True))
 
+    warn: Callable[[str], object] | None = None
+    """Prints a warning where a C program calls; None where Python code calls, which checks values itself."""
+    _failures: Failures[Any]
+
+    def report_failures(self, report: Callable[[CallFailure, str], object]) -> None:
+        """Call *report* with each call that fails, and the name of its code."""
+        self._failures.report = report
+
     def unwatched(self) -> AbstractContextManager[None]:
         """A block in which nobody stands around its calls who has to be outermost."""
         return nullcontext()
@@ -371,6 +379,8 @@ class Failures(Generic[CodeT]):
     def __init__(
         self, log: logging.Logger, code_of: Callable[[AnynpuError], CodeT], *, no_memory: tuple[CodeT, str], fault: CodeT
     ) -> None:
+        self.report: Callable[[CallFailure, str], object] | None = None
+        """Called with each failure and the name of its code."""
         self._log = log
         self._code_of = code_of
         self._no_memory = no_memory
@@ -396,6 +406,9 @@ class Failures(Generic[CodeT]):
             code, text = self._fault, f"{type(error).__name__}: {error}"
             hint = "this is a fault of anynpu; please report it"
             self._log.error("%s failed in an unexpected way", call, exc_info=error)
-        self._notes.last = CallFailure(call, int(code), text, hint, isinstance(error, Refusal) and error.injected)
+        failure = CallFailure(call, int(code), text, hint, isinstance(error, Refusal) and error.injected)
+        self._notes.last = failure
+        if self.report is not None:
+            self.report(failure, code.name)
         self._log.debug("%s: %s (%s, %d)", call, text, code.name, int(code))
         return code, text

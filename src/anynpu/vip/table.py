@@ -85,6 +85,8 @@ VENDOR = Vendor(
         failure=-11,
         code_name=at_first_use("anynpu.vip.constants:status_name"),
         libraries={"libVIPlite": None, "libNBGlinker": "a733"},
+        log_variable="ANYNPU_LOG_LEVEL",
+        log_name="VIPLite",
     ),
     commands={"vpm-run": "anynpu.vip.command:command"},
 )
