@@ -113,7 +113,7 @@ def test_what_is_written_behind_given_memory_does_not_reach_python(patterns: dic
     assert "Python" not in done.stderr
 
 
-def test_the_first_failure_to_load_a_model_says_why(patterns: dict[str, Path], models: Models, tmp_path: Path) -> None:
+def test_a_failure_to_load_a_model_is_explained(patterns: dict[str, Path], models: Models, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.rknn"
     damaged.write_bytes(models.small.read_bytes()[:200])
     command = [patterns["rknnrt"], "perf", damaged]
@@ -121,3 +121,35 @@ def test_the_first_failure_to_load_a_model_says_why(patterns: dict[str, Path], m
     assert "ret=-6" in done.stdout
     assert re.search(r"^E RKNN: .*rknn_init: .*RKNN_ERR_MODEL_INVALID", done.stderr, re.MULTILINE)
     assert run(command, {**board_environment(), "RKNN_LOG_LEVEL": "-1"}, code=3).stderr == ""
+
+
+def test_a_failing_call_is_explained_once_per_place(patterns: dict[str, Path], models: Models) -> None:
+    command = [patterns["rknnrt"], "half-buffers", models.small]
+    lines = run(command, board_environment()).stderr.splitlines()
+    assert all(re.match(r"E RKNN: \[[\d:.]+\] ", line) for line in lines)
+    texts = [line.partition("] ")[2] for line in lines]
+    size = 3 * 32 * 32
+    expected = f"rknn_inputs_set: input 'images' takes {size} bytes, got {size // 2} ("
+    assert len(texts) == 3
+    assert all(text.startswith(expected) and text.endswith("(RKNN_ERR_PARAM_INVALID, -5)") for text in texts[:2])
+    assert texts[2].startswith("rknn_run: ")
+    assert texts[2].endswith("(RKNN_ERR_CTX_INVALID, -7)")
+    assert run(command, {**board_environment(), "RKNN_LOG_LEVEL": "-1"}).stderr == ""
+    assert len(run(command, {**board_environment(), "RKNN_LOG_LEVEL": "0"}).stderr.splitlines()) == 5, "every failure"
+
+
+@pytest.mark.parametrize("way", ["no-number", "no-number-bound"])
+def test_nan_is_reported_in_the_run_that_it_comes_with(patterns: dict[str, Path], tmp_path: Path, way: str) -> None:
+    net = Net()
+    net.output(net.conv(net.input("images", (1, 3, 8, 8)), 4, 8))
+    model = tmp_path / "half.rknn"
+    anynpu.compile(net.proto(), "rk3588", dtype="fp16").save(model)
+    command = [patterns["rknnrt"], way, model]
+    lines = run(command, board_environment()).stderr.splitlines()
+    texts = [re.sub(r"^W RKNN: \[[\d:.]+\] ", "W: ", line) for line in lines]
+    given = "W: input 'images': 1 of 192 values are not a number (NaN); the result means nothing"
+    assert [text for text in texts if not text.startswith("W: output")] == ["run 0", "run 1", given, "run 2", "run 3", "run 4"]
+    (made,) = [text for text in texts if text.startswith("W: output")]
+    assert "4 of 4 values are infinite or not a number (NaN)" in made
+    assert texts.index(made) == texts.index("run 2") - 1
+    assert "NaN" not in run(command, {**board_environment(), "RKNN_LOG_LEVEL": "-1"}).stderr

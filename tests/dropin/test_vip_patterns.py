@@ -55,6 +55,28 @@ def test_a_context_that_is_destroyed_twice(program: Path, models: dict[str, Path
     assert "no longer" in done.stderr
 
 
+def test_a_failing_call_is_explained_once_per_place(program: Path, models: dict[str, Path]) -> None:
+    command = [program, "unprepared", models["w8a8"]]
+    lines = run(command, board_environment("t527")).stderr.splitlines()
+    assert sum(line.startswith("E VIPLite: ") and "vip_run_network: " in line for line in lines) == 1
+    assert sum("vip_create_network: " in line and "absent.nb" in line for line in lines) == 1, "through libawnn"
+    silent = run(command, {**board_environment("t527"), "ANYNPU_LOG_LEVEL": "-1"}).stderr
+    assert "VIPLite" not in silent
+    assert "awnn: fail to" in silent
+
+
+def test_nan_in_a_buffer_is_reported_in_the_run_that_it_comes_with(program: Path, tmp_path: Path) -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 3, 8, 8)), 4, 3))
+    model = tmp_path / "half.nb"
+    anynpu.compile(net.proto(), "t527", dtype="fp16").save(model)
+    lines = run([program, "no-number", model], board_environment("t527")).stderr.splitlines()
+    warnings = [line for line in lines if line.startswith("W VIPLite: ")]
+    assert [line for line in lines if line.startswith("run")] == [f"run {time}" for time in range(5)]
+    assert ["input 'x': 1 of 192 values" in warnings[0], "output" in warnings[1], len(warnings)] == [True, True, 2]
+    assert lines.index("run 1") < lines.index(warnings[0]) < lines.index("run 2")
+
+
 def test_a_hang_is_captured_in_the_working_directory(program: Path, models: dict[str, Path], tmp_path: Path) -> None:
     """The network takes a minute in this time, and may take 20 ms."""
     environment = board_environment("t527") | {"ANYNPU_REALTIME": "0.000001"}

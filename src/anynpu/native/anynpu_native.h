@@ -33,6 +33,11 @@ void anynpu_minmax_channels_f32(const float *values, size_t n, size_t c, size_t 
 /* Adds to counts[(int)((value - low) * inverse_step)], the index clamped to the first and last bin. */
 void anynpu_histogram_f32(const float *values, size_t count, float low, float inverse_step, uint32_t bins, uint64_t *counts);
 
+enum anynpu_worst { ANYNPU_FINITE, ANYNPU_INFINITE, ANYNPU_NAN };
+
+/* The worst that values of an enum anynpu_type hold, as an enum anynpu_worst. Integers are finite. */
+int anynpu_worst_float(int type, const void *values, size_t count);
+
 /* ---- what a convolution sees ---- */
 
 struct anynpu_window {

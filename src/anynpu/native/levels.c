@@ -176,6 +176,11 @@ uint64_t anynpu_peak(uint64_t rounds)
     return anynpu_kernels()->peak(rounds);
 }
 
+int anynpu_worst_float(int type, const void *values, size_t count)
+{
+    return anynpu_kernels()->statistics->worst(type, values, count);
+}
+
 void anynpu_minmax_f32(const float *values, size_t count, float range[2])
 {
     anynpu_kernels()->statistics->minmax_f32(values, count, range);

@@ -58,6 +58,7 @@ struct anynpu_transpose_kernels {
 struct anynpu_statistics_kernels {
     void (*minmax_f32)(const float *values, size_t count, float range[2]);
     void (*histogram_f32)(const float *values, size_t count, float low, float inverse_step, uint32_t bins, uint64_t *counts);
+    int (*worst)(int type, const void *values, size_t count);
 };
 
 /* All that runs at one level. A level without kernels of its own for something has those of the next one. */

@@ -36,6 +36,37 @@ static void minmax_f32(const float *values, size_t count, float range[2])
     range[1] = high;
 }
 
+/* The largest magnitude of floats says all: the bits of a NaN are above those of infinity, and these above all others. */
+#define WORST(name, type, mask, infinity)                                                                                \
+    static int name(const void *values, size_t count)                                                                          \
+    {                                                                                                                          \
+        const type *restrict bits = values;                                                                                    \
+        type largest = 0;                                                                                                      \
+        for (size_t i = 0; i < count; i++) {                                                                                   \
+            type magnitude = (type)(bits[i] & mask);                                                                           \
+            largest = magnitude > largest ? magnitude : largest;                                                               \
+        }                                                                                                                      \
+        return largest < infinity ? ANYNPU_FINITE : largest > infinity ? ANYNPU_NAN : ANYNPU_INFINITE;                         \
+    }
+
+WORST(worst_f32, int32_t, 0x7fffffff, 0x7f800000)
+WORST(worst_f16, int16_t, 0x7fff, 0x7c00)
+WORST(worst_bf16, int16_t, 0x7fff, 0x7f80)
+
+static int worst(int type, const void *values, size_t count)
+{
+    switch (type) {
+    case ANYNPU_F32:
+        return worst_f32(values, count);
+    case ANYNPU_F16:
+        return worst_f16(values, count);
+    case ANYNPU_BF16:
+        return worst_bf16(values, count);
+    default:
+        return ANYNPU_FINITE;
+    }
+}
+
 /* Neighbouring values often fall into the same bin (zeros after ReLU), and a counter that is written cannot be read again for some
  * cycles: so neighbours count into separate tables. */
 #define TABLES 4
@@ -95,4 +126,4 @@ static void histogram_f32(const float *values, size_t count, float low, float in
 }
 
 extern const struct anynpu_statistics_kernels LEVELLED(statistics);
-const struct anynpu_statistics_kernels LEVELLED(statistics) = {minmax_f32, histogram_f32};
+const struct anynpu_statistics_kernels LEVELLED(statistics) = {minmax_f32, histogram_f32, worst};

@@ -11,6 +11,7 @@ therefore use one context, and two contexts one piece of internal memory; they t
 from __future__ import annotations
 
 import difflib
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -30,11 +31,14 @@ from .engines.base import BoundProgram, LayerTime, Step
 from .inputs import interpret
 from .memory import Buffer, Purpose
 from .resident import Resident, internal_size, shape_set
+from .value_check import ValueCheck
 
 if TYPE_CHECKING:
     from .loaded import LoadedModel
 
 __all__ = ["Context", "Inputs"]
+
+log = logging.getLogger("anynpu.npu")
 
 Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array | None
 """Inputs by name, or in the order of the model; a bare array for a model with one input; None to run on what the buffers hold."""
@@ -78,6 +82,7 @@ class Context(Closeable):
         self._copies: list[tuple[Array, Array]] = []
         self._custom: dict[str, CustomFunction] = {}
         self._calls: dict[int, CustomCall] = {}  # of the bound program, by layer
+        self._values = ValueCheck(log.warning)
         self._device.adopt(self)
 
     @property
@@ -462,6 +467,7 @@ class Context(Closeable):
         array, source, preprocess = interpret(
             given, spec, layout=layout, preprocess=self._require().model.preprocess.get(name), raw=raw
         )
+        self._values.inputs([name], [array])
         self._provide()
         convert.convert(array, source, spec, out=self._inputs[name].tensor(spec), preprocess=preprocess)
 
@@ -475,7 +481,9 @@ class Context(Closeable):
             target = TensorSpec(spec.name, spec.shape, DType.FLOAT32, order)
         else:
             target = TensorSpec(spec.name, spec.shape, spec.dtype, order, spec.quantization)
-        return convert.convert(self._outputs[spec.name].tensor(spec), spec, target)
+        result = convert.convert(self._outputs[spec.name].tensor(spec), spec, target)
+        self._values.output(spec.name, spec.dtype, result)
+        return result
 
     def __repr__(self) -> str:
         resident = self._resident

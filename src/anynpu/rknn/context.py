@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from .._rknn import ffi
 from .._util.lifetime import Closeable, at_end
 from .._util.types import Array
 from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, TensorTypeError
+from ..npu.value_check import ValueCheck
 from ..program import Model
 from ..vendors.devices import DeviceChoice
 from .attributes import DTYPE_OF
@@ -30,6 +32,8 @@ from .library import RknnLibrary, check, open_library
 from .tensormemory import TensorMemory
 
 __all__ = ["Context"]
+
+log = logging.getLogger("anynpu.rknn")
 
 Layout = Literal["nchw", "nhwc"]
 
@@ -153,6 +157,7 @@ class Context(Closeable):
         self._has_shapes = False
         self._bound: dict[str, TensorMemory] = {}
         self._kept: list[object] = []
+        self._values = ValueCheck(log.warning)
         self._finalizer = at_end(self, _destroy, self.library, handle, self._bound, self._kept, self._operators)
 
     # what it is
@@ -289,6 +294,7 @@ class Context(Closeable):
             struct.index, struct.buf, struct.size = info.index, ffi.from_buffer(array), array.nbytes
             struct.pass_through, struct.type = pass_through, int(kind)
             struct.fmt = int(_FORMATS[layout] if len(info.shape) == 4 else rknn_tensor_format.RKNN_TENSOR_UNDEFINED)
+        self._values.inputs([info.name for info in infos], arrays)
         self._call("rknn_inputs_set", len(arrays), structs)
 
     def execute(self, *, timeout: float | None = None, block: bool = True, frame: int = 0) -> int:
@@ -333,6 +339,8 @@ class Context(Closeable):
             struct.buf, struct.size = ffi.from_buffer(array), array.nbytes
         self._call("rknn_outputs_get", len(arrays), structs, ffi.NULL)
         self._call("rknn_outputs_release", len(arrays), structs)
+        for info, array in zip(infos, arrays, strict=True):
+            self._values.output(info.name, DTYPE_OF[info.type], array)
         return arrays
 
     def set_core_mask(self, mask: rknn_core_mask | int) -> None:

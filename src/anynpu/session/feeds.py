@@ -24,8 +24,9 @@ import numpy as np
 
 from .._util.types import Array
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
+from ..npu.value_check import ValueCheck
 from ..tensor import DType, TensorSpec
-from .input_check import InputCheck
+from .input_check import InputCheck, log
 
 __all__ = ["Feed", "FeedReader", "channels_last", "split_batch"]
 
@@ -136,6 +137,7 @@ class FeedReader:
         self._last = tuple(entry.last for entry in self._inputs)
         self._any = any(entry.either for entry in self._inputs)
         self._check = InputCheck(inputs)
+        self._values = ValueCheck(log.warning)
         self._reads = 0  # two threads may count one request once: it only tells when to look at values
 
     def read(self, input_feed: object, copy: bool) -> Feed:
@@ -176,6 +178,7 @@ class FeedReader:
         found = self._by_shape.get(tuple(shapes))
         if found is None:
             found = self._find(shapes)
+        self._values.inputs(self._names, arrays)
         self._reads = number = self._reads + 1
         if number >= self._check.next:
             self._check.look(number, arrays)

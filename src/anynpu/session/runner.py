@@ -22,13 +22,14 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from .._util.types import Array
 from ..errors import AnynpuError, DeviceClosed, DeviceHungError, DeviceTimeout, JobCancelled, SessionError, SubmitTimeout
+from ..npu.value_check import ValueCheck
 from .backend import Backend
 from .deadlines import Timekeeper
 from .machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, START, Action, Machine
-from .output_check import OutputCheck
 from .pacing import Pacer
 from .request import BLOCKED, CALLER, DONE, NOBODY, RUNNING, WORKER, Request, complete, let_go
 from .statistics import RunRecorder
@@ -66,8 +67,8 @@ class Runner:
         self._submit_timeout = submit_timeout
         self._pacer = pacer
         self._watchdog = watchdog
-        self._check = OutputCheck(backend.outputs)
-        self._results = 0  # two threads may count one result once: it only tells when to look at values
+        self._values = ValueCheck(log.warning)
+        self._floats = {index: spec for index, spec in enumerate(backend.outputs) if spec.dtype.is_float}
         self._lost_threads: set[int] = set()
         self._forked = self._backend_closed = False
         self._workers = SessionWorkers(name)
@@ -285,9 +286,8 @@ class Runner:
             else:
                 assert request.feed is not None
                 request.outcome = lane.infer(request.feed, request.wanted, request.types, timeout, request)
-                self._results = number = self._results + 1
-                if number >= self._check.next:
-                    self._check.look(number, request.wanted, request.outcome)
+                if self._floats:
+                    self._check_values(request.wanted, request.outcome)
             slot.failures = 0
         except BaseException as error:  # whatever it is, it belongs to the one who waits for the result
             request.error = error
@@ -295,6 +295,12 @@ class Runner:
                 self._run_failed(slot, error)
         request.feed = None  # whoever keeps the request need not keep its arrays
         request.finished = now()
+
+    def _check_values(self, wanted: Sequence[int], arrays: Sequence[Array]) -> None:
+        for index, array in zip(wanted, arrays, strict=True):
+            spec = self._floats.get(index)
+            if spec is not None:
+                self._values.output(spec.name, spec.dtype, array)
 
     def _run_failed(self, slot: Slot, error: BaseException) -> None:
         """Open a new context after a few failures in a row; a device that lost a context does not recover by itself."""

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from .._util.lifetime import Closeable, at_end
 from .._util.types import Array
 from .._vip import ffi
 from ..errors import DeviceClosed, ParameterError, TensorNameError
+from ..npu.value_check import ValueCheck
 from ..program import Model
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
@@ -65,6 +67,9 @@ def _destroy(library: VipLibrary, handle: Any) -> None:
     library.vip_finish_network(handle)
     library.vip_destroy_network(handle)
     library.vip_destroy()
+
+
+log = logging.getLogger("anynpu.vip")
 
 
 class Network(Closeable):
@@ -145,6 +150,7 @@ class Network(Closeable):
         self._bound: dict[tuple[str, int], Buffer] = {}
         self._infos: dict[str, tuple[TensorInfo, ...]] = {}
         self._kept: list[Buffer] = []
+        self._values = ValueCheck(log.warning)
 
     def _configure(self, priority: int | None, timeout: float | None, core: int | None) -> None:
         if priority is not None:
@@ -221,6 +227,7 @@ class Network(Closeable):
         """Put the inputs of the next run into the buffers that are bound, or into new ones."""
         infos = self.inputs
         for info, array in zip(infos, _in_order(inputs, infos), strict=True):
+            self._values.inputs([info.name], [np.asarray(array)])
             codes = info.encode(array)
             buffer = self.bind_input(info.index)
             memory = buffer.bytes()
@@ -253,6 +260,7 @@ class Network(Closeable):
             buffer = self._bound["output", info.index]
             buffer.invalidate()
             result.append(info.decode(buffer.array()) if decode else buffer.array().copy())
+            self._values.output(info.name, info.spec.dtype, result[-1])
         return result
 
     def prepare(self) -> None:

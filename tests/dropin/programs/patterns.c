@@ -193,6 +193,55 @@ static void older_detector(const char *path, const char *result)
     OK(rknn_destroy(context));
 }
 
+/* Gives half a buffer from two places, from the first of them more than once. */
+static void half_buffers(const char *path)
+{
+    rknn_context context = opened(path, 0);
+    rknn_tensor_attr attr = queried(context, RKNN_QUERY_INPUT_ATTR, 0);
+    uint8_t *image = calloc(attr.n_elems, 1);
+    rknn_input input = {.index = 0, .buf = image, .size = attr.n_elems / 2, .type = RKNN_TENSOR_UINT8, .fmt = RKNN_TENSOR_NHWC};
+    for (int time = 0; time < 3; time++)
+        CHECK_CODE(rknn_inputs_set(context, 1, &input), RKNN_ERR_PARAM_INVALID);
+    CHECK_CODE(rknn_inputs_set(context, 1, &input), RKNN_ERR_PARAM_INVALID);
+    free(image);
+    OK(rknn_destroy(context));
+    CHECK(rknn_run(context, NULL) != 0);
+}
+
+/* Runs five times on floats; from the third time on one of them is no number, in memory of its own or bound. */
+static void no_number(const char *path, int bound)
+{
+    rknn_context context = opened(path, 0);
+    rknn_tensor_attr attr = queried(context, RKNN_QUERY_INPUT_ATTR, 0), result = queried(context, RKNN_QUERY_OUTPUT_ATTR, 0);
+    attr.type = result.type = RKNN_TENSOR_FLOAT32;
+    uint32_t size = attr.n_elems * (uint32_t)sizeof(float);
+    rknn_tensor_mem *memory = rknn_create_mem(context, size);
+    rknn_tensor_mem *values = rknn_create_mem(context, result.n_elems * (uint32_t)sizeof(float));
+    CHECK(memory != NULL && values != NULL);
+    if (bound) {
+        OK(rknn_set_io_mem(context, memory, &attr));
+        OK(rknn_set_io_mem(context, values, &result));
+    }
+    float *given = memory->virt_addr;
+    for (uint32_t element = 0; element < attr.n_elems; element++)
+        given[element] = 0.25f;
+    rknn_input input = {.index = 0, .buf = given, .size = size, .type = RKNN_TENSOR_FLOAT32, .fmt = RKNN_TENSOR_NHWC};
+    rknn_output output = {.index = 0, .want_float = 1, .is_prealloc = 1, .buf = values->virt_addr, .size = values->size};
+    for (int time = 0; time < 5; time++) {
+        if (time == 2)
+            given[5] = 0.0f / (given[5] - given[4]);
+        if (!bound)
+            OK(rknn_inputs_set(context, 1, &input));
+        OK(rknn_run(context, NULL));
+        if (!bound)
+            OK(rknn_outputs_get(context, 1, &output, NULL));
+        fprintf(stderr, "run %d\n", time);
+    }
+    OK(rknn_destroy_mem(context, memory));
+    OK(rknn_destroy_mem(context, values));
+    OK(rknn_destroy(context));
+}
+
 /* Writes behind everything that it was given, as a program does that was made for another model. */
 static void beyond(const char *path)
 {
@@ -234,6 +283,12 @@ int main(int count, char **arguments)
         detector(arguments[2], result);
     else if (strcmp(name, "older-detector") == 0)
         older_detector(arguments[2], result);
+    else if (strcmp(name, "half-buffers") == 0)
+        half_buffers(arguments[2]);
+    else if (strcmp(name, "no-number") == 0)
+        no_number(arguments[2], 0);
+    else if (strcmp(name, "no-number-bound") == 0)
+        no_number(arguments[2], 1);
     else if (strcmp(name, "beyond") == 0)
         beyond(arguments[2]);
     else

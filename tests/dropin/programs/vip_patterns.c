@@ -1,4 +1,4 @@
-/* Programs after the patterns of the vendor's tools: vip_patterns union|twice|hang|node MODEL. */
+/* Programs after the patterns of the vendor's tools: vip_patterns union|twice|hang|unprepared|no-number|node MODEL. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,6 +93,50 @@ static void hang(const char *path)
     CHECK(vip_destroy() == VIP_SUCCESS);
 }
 
+/* Runs a network that is not prepared, several times at one place. */
+static void unprepared(const char *path, int times)
+{
+    CHECK(vip_init() == VIP_SUCCESS);
+    vip_network network = NULL;
+    CHECK(vip_create_network(path, 0, VIP_CREATE_NETWORK_FROM_FILE, &network) == VIP_SUCCESS);
+    for (int time = 0; time < times; time++)
+        CHECK(vip_run_network(network) != VIP_SUCCESS);
+    CHECK(vip_destroy() == VIP_SUCCESS);
+    awnn_init();
+    CHECK(awnn_create("absent.nb") == NULL);
+    awnn_uninit();
+}
+
+/* A float16 input of which one element is no number from the third run on. */
+static void no_number(const char *path)
+{
+    CHECK(vip_init() == VIP_SUCCESS);
+    vip_network network = NULL;
+    CHECK(vip_create_network(path, 0, VIP_CREATE_NETWORK_FROM_FILE, &network) == VIP_SUCCESS);
+    CHECK(vip_prepare_network(network) == VIP_SUCCESS);
+    vip_buffer buffers[2];
+    for (int side = 0; side < 2; side++) {
+        vip_buffer_create_params_t param;
+        memset(&param, 0, sizeof param);
+        vip_status_e (*query)(vip_network, vip_uint32_t, vip_enum, void *) = side ? vip_query_output : vip_query_input;
+        CHECK(query(network, 0, VIP_BUFFER_PROP_NUM_OF_DIMENSION, &param.num_of_dims) == VIP_SUCCESS);
+        CHECK(query(network, 0, VIP_BUFFER_PROP_SIZES_OF_DIMENSION, param.sizes) == VIP_SUCCESS);
+        CHECK(query(network, 0, VIP_BUFFER_PROP_DATA_FORMAT, &param.data_format) == VIP_SUCCESS);
+        CHECK(param.data_format == VIP_BUFFER_FORMAT_FP16);
+        CHECK(vip_create_buffer(&param, sizeof param, buffers + side) == VIP_SUCCESS);
+        CHECK((side ? vip_set_output : vip_set_input)(network, 0, buffers[side]) == VIP_SUCCESS);
+    }
+    unsigned short *halves = vip_map_buffer(buffers[0]);
+    memset(halves, 0, vip_get_buffer_size(buffers[0]));
+    for (int time = 0; time < 5; time++) {
+        if (time == 2)
+            halves[7] = 0x7e00;
+        CHECK(vip_run_network(network) == VIP_SUCCESS);
+        fprintf(stderr, "run %d\n", time);
+    }
+    CHECK(vip_destroy() == VIP_SUCCESS);
+}
+
 int main(int count, char **arguments)
 {
     CHECK(count > 2);
@@ -104,6 +148,10 @@ int main(int count, char **arguments)
         twice(arguments[2]);
     else if (strcmp(arguments[1], "hang") == 0)
         hang(arguments[2]);
+    else if (strcmp(arguments[1], "unprepared") == 0)
+        unprepared(arguments[2], count);
+    else if (strcmp(arguments[1], "no-number") == 0)
+        no_number(arguments[2]);
     else
         CHECK(access("/dev/vipcore", R_OK | W_OK) == 0);
     printf("done\n");

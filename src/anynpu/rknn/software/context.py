@@ -19,12 +19,14 @@ from ..._rknn import ffi
 from ...chips.timing import Prediction
 from ...npu import Buffer, Context, Device, LoadedModel, RunControl
 from ...npu.resident import internal_size
+from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...program.convert import Conversion
+from ...tensor import TensorSpec
 from ..constants import Code, Flag
 from .frames import Frames
 from .memory import TensorMemory
-from .ports import InputPort, OutputPort, Ports, attr_key, cut_name, indices
+from .ports import Binding, InputPort, OutputPort, Ports, attr_key, cut_name, indices
 from .program_memory import new_outside
 from .refusal import Refusal
 from .sram import Sram, SramShare
@@ -48,6 +50,7 @@ class _Plan:
     """What the runs of a context have in common until something is set, bound or destroyed.
 
     :ivar version: of the context's settings, and *closings* of buffers, for which it was made
+    :ivar float_inputs: bound memory whose values are checked, and what it holds; *float_outputs* too
     """
 
     version: object
@@ -57,6 +60,8 @@ class _Plan:
     before: tuple[Move, ...]
     after: tuple[Move, ...]
     own_time: bool
+    float_inputs: tuple[tuple[TensorSpec, int], ...] = ()
+    float_outputs: tuple[tuple[TensorSpec, int], ...] = ()
 
 
 class ModelContext:
@@ -64,6 +69,7 @@ class ModelContext:
 
     :param sram_from: a context whose SRAM serves this one as well
     :param weights_from: a context whose weights serve this one as well
+    :param values: checks what the caller gives and gets
     """
 
     def __init__(
@@ -75,8 +81,10 @@ class ModelContext:
         *,
         weights_from: ModelContext | None = None,
         sram_from: ModelContext | None = None,
+        values: ValueCheck | None = None,
     ) -> None:
         self.device = device
+        self.values = values
         self.sram = sram
         self.model = model
         self.flags = flags
@@ -180,7 +188,7 @@ class ModelContext:
             flags = self.flags & ~(Flag.RKNN_FLAG_SHARE_WEIGHT_MEM | Flag.RKNN_FLAG_SHARE_SRAM)
             if self.loaded is None:
                 raise Refusal(Code.RKNN_ERR_MALLOC_FAIL, "the context has no weights yet", "call rknn_set_weight_mem before")
-            twin = ModelContext(self.device, self.sram, self.model, flags, weights_from=self)
+            twin = ModelContext(self.device, self.sram, self.model, flags, weights_from=self, values=self.values)
             twin.mask, twin.batch_cores = self.mask, self.batch_cores
         return twin
 
@@ -311,6 +319,8 @@ class ModelContext:
                     )
                 accepted.append((port, transfer.conversion, address))
             for port, conversion, address in accepted:
+                if self.values is not None:
+                    self.values.input_at(conversion.source, address)
                 known = places.get(port)
                 conversion.run(address, self._address(npu, port) if known is None else known[0])
                 port.given = True
@@ -342,6 +352,9 @@ class ModelContext:
             plan = self._plan
             if plan is None or plan.version is not self._version or plan.closings is not Buffer.closings:
                 plan = self._plan = self._planned()
+            if self.values is not None:
+                for spec, address in plan.float_inputs:
+                    self.values.input_at(spec, address)
             for conversion, source, target in plan.before:
                 conversion.run(source, target)
             self.last_control = control
@@ -349,6 +362,9 @@ class ModelContext:
             plan.npu.execute(mask=plan.mask, priority=self.priority, control=control, duration_us=duration)
             for conversion, source, target in plan.after:
                 conversion.run(source, target)
+            if self.values is not None:
+                for spec, address in plan.float_outputs:
+                    self.values.output_at(spec, address, spec.dtype)
             self.runs += 1
 
     def _planned(self) -> _Plan:
@@ -374,6 +390,10 @@ class ModelContext:
                 if (bound := port.binding) is not None and bound.conversion is not None
             ),
             self.device.clock is not None and self._has_own_time(),
+            tuple(_floats(port, bound) for port in ports.inputs if (bound := port.binding) is not None),
+            tuple(
+                _floats(port, bound) for port in ports.outputs if (bound := port.binding) is not None and port.spec.dtype.is_float
+            ),
         )
 
     def run_now(self, control: RunControl) -> None:
@@ -388,6 +408,8 @@ class ModelContext:
         known = self._places.get(port)
         # outputs are there also without internal memory
         conversion.run(self._address(self.npu or self._engine(), port) if known is None else known[0], address)
+        if self.values is not None:
+            self.values.output_at(conversion.target, address, port.spec.dtype)
 
     def give_output(self, nbytes: int) -> Any:
         """Memory for an output that stays until the caller releases it."""
@@ -585,3 +607,11 @@ def _direct(port: InputPort | OutputPort) -> Buffer | None:
     if binding is None or binding.conversion is not None or binding.memory.buffer.closed:
         return None
     return binding.memory.buffer
+
+
+def _floats(port: InputPort | OutputPort, bound: Binding) -> tuple[TensorSpec, int]:
+    """What the bound memory of a port holds, and where."""
+    conversion = bound.conversion
+    if conversion is None:
+        return port.spec, bound.address
+    return conversion.source if isinstance(port, InputPort) else conversion.target, bound.address

@@ -25,6 +25,7 @@ from ...chips import Chip
 from ...devtools import sanitizer
 from ...errors import DeviceMemoryError, UnsupportedCall
 from ...npu import Buffer, Device, RunControl
+from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...vendors import at_first_use
 from ...vendors.libraries import Failures, SoftwareCalls
@@ -168,6 +169,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         for device, _ in devices:
             device.close()
 
+    def _value_check(self) -> ValueCheck | None:
+        return None if self.warn is None else ValueCheck(self.warn)
+
     def failed(self, call: str, error: BaseException) -> int:
         """Note why *call* fails, and give its code."""
         return int(self._failures.note(call, error)[0])
@@ -224,7 +228,9 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         if weights_from is not None and len(loaded.programs) > 1:
             raise Refusal(Code.RKNN_ERR_MODEL_INVALID, "a model with dynamic shapes cannot share weights")
         device, sram = self._board(chip)
-        entry = ModelContext(device, sram, loaded, flags, weights_from=weights_from, sram_from=sram_from)
+        entry = ModelContext(
+            device, sram, loaded, flags, weights_from=weights_from, sram_from=sram_from, values=self._value_check()
+        )
         context[0] = self.handles.add(entry)
         return 0
 

@@ -24,6 +24,7 @@ from ..._vip import ffi
 from ...chips import Chip
 from ...devtools import sanitizer
 from ...npu import Device, Engine
+from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...vendors import at_first_use
 from ...vendors.libraries import Failures, SoftwareCalls
@@ -184,6 +185,9 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
     def device_for(self, chip: Chip) -> Device:
         """The device that stands for *chip*, between ``vip_init`` and ``vip_destroy``."""
         return self._require_driver("device_for").device(chip)
+
+    def _value_check(self) -> ValueCheck | None:
+        return None if self.warn is None else ValueCheck(self.warn)
 
     def failed(self, call: str, error: BaseException) -> int:
         """Note why *call* fails, and give its status."""
@@ -384,7 +388,7 @@ class SoftwareLibrary(SoftwareCalls, VipLibrary):
         driver = self._require_driver("vip_create_network")
         model = read_model(data, size_of_data, type, self.chip, self.generation)
         weights = Weights(model, driver.device(chips.get(model.chip)))
-        return self._give(network, NetworkState(weights, driver.power, driver.jobs), "vip_network")
+        return self._give(network, NetworkState(weights, driver.power, driver.jobs, values=self._value_check()), "vip_network")
 
     def vip_dup_network(self, data: Any, size_of_data: int, type: int, network: Any, dup_network: Any) -> int:
         """A second network with the same weights."""

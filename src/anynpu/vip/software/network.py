@@ -20,6 +20,7 @@ from ... import modelfile
 from ...errors import JobCancelled
 from ...npu import Buffer, Context, Device, DeviceJob, LoadedModel, Stage
 from ...npu.resident import internal_size
+from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...program.convert import Conversion
 from ..attributes import Attributes, input_attributes, output_attributes
@@ -82,9 +83,19 @@ class NetworkState:
     """The state behind the handle of a network.
 
     :param weak_of: a network whose internal memory serves this one as well
+    :param values: checks what the buffers of the caller hold
     """
 
-    def __init__(self, weights: Weights, power: Power, jobs: Jobs, *, weak_of: NetworkState | None = None) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        power: Power,
+        jobs: Jobs,
+        *,
+        weak_of: NetworkState | None = None,
+        values: ValueCheck | None = None,
+    ) -> None:
+        self.values = values
         self.lock = threading.RLock()
         self.weights = weights
         self.priority = 0
@@ -134,7 +145,7 @@ class NetworkState:
 
     def duplicate(self, *, weak: bool = False) -> NetworkState:
         """A network with the same weights; a *weak* one has the same internal memory, too."""
-        twin = NetworkState(self.weights, self._power, self._jobs, weak_of=self if weak else None)
+        twin = NetworkState(self.weights, self._power, self._jobs, weak_of=self if weak else None, values=self.values)
         twin.priority, twin.timeout_ms, twin.core = self.priority, self.timeout_ms, self.core
         return twin
 
@@ -213,17 +224,21 @@ class NetworkState:
             if moves is None or any(move.buffer.closed for side in moves for move in side):
                 moves = self._moves = self._all_moves(prepared.addresses)
         reads, writes = moves
-        profile = self.predicted(percent)
+        profile, values = self.predicted(percent), self.values
 
         def before() -> None:
             for move in reads:
                 if move.buffer.pieces:
                     move.buffer.gather(move.memory)
+                if values is not None:
+                    values.input_at(move.conversion.source, move.buffer.address)
                 move.conversion.run(move.buffer.address, move.engine)
 
         def after() -> None:
             for move in writes:
                 move.conversion.run(move.engine, move.buffer.address)
+                if values is not None:
+                    values.output_at(move.conversion.target, move.buffer.address, move.conversion.source.dtype)
                 if move.buffer.pieces:
                     move.buffer.scatter(move.memory)
             self.profile = profile
