@@ -115,9 +115,10 @@ def test_the_wrong_chip_is_refused_and_the_log_says_why(infer: Path, models: Mod
 
 
 @pytest.mark.full
-def test_nothing_is_said_unless_it_is_asked_for(infer: Path, models: Models) -> None:
-    assert execute("--", infer, models.small, "1").stderr == ""
-    assert execute("--", infer, models.small, "1", RKNN_LOG_LEVEL="0").stderr.count("\n") == 1  # the wrong mask at the end
+def test_the_log_level_decides_what_is_printed(infer: Path, models: Models) -> None:
+    assert execute("--", infer, models.small, "1", RKNN_LOG_LEVEL="-1").stderr == ""
+    for level in ({}, {"RKNN_LOG_LEVEL": "0"}):
+        assert execute("--", infer, models.small, "1", **level).stderr.count("\n") == 1  # the wrong mask at the end
     loud = execute("--", infer, models.small, "1", RKNN_LOG_LEVEL="5").stderr
     assert "I RKNN: " in loud
     assert "D RKNN: " in loud
