@@ -99,6 +99,7 @@ __all__ = [
     "OutputFileError",
     "OverloadedError",
     "ParameterError",
+    "PreprocessingWarning",
     "RequestError",
     "RequestTooLargeError",
     "SanitizerError",
@@ -390,3 +391,17 @@ class MissingDependencyError(AnynpuError, ImportError):
     def for_extra(cls, package: str, extra: str) -> MissingDependencyError:
         """The error for a missing *package* that belongs to the optional *extra*."""
         return cls(f"this needs the package '{package}', which is not installed", hint=f"pip install 'anynpu[{extra}]'")
+
+
+class PreprocessingWarning(UserWarning):
+    """A warning of :func:`anynpu.compile`: mean, std, channel order or calibration images that do not fit the network.
+
+    :ivar flags_text: the message with options of the command line
+
+    >>> import warnings
+    >>> warnings.simplefilter("error", PreprocessingWarning)    # doctest: +SKIP
+    """
+
+    def __init__(self, message: str, flags_text: str = "") -> None:
+        super().__init__(message)
+        self.flags_text = flags_text or message

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +13,14 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from compiler.onnx_builders import Net
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
 from anynpu._util.types import Array
+from anynpu.compiler import images
 from anynpu.compiler.quantize.detect_preprocessing import RECIPES, PictureRecipe, find_recipe, pictures_of
+from anynpu.errors import PreprocessingWarning
 
 Invoke = Callable[..., Any]
 SIDE = 64
@@ -147,12 +152,15 @@ def test_compile_warns_of_a_mismatch_and_the_file_keeps_the_order(
 ) -> None:
     wrong = invoke("compile", onnx_file, "-o", tmp_path / "wrong.rknn", "-t", "rk3588", "--dataset", street)
     assert wrong.code == 0, wrong.err
-    assert "warning: the network reacts to 0 to 1 in BGR" in wrong.out
+    warning = "warning: the network reacts to 0 to 1 in BGR: --std 255,255,255 --channel-order bgr. With the preprocessing"
+    assert " ".join(wrong.err.split()).count(warning) == 1
+    as_json = invoke("compile", onnx_file, "-o", tmp_path / "wrong.rknn", "-t", "rk3588", "--dataset", street, "--json")
+    assert json.loads(as_json.out)["preprocessing"].startswith("the network reacts to 0 to 1 in BGR")
     right_file = tmp_path / "right.rknn"
     options = ("--std", "255,255,255", "--channel-order", "bgr")
     right = invoke("compile", onnx_file, "-o", right_file, "-t", "rk3588", "--dataset", street, *options)
     assert right.code == 0, right.err
-    assert "reacts to" not in right.out
+    assert "reacts to" not in right.out + right.err
     assert json.loads(anynpu.load(right_file).provenance["channel_order"]) == {"images": "bgr"}
     assert "channels     images: trained on BGR, takes RGB" in invoke("inspect", right_file).out
     assert json.loads(invoke("inspect", right_file, "--json").out)["channel_order"] == {"images": "bgr"}
@@ -166,3 +174,84 @@ def test_compare_takes_the_order_from_the_file(invoke: Invoke, onnx_file: Path, 
     for options, code in (((), 0), (("--channel-order", "rgb"), 3)):
         outcome = invoke("compare", onnx_file, path, "--dataset", street, "--fail-below", "outputs.cosine=0.99", *options)
         assert outcome.code == code, (outcome.out, outcome.err)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "fp16"])
+def test_python_gets_the_warning_before_calibration(onnx_file: Path, street: Path, dtype: str) -> None:
+    text = r"the network reacts to 0 to 1 in BGR: std=\(255, 255, 255\), channel_order='bgr'\. With the preprocessing that was asked for"
+    stages: list[tuple[str, int]] = []
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        stages.append((stage, len(found)))
+
+    with pytest.warns(PreprocessingWarning, match=text) as found:
+        anynpu.compile(onnx_file, "rk3588", dataset=street, dtype=dtype, progress=progress)
+    later = [count for stage, count in stages if stage not in ("importing", "reading")]
+    assert later
+    assert min(later) > 0
+    assert [entry.filename for entry in found if entry.category is PreprocessingWarning] == [__file__]
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"accuracy": "best"}, {"dtype": "fp16"}, {"dtype": "fp16", "std": 255, "channel_order": "bgr"}]
+)
+def test_one_compilation_reads_the_model_and_the_images_once(
+    onnx_file: Path, street: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check and the calibration share what was read, also if the network does not fit what was asked for."""
+    read: Counter[str] = Counter()
+    decode, parse = images.decode_image, onnx.load_model_from_string
+
+    def counted_decode(encoded: Array, name: str, channels: int = 3) -> Array:
+        read[Path(name).name] += 1
+        return decode(encoded, name, channels)
+
+    def counted_parse(*arguments: Any, **keywords: Any) -> onnx.ModelProto:
+        read["model"] += 1
+        return parse(*arguments, **keywords)
+
+    monkeypatch.setattr(images, "decode_image", counted_decode)
+    monkeypatch.setattr(onnx, "load_model_from_string", counted_parse)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", PreprocessingWarning)
+        anynpu.compile(onnx_file, "rk3588", dataset=street, **options)
+    images_read = {name: count for name, count in read.items() if name != "model"}
+    assert images_read == {"0.png": 1, "1.png": 1, "2.png": 1}
+    assert read["model"] <= 1
+
+
+def test_samples_of_a_generator_are_not_read_for_the_check(onnx_file: Path, street: Path) -> None:
+    given = []
+
+    def generate() -> Iterator[Path]:
+        for file in sorted(street.glob("*.png")):
+            given.append(file.name)
+            yield file
+
+    with pytest.warns(PreprocessingWarning, match="reacts to"):
+        anynpu.compile(onnx_file, "rk3588", dataset=generate())
+    assert given == ["0.png", "1.png", "2.png"]
+    given.clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PreprocessingWarning)
+        anynpu.compile(onnx_file, "rk3588", dataset=generate, accuracy="fast")
+    assert given == ["0.png", "1.png", "2.png"], "a function is called once for each pass"
+
+
+def test_images_of_other_proportions_are_reported(tmp_path: Path) -> None:
+    net = Net()
+    net.output(net.conv(net.input("x", (1, 3, 8, 64)), 4, 3))
+    for width, warned in ((64, False), (28, False), (8, True)):
+        folder = tmp_path / str(width)
+        folder.mkdir()
+        for index in range(2):
+            cv2.imwrite(str(folder / f"{index}.png"), np.full((8, width, 3), 40 * index, np.uint8))
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            anynpu.compile(net.proto(), "rk3588", dataset=folder, accuracy="fast")
+        texts = [str(entry.message) for entry in found if entry.category is PreprocessingWarning]
+        assert bool(texts) == warned
+        if warned:
+            assert texts[0].startswith(
+                "the calibration images are 1 times as wide as high, and input 'x' is 8 times as wide as high"
+            )

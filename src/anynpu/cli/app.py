@@ -11,14 +11,16 @@ import functools
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any, TextIO
 
 import typer
 from typer.core import TyperGroup
 
 from .._util import optional as _optional
-from ..errors import AnynpuError
+from ..errors import AnynpuError, PreprocessingWarning
 from .helpers import verbosity
 from .helpers.usage import CheckedCommand
 
@@ -175,12 +177,39 @@ def run(arguments: Sequence[str] | None = None) -> None:
     verbosity.reset()
     _complete()
     try:
-        app(args=None if arguments is None else list(arguments), prog_name="anynpu")
+        with _warnings_on_stderr():
+            app(args=None if arguments is None else list(arguments), prog_name="anynpu")
     except AnynpuError as error:
         _fail(str(error), error)
     except OSError as error:
         _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error), error)
     sys.exit(1)
+
+
+@contextmanager
+def _warnings_on_stderr() -> Iterator[None]:
+    """Print warnings of the compiler as those of a command, at once and with its options."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", PreprocessingWarning)
+        usual = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            if not isinstance(message, PreprocessingWarning):
+                usual(message, category, filename, lineno, file, line)
+            elif not verbosity.is_quiet():
+                from .helpers.console import warn
+
+                warn(message.flags_text)
+
+        warnings.showwarning = show
+        yield
 
 
 def _complete() -> None:

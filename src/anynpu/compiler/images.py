@@ -12,7 +12,7 @@ import numpy.typing as npt
 from .._util import optional as _optional
 from ..errors import ImageError
 
-__all__ = ["IMAGE_SUFFIXES", "decode_image", "load_image", "read_image"]
+__all__ = ["IMAGE_SUFFIXES", "DecodedImages", "decode_image", "load_image", "read_image"]
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """File names that end so are taken for pictures, in either case."""
@@ -40,6 +40,43 @@ def load_image(path: str | os.PathLike[str], height: int, width: int, channels: 
     if channels not in (1, 3, 4):
         raise ImageError(f"a picture has 1, 3 or 4 channels, not {channels}", hint="pass the data as a .npy file")
     return _resize(_optional.cv2(), read_image(path, channels), height, width)
+
+
+MAX_HELD = 256 << 20
+"""Bytes of scaled images that are held for the next pass over a dataset."""
+
+
+class DecodedImages:
+    """The images of one dataset, each decoded once.
+
+    An image that was asked for in its own size is held in that size until it is asked for in the input's size. In that size images are held
+    up to :data:`MAX_HELD`; further ones are decoded again in the next pass. Callers do not write to them.
+    """
+
+    def __init__(self) -> None:
+        self._whole: dict[tuple[Path, int], npt.NDArray[np.uint8]] = {}
+        self._scaled: dict[tuple[Path, int, int, int], npt.NDArray[np.uint8]] = {}
+        self._held = 0
+
+    def whole(self, path: Path, channels: int = 3) -> npt.NDArray[np.uint8]:
+        """The image in its own size, as :func:`read_image` gives it."""
+        key = path, channels
+        if key not in self._whole:
+            self._whole[key] = read_image(path, channels)
+        return self._whole[key]
+
+    def scaled(self, path: Path, height: int, width: int, channels: int = 3) -> npt.NDArray[np.uint8]:
+        """The image in the size of an input, as :func:`load_image` gives it."""
+        key = path, height, width, channels
+        found = self._scaled.get(key)
+        if found is not None:
+            return found
+        whole = self._whole.pop((path, channels), None)
+        image = load_image(path, height, width, channels) if whole is None else _resize(_optional.cv2(), whole, height, width)
+        if self._held + image.nbytes <= MAX_HELD:
+            self._scaled[key] = image
+            self._held += image.nbytes
+        return image
 
 
 def read_image(path: str | os.PathLike[str], channels: int = 3) -> npt.NDArray[np.uint8]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,6 +51,7 @@ from .quantize.calibration_cache import remember
 from .quantize.channel_groups import grouping_candidates
 from .quantize.config import Recipe, recipe_of
 from .quantize.dataset import Dataset, InputInfo, Sample, open_dataset
+from .quantize.detect_preprocessing import MAX_PICTURES, check_preprocessing
 from .quantize.evaluation import Trial, Workbench, accuracy_text, with_floats
 from .quantize.float16_overflow import made_up, near_the_end
 from .quantize.kept_scales import KeptRanges, kept_quantization
@@ -139,7 +140,7 @@ def compile(
     recipe = recipe_of(options.accuracy, algorithm, options.percentile, kind.groups, options.without)
     if not recipe.asymmetric:
         kind = without_zero_points(kind)
-    job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress, kept, own.weights)
+    job = _Compilation(chip, kind, options, recipe, custom, prepared, plans, progress, proto, kept, own.weights)
     job.calibrate()
     programs = job.lower()
     metadata, left_out = onnx_metadata(proto)
@@ -226,6 +227,7 @@ class _Compilation:
     prepared: list[Prepared]
     plans: list[list[Step]]
     progress: Progress | None
+    proto: Any
     kept: KnownScales = field(default_factory=KnownScales)
     weights: Mapping[str, QdqWeights] = field(default_factory=dict)
     ranges: Ranges = field(default_factory=UnknownRanges)
@@ -256,7 +258,7 @@ class _Compilation:
         eight = self.kind.codes is DType.INT8
         searched = eight and not self.toolkit and not options.ranges
         again = searched and (self.recipe.refit or options.accuracy == "best")
-        seen, data = calibrated(first, graphs, options, self.custom, self.progress, groups=eight, again=again)
+        seen, data = calibrated(first, graphs, options, self.custom, self.progress, groups=eight, again=again, check=self._check)
         real = seen.infinite if self.toolkit else seen.infinite.union(*(too_coarse(steps, seen) for steps in self.plans))
         if real:
             self._keep_real(real)
@@ -271,13 +273,22 @@ class _Compilation:
         self.plans = [with_floats(steps, tensors) for steps in self.plans]
         self.prepared = [replace(entry, graph=replace(entry.graph, coded=entry.graph.coded - tensors)) for entry in self.prepared]
 
+    def _check(self, data: Dataset) -> None:
+        """Compare the preprocessing with what the network reacts to, on the first images, before anything is done with them."""
+        first = self.prepared[0]
+        complaint = check_preprocessing(first.graph, first.normalisation, self.proto, data.first_images(MAX_PICTURES))
+        if complaint:
+            self.remarks["preprocessing"] = complaint
+
     def _look_for_overflow(self) -> None:
         first = self.prepared[0]
         samples: Iterable[Sample] = made_up(first.graph, first.normalisation.preprocess)
         given = False
         try:
             if self.options.dataset is not None:
-                samples, given = _dataset(first, self.options), True
+                data = _dataset(first, self.options)
+                self._check(data)
+                samples, given = data, True
         except CalibrationError as error:  # a model of floats needs none
             _log.debug("the data are not used: %s", error)
         self.near_the_end = near_the_end(first.graph, self.plans[0], samples, self.custom, given=given)
@@ -382,15 +393,19 @@ def calibrated(
     *,
     groups: bool = True,
     again: bool = False,
+    check: Callable[[Dataset], None] | None = None,
 ) -> tuple[Calibration, Dataset]:
     """Run the calibration data through the first graph, for the tensors that any of *graphs* has as integers.
 
     :param groups: whether tensors may have several scales
     :param again: whether the samples and the float network's answers will be needed again
+    :param check: called with the samples before anything is done with them
     """
     graph = first.graph
     infinite = set.intersection(*(may_be_infinite(*pair) for pair in graphs))
     data = _dataset(first, options, infinite)
+    if check is not None:
+        check(data)
     known = {*graph.inputs, *graph.producers()}
     names = [name for pair in graphs for name in quantized_tensors(*pair) if name in known]
     candidates = [name for pair in graphs for name in grouping_candidates(*pair) if name in known and groups]

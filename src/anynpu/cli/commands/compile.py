@@ -23,7 +23,6 @@ from ..helpers.config_file import RecipeOption, SaveRecipeOption, write_recipe
 from ..helpers.console import print_json, progress_bar, results, size_text, warn
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, dtype_name, dtype_words, read_inputs
-from ..helpers.preprocess import complaint_of
 from ..helpers.summary import shape_text, summary_line
 from ..helpers.verbosity import is_quiet, is_verbose
 
@@ -67,7 +66,7 @@ def command(
     if as_json:
         reports = [report(compiled, index).to_json() for index in range(len(compiled.programs))]
         facts = {"path": str(path), "bytes": path.stat().st_size, "chip": compiled.chip, "dtype": compiled.dtype}
-        judged = {"preprocessing": complaint_of(model, options)}
+        judged = {"preprocessing": compiled.provenance.get("preprocessing", "")}
         print_json({**facts, **story_json(compiled), **judged, "programs": reports})
         return
     console = results()
@@ -75,9 +74,6 @@ def command(
         console.print(verdict(compiled))
         console.print(f"runs on the software NPU (anynpu run {path}); 'anynpu build' makes the file for a board")
         _print_summary(console, compiled)
-        doubt = complaint_of(model, options)
-        if doubt:
-            console.print(f"  warning: {doubt}")
     console.print(f"wrote {path} ({size_text(path.stat().st_size)})")
     if save_recipe is not None:
         console.print(f"wrote {save_recipe}, to be repeated with -c {save_recipe}")

@@ -6,6 +6,8 @@ order and (x - mean) / std of each input are applied here, so that the float mod
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import zipfile
 import zlib
@@ -16,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..._util.types import Array
-from ...errors import CalibrationError
-from ..images import IMAGE_SUFFIXES, load_image
+from ...errors import CalibrationError, ImageError
+from ..images import IMAGE_SUFFIXES, DecodedImages, load_image
 from .samples import InputInfo, Item, Sample, check_input, check_takes_images, count_samples, samples_of
 
 __all__ = ["Dataset", "InputInfo", "Sample", "load_image", "open_dataset"]
@@ -45,6 +47,7 @@ class Dataset:
         self._inputs = tuple(inputs)
         self._what = what
         self._limit = limit
+        self._images = DecodedImages()
         self.length = length
 
     @property
@@ -52,6 +55,22 @@ class Dataset:
         if self.length is not None:
             return f"{self._what} ({self.length} sample{'' if self.length == 1 else 's'})"
         return self._what if self._limit is None else f"{self._what} (at most {self._limit} samples)"
+
+    def first_images(self, count: int) -> list[Array]:
+        """The first images of a dataset of one input, in their own size; those that cannot be read are left to the pass over it.
+
+        Samples that a function makes are not images: it would be called once more.
+        """
+        channels = self._inputs[0].shape[1] if len(self._inputs) == 1 and len(self._inputs[0].shape) == 4 else 0
+        if channels not in (1, 3) or isinstance(self._items, _Repeated):
+            return []
+        found = []
+        for item in itertools.islice(self._items, count if self._limit is None else min(count, self._limit)):
+            (value,) = item.values.values()
+            if isinstance(value, Path) and value.suffix.lower() in IMAGE_SUFFIXES:
+                with contextlib.suppress(ImageError):
+                    found.append(self._images.whole(value, channels))
+        return found
 
     def __len__(self) -> int:
         if self.length is None:
@@ -61,7 +80,7 @@ class Dataset:
     def __iter__(self) -> Iterator[Sample]:
         served = 0
         for item in self._items:
-            for sample in samples_of(item, self._inputs):
+            for sample in samples_of(item, self._inputs, self._images):
                 yield sample
                 served += 1
                 if served == self._limit:

@@ -7,6 +7,8 @@ and a classifier names a picture and its mirror image alike, and other pictures 
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,15 +17,16 @@ from typing import Any
 import numpy as np
 
 from ..._util.types import Array
-from ...errors import AnynpuError, CalibrationError
+from ...errors import AnynpuError, CalibrationError, PreprocessingWarning
 from ...tasks import Classification, Detections, OutputReader, TextRegions, Thresholds, fit_picture, reader_for
 from ..graph import Graph
 from ..images import IMAGE_SUFFIXES, read_image
 from ..importers.onnx_graph import Shapes, import_onnx
 from ..importers.onnx_model import first_line, load_onnx
+from ..input_options import Normalisation
 from .calibrate import FloatModel
 
-__all__ = ["MAX_PICTURES", "RECIPES", "PictureRecipe", "Reaction", "find_recipe", "pictures_of"]
+__all__ = ["MAX_PICTURES", "RECIPES", "PictureRecipe", "Reaction", "check_preprocessing", "find_recipe", "pictures_of"]
 
 MAX_PICTURES = 6
 """Pictures that are tried."""
@@ -34,8 +37,14 @@ MIN_REACTION = 0.3
 CLEAR = 0.75
 """What reacts by no more than this share of the strongest is worse; in between it cannot be told."""
 
+MAX_STRETCH = 2.5
+"""Images whose proportions differ by more than this factor from the input's are not what the network was trained with."""
+
 _STRONG = 10
 """Objects per picture that count."""
+
+_MACS = 24 << 30
+"""Of all images that a network is tried on once."""
 
 _THRESHOLDS = Thresholds(score=0.3, overlap=0.45, count=_STRONG)
 
@@ -61,6 +70,17 @@ class PictureRecipe:
         if self.order == "bgr":
             parts.append("--channel-order bgr")
         return " ".join(parts) or "no --mean, no --std"
+
+    @property
+    def keywords(self) -> str:
+        """The same as keywords of :func:`anynpu.compile`."""
+        mean, std = (values[::-1] if self.order == "bgr" else values for values in (self.mean, self.std))
+        parts = [
+            f"{name}=({', '.join(f'{value:g}' for value in values)})"
+            for name, values, usual in (("mean", mean, 0.0), ("std", std, 1.0))
+            if set(values) != {usual}
+        ]
+        return ", ".join([*parts, *(["channel_order='bgr'"] if self.order == "bgr" else [])]) or "no mean, no std"
 
     def apply(self, picture: Array) -> Array:
         """An RGB picture [H, W, 3] as the network takes it: float32 [1, 3, H, W]."""
@@ -96,20 +116,27 @@ class Reaction:
 
     @property
     def words(self) -> str:
-        """One line; empty where it cannot be told."""
+        """One line, with options of the command line; empty where it cannot be told."""
+        return self._sentence(keywords=False)
+
+    def _sentence(self, *, keywords: bool) -> str:
         if self.best is None:
             return ""
         order = f" in {self.best.order.upper()}" if self.order_known else ", in an order of channels that cannot be told"
-        return f"the network reacts to {self.best.name}{order}: {self.best.flags}"
+        return f"the network reacts to {self.best.name}{order}: {self.best.keywords if keywords else self.best.flags}"
 
-    def complaint(self, asked: PictureRecipe) -> str:
-        """What is wrong with a preprocessing that was asked for; empty if nothing is, or if it cannot be told."""
+    def complaint(self, asked: PictureRecipe, *, keywords: bool = False) -> str:
+        """What is wrong with a preprocessing that was asked for; empty if nothing is, or if it cannot be told.
+
+        :param keywords: name keywords of :func:`anynpu.compile`, not options of the command line
+        """
         if self.best is None or asked not in self.values or self.values[asked] > CLEAR * self.values[self.best]:
             return ""
         if asked.name == self.best.name and not self.order_known:
             return ""
         return (
-            f"{self.words}. With the preprocessing that was asked for ({asked.flags}) it reacts by {self.values[asked]:.2f} "
+            f"{self._sentence(keywords=keywords)}. With the preprocessing that was asked for "
+            f"({asked.keywords if keywords else asked.flags}) it reacts by {self.values[asked]:.2f} "
             f"instead of {self.values[self.best]:.2f}"
         )
 
@@ -132,14 +159,90 @@ def find_recipe(
     It says nothing where the model does not take one picture, where its outputs are not understood, and where no recipe stands out.
     """
     proto = load_onnx(model)
-    graph = import_onnx(proto, shapes)
-    reader = _reader(graph, {entry.key: entry.value for entry in proto.metadata_props})
+    return _reaction(import_onnx(proto, shapes), _metadata(proto), pictures, asked)
+
+
+def _metadata(proto: Any) -> dict[str, str]:
+    return {entry.key: entry.value for entry in proto.metadata_props}
+
+
+def _reaction(
+    graph: Graph, metadata: Mapping[str, str], pictures: Sequence[Array], asked: PictureRecipe | None, *, turned: bool = False
+) -> Reaction:
+    """As :func:`find_recipe`; *turned*: the graph takes the channels in reverse order."""
+    reader = _reader(graph, metadata)
     if reader is None or len(pictures) < 2:
         return Reaction({})
     try:
-        return _judged(_Trial(graph, reader, pictures), asked)
+        return _judged(_Trial(graph, reader, pictures, turned), asked)
     except AnynpuError:  # outputs that are not those of the head that their shapes suggest
         return Reaction({})
+
+
+def check_preprocessing(graph: Graph, normalisation: Normalisation, proto: Any, images: Sequence[Array]) -> str:
+    """Warn (:class:`anynpu.errors.PreprocessingWarning`) of a preprocessing or of images that do not fit the network.
+
+    :param graph: as it is calibrated: simplified, with its channels turned where the caller asked for it
+    :param images: the first calibration images, in their own size
+    :returns: what is wrong with the preprocessing, in the words of the command line; empty if nothing is, or if it cannot be told
+    """
+    if len(graph.inputs) != 1 or not images:
+        return ""
+    (name,) = graph.inputs
+    _warn_of_proportions(name, graph.shapes[name], images)
+    given = normalisation.preprocess.get(name)
+    if graph.shapes[name][:2] != (1, 3) or (given is not None and given.picture):
+        return ""
+    order = "bgr" if normalisation.trained.get(name) == "bgr" else "rgb"
+    mean, std = (given.mean, given.std) if given is not None else ((0.0,) * 3, (1.0,) * 3)
+    asked = _recipe_of(mean, std, order)
+    found = _reaction(graph, _metadata(proto), images[: _affordable(graph)], asked, turned=name in normalisation.reversed_inputs)
+    complaint = found.complaint(asked)
+    if complaint:
+        _warn(PreprocessingWarning(found.complaint(asked, keywords=True), complaint))
+    return complaint
+
+
+def _recipe_of(mean: Sequence[float], std: Sequence[float], order: str) -> PictureRecipe:
+    """A preprocessing in the order of the samples (RGB) as a recipe: one of the usual ones, if it is near."""
+    places = (2, 1, 0) if order == "bgr" else (0, 1, 2)
+    first, second = ((values[places[0]], values[places[1]], values[places[2]]) for values in (mean, std))
+    wanted = PictureRecipe("what was asked for", first, second, order)
+
+    def near(known: Sequence[float], given: Sequence[float]) -> bool:
+        return all(abs(a - b) <= 1.0 and (a > 2.0) == (b > 2.0) for a, b in zip(known, given, strict=True))
+
+    usual = (recipe for recipe in RECIPES if recipe.order == order)
+    return next((recipe for recipe in usual if near(recipe.mean, wanted.mean) and near(recipe.std, wanted.std)), wanted)
+
+
+def _affordable(graph: Graph) -> int:
+    """How many images a network is tried on: fewer where it is large, since it runs seven times and more on each."""
+    macs = 0
+    for node in graph.nodes:
+        weights = graph.constant(node.inputs[1]) if len(node.inputs) > 1 else None
+        if node.op == "Conv" and weights is not None:
+            macs += int(np.prod(graph.shapes[node.outputs[0]])) * int(np.prod(weights.shape[1:]))
+    return max(2, min(MAX_PICTURES, _MACS // max(macs, 1)))
+
+
+def _warn_of_proportions(name: str, shape: tuple[int, ...], images: Sequence[Array]) -> None:
+    ratio = float(np.median([image.shape[1] / image.shape[0] for image in images]))
+    wanted = shape[3] / shape[2]
+    if max(ratio / wanted, wanted / ratio) > MAX_STRETCH:
+        text = (
+            f"the calibration images are {ratio:.2g} times as wide as high, and input '{name}' is {wanted:.2g} times as wide as high: they "
+            "are distorted. Calibrate with images of what the network is shown, such as crops of text lines for a network that reads lines"
+        )
+        _warn(PreprocessingWarning(text))
+
+
+def _warn(warning: Warning) -> None:
+    """Warn at the line of the program that compiles."""
+    package, frame, level = __name__.partition(".")[0], sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(warning, stacklevel=level)
 
 
 def _reader(graph: Graph, metadata: Mapping[str, str]) -> OutputReader | None:
@@ -158,7 +261,8 @@ def _reader(graph: Graph, metadata: Mapping[str, str]) -> OutputReader | None:
 class _Trial:
     """A float model, and pictures in the size of its input."""
 
-    def __init__(self, graph: Graph, reader: OutputReader, pictures: Sequence[Array]) -> None:
+    def __init__(self, graph: Graph, reader: OutputReader, pictures: Sequence[Array], turned: bool) -> None:
+        self._turned = turned
         self._input = next(iter(graph.inputs))
         self._outputs = list(graph.outputs)
         self._model = FloatModel(graph, self._outputs, {})
@@ -168,7 +272,8 @@ class _Trial:
 
     def _read(self, picture: Array, recipe: PictureRecipe) -> Any:
         try:
-            values = self._model.run({self._input: recipe.apply(picture)})
+            fed = recipe.apply(picture)
+            values = self._model.run({self._input: np.ascontiguousarray(fed[:, ::-1]) if self._turned else fed})
         except Exception as error:  # onnxruntime's exception classes are private
             raise CalibrationError(f"the model failed on a picture: {first_line(error)}", hint="check the model") from error
         outputs = [np.asarray(values[name]) for name in self._outputs]

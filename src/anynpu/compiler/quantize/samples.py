@@ -13,7 +13,7 @@ from ..._util.array_files import open_array
 from ..._util.types import Array
 from ...errors import CalibrationError, ImageError
 from ...program import Preprocess
-from ..images import IMAGE_SUFFIXES, load_image
+from ..images import IMAGE_SUFFIXES, DecodedImages
 
 __all__ = ["InputInfo", "Item", "Sample", "check_input", "check_takes_images", "count_samples", "samples_of"]
 
@@ -191,9 +191,9 @@ def count_samples(items: Iterable[Item], inputs: Sequence[InputInfo], limit: int
     return total
 
 
-def samples_of(item: Item, inputs: Sequence[InputInfo]) -> Iterator[Sample]:
+def samples_of(item: Item, inputs: Sequence[InputInfo], images: DecodedImages) -> Iterator[Sample]:
     """The samples of an item, as the float model takes them."""
-    arrays = {info.name: _load(item.values[info.name], info, item.label) for info in inputs}
+    arrays = {info.name: _load(item.values[info.name], info, item.label, images) for info in inputs}
     counts = {info.name: _samples_of_shape(arrays[info.name].shape, info, item.label) for info in inputs}
     total = _count(counts, item.label)
     for index in range(total):
@@ -201,14 +201,14 @@ def samples_of(item: Item, inputs: Sequence[InputInfo]) -> Iterator[Sample]:
         yield {info.name: _prepare(arrays[info.name], index if counts[info.name] > 1 else 0, info, label) for info in inputs}
 
 
-def _load(value: Array | Path, info: InputInfo, label: str) -> Array:
+def _load(value: Array | Path, info: InputInfo, label: str, images: DecodedImages) -> Array:
     if not isinstance(value, Path):
         return value
     if value.suffix.lower() == ".npy":
         return _load_npy(value)
     _, channels, height, width = info.shape
     try:
-        image = load_image(value, height, width, channels)
+        image: Array = images.scaled(value, height, width, channels)
     except ImageError as error:
         where = "" if label == f"'{value}'" else f"{label}: "
         raise CalibrationError(f"{where}{error.message}", tensor=info.name, hint=error.hint) from error
