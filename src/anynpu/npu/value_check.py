@@ -15,12 +15,15 @@ from .._native import ffi, lib
 from .._util.types import Array
 from ..tensor import DType, TensorSpec
 
-__all__ = ["ValueCheck"]
+__all__ = ["FLOAT_KINDS", "NAN", "ValueCheck", "from_buffer", "worst_float"]
 
-_KINDS = {np.dtype(np.float32).num: lib.ANYNPU_F32, np.dtype(np.float16).num: lib.ANYNPU_F16}
+FLOAT_KINDS = {np.dtype(np.float32).num: lib.ANYNPU_F32, np.dtype(np.float16).num: lib.ANYNPU_F16}
+"""The kernel's number of each float type, by the number of the numpy type."""
 _TYPES = {DType.FLOAT32: lib.ANYNPU_F32, DType.FLOAT16: lib.ANYNPU_F16, DType.BFLOAT16: lib.ANYNPU_BF16}
 _POINTER = ffi.typeof("void *")
-_NAN = lib.ANYNPU_NAN
+NAN = lib.ANYNPU_NAN
+from_buffer, worst_float = ffi.from_buffer, lib.anynpu_worst_float
+"""For paths where a call of Python for each array would count: what ``worst_float`` gives is compared with :data:`NAN`."""
 
 _HALF = (
     "; the model computes in float16, which ends at 65504: compile it with data (dataset=...) to be told of the layer, "
@@ -48,17 +51,17 @@ class ValueCheck:
     def inputs(self, names: Sequence[str], arrays: Sequence[Array]) -> None:
         """Check the arrays that are given for inputs."""
         for name, array in zip(names, arrays, strict=True):
-            if array.dtype.num in _KINDS and _worst(array) == _NAN:
+            if array.dtype.num in FLOAT_KINDS and _worst(array) == NAN:
                 self._input(name, array)
 
     def output(self, name: str, dtype: DType, array: Array) -> None:
         """Check an array that is returned for an output, which the model computes as *dtype*."""
-        if dtype.is_float and array.dtype.num in _KINDS and _worst(array):
+        if dtype.is_float and array.dtype.num in FLOAT_KINDS and _worst(array):
             self._output(name, array, dtype is DType.FLOAT16)
 
     def input_at(self, spec: TensorSpec, address: int) -> None:
         """Check the memory of an input, in which it lies as *spec* says. Padding may hold anything, so padded memory is not checked."""
-        if _worst_at(spec, address) == _NAN:
+        if _worst_at(spec, address) == NAN:
             self._input(spec.name, _array_at(spec, address))
 
     def output_at(self, spec: TensorSpec, address: int, dtype: DType) -> None:
@@ -85,7 +88,7 @@ class ValueCheck:
 def _worst(array: Array) -> int:
     if not array.flags.c_contiguous:
         array = np.ascontiguousarray(array)
-    worst: int = lib.anynpu_worst_float(_KINDS[array.dtype.num], ffi.from_buffer(array), array.size)
+    worst: int = worst_float(FLOAT_KINDS[array.dtype.num], from_buffer(array), array.size)
     return worst
 
 
@@ -94,7 +97,7 @@ def _worst_at(spec: TensorSpec, address: int) -> int:
     size = spec.dtype.storage.itemsize
     if kind is None or spec.nbytes != spec.elements * size:
         return 0
-    worst: int = lib.anynpu_worst_float(kind, ffi.cast(_POINTER, address), spec.elements)
+    worst: int = worst_float(kind, ffi.cast(_POINTER, address), spec.elements)
     return worst
 
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from .._util.types import Array
 from ..errors import FeedError, FeedNameError, FeedShapeError, FeedTypeError
-from ..npu.value_check import ValueCheck
+from ..npu.value_check import FLOAT_KINDS, NAN, ValueCheck, from_buffer, worst_float
 from ..tensor import DType, TensorSpec
 from .input_check import InputCheck, log
 
@@ -173,12 +173,14 @@ class FeedReader:
             if last is not entry.last:
                 nhwc = nhwc or list(self._last)
                 nhwc[index] = last
+            float_kind = FLOAT_KINDS.get(array.dtype.num)
+            if float_kind is not None and worst_float(float_kind, from_buffer(array), array.size) == NAN:
+                self._values.inputs((entry.name,), (array,))  # looked for here, without a call into Python for each array
             arrays.append(array)
             shapes.append(shape)
         found = self._by_shape.get(tuple(shapes))
         if found is None:
             found = self._find(shapes)
-        self._values.inputs(self._names, arrays)
         self._reads = number = self._reads + 1
         if number >= self._check.next:
             self._check.look(number, arrays)
