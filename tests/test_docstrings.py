@@ -23,7 +23,7 @@ def has_examples(module: str) -> bool:
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(anynpu.__path__, "anynpu.")
-    if not module.name.endswith(("__main__", "_native", "_rknn", "_vip"))
+    if not module.name.endswith(("__main__", "_native", "_rknn", "_vip", "_accel"))
     and ".native." not in module.name
     and has_examples(module.name)
 )

@@ -17,7 +17,7 @@ PACKAGE = ROOT / "src" / "anynpu"
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- written by tools/architecture_page.py -->\n", "<!-- end of the picture -->\n"
 
-EXTENSIONS = {"_native": "native", "_rknn": "rknn", "_vip": "vip"}
+EXTENSIONS = {"_native": "native", "_rknn": "rknn", "_vip": "vip", "_accel": "dropin"}
 """Modules in C, and the room of their sources."""
 
 PARTS = (

@@ -133,4 +133,5 @@ def test_a_library_that_was_watched_ends_with_its_last_user() -> None:
 def test_there_are_enough_programs_and_they_find_every_kind() -> None:
     found = {finding for finding, _, _ in (*RKNN.values(), *VIP.values())}
     assert len(RKNN) + len(VIP) >= 60
-    assert set(KINDS) - found == set()
+    elsewhere = {name for name in KINDS if name.startswith(("stream-", "job-"))}  # tests/npu/rocket/test_checker.py
+    assert set(KINDS) - found == elsewhere

@@ -140,6 +140,7 @@ def program_environment(
     stand_ins: Iterable[str] = (),
     api_version: str | None = None,
     sanitizing: Sanitizing | None = None,
+    mainline: bool = False,
 ) -> dict[str, str]:
     """*environment*, changed so that a program finds the libraries, a board of *chip*, and the files of its system.
 
@@ -149,6 +150,7 @@ def program_environment(
     :param stand_ins: names of :data:`~anynpu.dropin.standins.STAND_INS`, which Python finds before anything that is installed
     :param api_version: what the library says that its version is
     :param sanitizing: watch the program with the sanitizer
+    :param mainline: the board has the kernel's driver ``rocket`` and its device, instead of the vendor's driver
     """
     libraries = library_folder()
     changed = dict(environment)
@@ -171,7 +173,7 @@ def program_environment(
     if api_version is not None:
         changed["ANYNPU_API_VERSION"] = api_version
     name = chips.get(chip or registry.default().chips[0].name).name
-    changed["ANYNPU_BOARD_ROOT"] = str(board_root(name, changed.get("ANYNPU_BOARD")))
+    changed["ANYNPU_BOARD_ROOT"] = str(board_root(name, changed.get("ANYNPU_BOARD"), mainline=mainline))
     if "ANYNPU_BOARD" in changed:
         changed["ANYNPU_BOARD_CORES"] = str(board_folder(changed["ANYNPU_BOARD"], name) / HOLDERS)
     observation = observation or Observation()

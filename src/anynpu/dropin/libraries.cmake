@@ -92,6 +92,9 @@ target_link_libraries(anynpu_ort PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 set_target_properties(anynpu_ort PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden)
 install(TARGETS anynpu_ort LIBRARY DESTINATION anynpu/dropin/lib)
 
+# The device of the mainline driver, which libanynpu_board opens.
+add_dropin(anynpu_accel ${DROPIN}/native/accel.h "1.0.0 (anynpu)" ${DROPIN}/native/accel_calls.h)
+
 # What C and C++ programs include, and how their build finds it.
 set(HEADERS rknn_api.h rknn_matmul_api.h rknn_custom_op.h)
 list(TRANSFORM HEADERS PREPEND ${CMAKE_CURRENT_BINARY_DIR}/include/)

@@ -20,6 +20,7 @@ from typing import Any
 from ..devtools.sanitizer.watch import at_exit
 from ..vendors import DropIn, registry
 from ..vendors.libraries import SoftwareCalls, instrumented
+from .accel import ACCEL, ACCEL_LIBRARY
 from .observe import CallObserver, observer_from
 
 __all__ = ["fill"]
@@ -35,7 +36,7 @@ class _Installed:
 
 
 _installed: dict[str, _Installed] = {}
-"""By the name of the vendor: its libraries share one library object in a process."""
+"""By the name of the vendor, or of the library that no vendor has: its libraries share one library object in a process."""
 
 _left_behind: list[Any] = []
 """In a forked child, what was the parent's: never closed, since its threads are not here to answer."""
@@ -43,26 +44,33 @@ _left_behind: list[Any] = []
 
 def fill(library: str, address: int) -> None:
     """Fill the table of *library*, whose ``anynpu_start`` lies at *address*."""
-    vendor = registry.find(lambda vendor: vendor.dropin is not None and library in vendor.dropin.libraries)
-    served = None if vendor is None else vendor.dropin
-    if vendor is None or served is None:
-        raise KeyError(library)
+    name, served = _server_of(library)
     ffi, lib = served.bindings()
     start = ffi.cast("anynpu_start *", address)
     names = [ffi.string(start.names[index]).decode() for index in range(start.count)]
-    if vendor.name not in _installed:
+    if name not in _installed:
         chip = chosen_chip(os.environ) or served.libraries[library]
         observer = observer_from(os.environ, library, served)
         installed = _Installed(served, chip, names, observer)
         _connect(installed)
         if not _installed:
             os.register_at_fork(after_in_child=_renew)
-        _installed[vendor.name] = installed
-    for index, name in enumerate(names):
-        start.entries[index] = ffi.cast("anynpu_entry", ffi.addressof(lib, f"anynpu_{name}"))
+        _installed[name] = installed
+    for index, call in enumerate(names):
+        start.entries[index] = ffi.cast("anynpu_entry", ffi.addressof(lib, f"anynpu_{call}"))
     start.shutdown = lib.anynpu_shutdown
     start.ready = 1
     atexit.register(_close_gate, start)
+
+
+def _server_of(library: str) -> tuple[str, DropIn]:
+    """Who serves a drop-in library: a vendor, or the device of the mainline driver."""
+    if library == ACCEL_LIBRARY:
+        return library, ACCEL
+    vendor = registry.find(lambda vendor: vendor.dropin is not None and library in vendor.dropin.libraries)
+    if vendor is None or vendor.dropin is None:
+        raise KeyError(library)
+    return vendor.name, vendor.dropin
 
 
 def chosen_chip(environment: Any) -> str | None:

@@ -27,6 +27,13 @@ NOT_FOUND, NOT_EXECUTABLE = 127, 126
 USAGE = 2
 
 
+class ExecDevice(str, enum.Enum):
+    """Which driver the board's kernel has."""
+
+    SIM = "sim"
+    ROCKET = "rocket"
+
+
 class LogFormat(str, enum.Enum):
     """How calls are written."""
 
@@ -48,6 +55,10 @@ def command(
             "--chip", "-c", metavar="CHIP", help="The board's chip. Without it, that of each model.", callback=optional_chip
         ),
     ] = None,
+    device: Annotated[
+        ExecDevice,
+        typer.Option("--device", help="The vendor's driver and libraries, or the mainline driver's /dev/accel/accel0 (rk3588)."),
+    ] = ExecDevice.SIM,
     log: Annotated[str | None, typer.Option("--log", metavar="FILE|-", help="Write every call; - is stderr.")] = None,
     log_format: Annotated[
         LogFormat, typer.Option("--log-format", help="For readers, or a JSON object on each line.")
@@ -133,6 +144,7 @@ def command(
       anynpu exec --chip rk3588 -- python detect.py yolo.rknn
       anynpu exec --chip rk3588 --onnxruntime --float16 -- python ocr.py page.png
       anynpu exec --chip rk3588 --onnxruntime -- node app.js
+      anynpu exec --device rocket --sanitize -- ./classify_tflite mobilenet.tflite
       anynpu exec --chip rk3588 --sanitize --sanitize-report found.sarif -- ./detector yolo.rknn street.jpg
     """
     path = shutil.which(program[0])
@@ -142,6 +154,11 @@ def command(
         advice = "it needs the permission to be executed: chmod +x" if exists else advice
         fail(f"{program[0]} {'cannot be executed' if exists else 'was not found'}\n  hint: {advice}")
         raise typer.Exit(NOT_EXECUTABLE if exists else NOT_FOUND)
+    mainline = device is ExecDevice.ROCKET
+    if mainline and chip not in (None, "rk3588"):
+        fail(f"the mainline driver rocket drives the NPU of rk3588, not of {chip}\n  hint: leave --chip out")
+        raise typer.Exit(USAGE)
+    chip = "rk3588" if mainline else chip
     if (float16 or dataset) and not onnxruntime:
         fail("--float16 and --dataset are for --onnxruntime\n  hint: add it, or compile the model first")
         raise typer.Exit(USAGE)
@@ -166,6 +183,7 @@ def command(
         stand_ins=(*(ALWAYS if stand_ins else ()), *(("onnxruntime",) if onnxruntime else ())),
         api_version=api_version,
         sanitizing=Sanitizing(sanitize_report, suppressions, sanitize_exit_code) if sanitize else None,
+        mainline=mainline,
     )
     use_faults(faults, environment)
     if record is not None:

@@ -7,7 +7,8 @@ A plan has a seed and a list of faults. Each fault has a kind, when it happens, 
 * ``every``: at each event whose number is a multiple of it;
 * ``probability``: at random, by the plan's seed.
 
-What an event is depends on the kind: a call, a job, or a model that is opened. With ``core`` only jobs on that core count.
+What an event is depends on the kind: a call, a job, a model that is opened, or a task of a command stream. With ``core`` only jobs on
+that core count.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "contention": ("core", "factor"),
     "busy": ("core", "seconds"),
     "flip": ("core", "bit"),
+    "stream": ("bit",),
     "lost": (),
     "version": (),
     "model": ("keep",),
@@ -97,9 +99,11 @@ class Fault:
 
     @property
     def event(self) -> str:
-        """What is counted for it: ``job``, ``open``, ``device``, or the name of a call."""
+        """What is counted for it: ``job``, ``stream``, ``open``, ``device``, or the name of a call."""
         if self.kind in _CALLS:
             return self.call
+        if self.kind == "stream":
+            return "stream"
         return "open" if self.kind in _OPENINGS else "device" if self.kind in _DEVICES else "job"
 
     def __str__(self) -> str:

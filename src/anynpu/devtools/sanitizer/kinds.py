@@ -241,3 +241,79 @@ _add(
     "Codes saturate or collapse into a few levels: results are wrong without any error.",
     "Look at mean and std: they are applied once, by the compiled model or by the program, and pixels are 0 to 255 or 0 to 1.",
 )
+
+# command streams of the mainline driver
+
+_add(
+    "stream-incomplete",
+    "Registers that a task does not write",
+    "Two groups of registers alternate. A task that does not write all 126 words does not start, or starts with what "
+    "the task before the last one wrote; the driver resets the core after 500 ms.",
+    "Write every register of a convolution task and its four closing words; anynpu.npu.rocket.emit does.",
+)
+_add(
+    "stream-rdma",
+    "The reader of biases is not programmed",
+    "The block DPU_RDMA waits for settings that never come: the task does not end.",
+    "Write the registers of DPU_RDMA in every task, with MRDMA_DISABLE in FEATURE_MODE_CFG where nothing is added.",
+)
+_add(
+    "stream-unknown",
+    "A register or value whose effect is not known",
+    "The task may hang, write elsewhere or compute something else; the kernel reports nothing.",
+    "Use convolution tasks as anynpu.npu.rocket.emit writes them; the text of the finding names the register.",
+)
+_add(
+    "stream-entries",
+    "Too few entries for an input row",
+    "Rows overlap in the convolution buffer: results are wrong where kernels are larger than 1x1.",
+    "Set DATA_ENTRIES so that three planes of a pixel take four entries; 33 to 48 channels are such a case.",
+)
+_add(
+    "stream-padding",
+    "Odd channels of a depthwise convolution are padded with another value",
+    "Odd channels below 32 of each 64 are padded with the second byte: the edges of these channels are wrong.",
+    "Write the zero point to both low bytes of PAD_CON1: (zero & 0xFF) * 0x0101.",
+)
+_add(
+    "stream-empty-slice",
+    "A slice without output rows",
+    "The height of -1 becomes 8,192 rows: the task writes far beyond its buffer, or hangs.",
+    "Leave the last slice out where no window begins in it.",
+)
+_add(
+    "stream-chained",
+    "Several tasks in one start",
+    "With one task per start the links are not followed; where they are, integer tasks after the first give garbage.",
+    "Submit each task as a task of the job.",
+)
+_add(
+    "stream-address",
+    "An address outside of the buffers",
+    "Nothing checks addresses: the NPU reads other buffers, or its access faults and the job hangs.",
+    "Compare address and size of each operand with the buffers; addresses are those of CREATE_BO.",
+)
+_add(
+    "stream-limit",
+    "A limit of the chip is exceeded",
+    "Fields overflow into their neighbors or features overwrite weights: garbage, or a task that does not end.",
+    "Cut the convolution into slices of rows, or run it on the CPU.",
+)
+_add(
+    "stream-weights",
+    "Weights in the wrong order",
+    "Lanes without a channel add to the sums, or all weights after them are shifted.",
+    "Pack the last block of channels as wide as whole planes, and fill its lanes with minus the weight offset.",
+)
+_add(
+    "job-same-buffer",
+    "A buffer that a job both reads and writes",
+    "The job waits for itself and does nothing; SUBMIT returns 0.",
+    "Name each buffer in one of the two lists.",
+)
+_add(
+    "job-unknown-buffer",
+    "A job with a handle that does not exist",
+    "The job is not queued; SUBMIT returns 0 and outputs keep their old bytes.",
+    "Submit before GEM_CLOSE, and look at the result of CREATE_BO.",
+)

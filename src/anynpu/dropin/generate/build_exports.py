@@ -15,7 +15,7 @@ from declarations import Function, read_declarations
 OWN = re.compile(r"^/\* own: ([\w ]+) \*/$", re.MULTILINE)
 """The line of a special file that names what it defines."""
 
-UNAVAILABLE = {"int": "-3", "vip_status_e": "VIP_ERROR_IO", "vip_uint32_t": "0"}
+UNAVAILABLE = {"int": "-3", "accel_result": "-19", "vip_status_e": "VIP_ERROR_IO", "vip_uint32_t": "0"}
 """What a call returns without Python, by the type of its result: no device. A pointer is null."""
 
 

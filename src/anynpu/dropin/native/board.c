@@ -35,14 +35,16 @@ struct heap_request {
 #define BUFFER_SYNC _IOW('b', 0, uint64_t) /* cache maintenance on memory from a heap: nothing to do for ours */
 
 static const char *const served[] = {
-    "/dev/dma_heap", "/dev/rk_dma_heap",   "/dev/vipcore",                  "/proc/device-tree",
-    "/proc/rknpu",   "/sys/class/devfreq", "/sys/firmware/devicetree/base", "/sys/kernel/debug/rknpu",
+    "/dev/accel",        "/dev/dma_heap", "/dev/rk_dma_heap",   "/dev/vipcore",
+    "/proc/device-tree", "/proc/rknpu",   "/sys/class/devfreq", "/sys/firmware/devicetree/base",
+    "/sys/class/accel",  "/sys/module/rocket", "/sys/kernel/debug/rknpu",
 };
 
 /* Devices of boards that a program may need and that are not served: RGA, video codec, camera, display, the NPU's own driver. */
 static const char *const missing[] = {
     "/dev/rga",   "/dev/mpp_service", "/dev/dri",      "/dev/rknpu",       "/dev/galcore",
     "/dev/mali0", "/dev/ion",         "/dev/dma_heap", "/dev/rk_dma_heap", "/dev/vipcore",
+    "/dev/accel",
 };
 
 static const char *root(void)
@@ -182,6 +184,56 @@ static void *next(const char *name)
     if (real == NULL) \
     *(void **)(&real) = next(name)
 
+/* The device of the mainline driver: a memory file, which libanynpu_accel answers for. It is loaded when a program opens the device. */
+#define ACCEL "/dev/accel/accel0"
+#define ACCEL_NAME "anynpu accel"
+
+static void *accel_call(const char *name)
+{
+    NEXT(void *(*)(const char *, int), "dlopen");
+    static void *library;
+    void *loaded = __atomic_load_n(&library, __ATOMIC_ACQUIRE);
+    const char *folder = secure_getenv("ANYNPU_LIBRARIES");
+    char path[PATH_MAX];
+    if (loaded == NULL && folder != NULL && (size_t)snprintf(path, sizeof path, "%s/libanynpu_accel.so", folder) < sizeof path) {
+        loaded = real(path, RTLD_NOW | RTLD_LOCAL);
+        __atomic_store_n(&library, loaded, __ATOMIC_RELEASE);
+    }
+    return loaded == NULL ? NULL : dlsym(loaded, name);
+}
+
+/* 0, or -1 and errno, from a result of libanynpu_accel. */
+static int accel_result(int result)
+{
+    if (result < 0)
+        errno = -result;
+    return result < 0 ? -1 : result;
+}
+
+static int is_accel(const char *path, const char *place)
+{
+    return place != path && strcmp(path, ACCEL) == 0;
+}
+
+static int open_accel(int flags)
+{
+    int (*call)(int);
+    *(void **)(&call) = accel_call("accel_open");
+    if (call == NULL) {
+        errno = ENODEV;
+        return -1;
+    }
+    int fd = memfd_create(ACCEL_NAME, MFD_ALLOW_SEALING | ((flags & O_CLOEXEC) != 0 ? MFD_CLOEXEC : 0));
+    if (fd < 0)
+        return -1;
+    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK) == 0 && accel_result(call(fd)) == 0)
+        return fd;
+    int problem = errno;
+    close(fd);
+    errno = problem;
+    return -1;
+}
+
 static mode_t mode_argument(int flags, va_list arguments)
 {
     return (flags & O_CREAT) != 0 || (flags & O_TMPFILE) == O_TMPFILE ? (mode_t)va_arg(arguments, int) : 0;
@@ -197,7 +249,8 @@ static mode_t mode_argument(int flags, va_list arguments)
         va_start(arguments, flags); \
         mode_t mode = mode_argument(flags, arguments); \
         va_end(arguments); \
-        return opened(real(moved(path, buffer), flags, mode), path); \
+        const char *place = moved(path, buffer); \
+        return is_accel(path, place) ? open_accel(flags) : opened(real(place, flags, mode), path); \
     }
 OPEN(open)
 OPEN(open64)
@@ -212,7 +265,8 @@ OPEN(open64)
         va_start(arguments, flags); \
         mode_t mode = mode_argument(flags, arguments); \
         va_end(arguments); \
-        return opened(real(folder, moved(path, buffer), flags, mode), path); \
+        const char *place = moved(path, buffer); \
+        return is_accel(path, place) ? open_accel(flags) : opened(real(folder, place, flags, mode), path); \
     }
 OPENAT(openat)
 OPENAT(openat64)
@@ -237,7 +291,7 @@ OPENAT(openat64)
         char buffer[PATH_MAX]; \
         const char *asked = path; \
         path = moved(path, buffer); \
-        return opened(real arguments, asked); \
+        return is_accel(asked, path) ? open_accel(flags) : opened(real arguments, asked); \
     }
 OPENING(__open_2, (const char *path, int flags), (path, flags))
 OPENING(__open64_2, (const char *path, int flags), (path, flags))
@@ -345,6 +399,11 @@ int ioctl(int fd, unsigned long request, ...)
     va_end(arguments);
     if ((uint32_t)request == (uint32_t)HEAP_ALLOCATE && argument != NULL && is_heap(fd))
         return allocate(argument);
+    if (((uint32_t)request >> 8 & 0xFF) == 'd' && is_below(fd, "/memfd:" ACCEL_NAME)) {
+        int (*call)(int, uint32_t, void *);
+        *(void **)(&call) = accel_call("accel_ioctl");
+        return accel_result(call == NULL ? -ENODEV : call(fd, (uint32_t)request, argument));
+    }
     int before = errno;
     int result = real(fd, request, argument);
     if (result != 0 && errno == ENOTTY && (uint32_t)request == (uint32_t)BUFFER_SYNC && is_below(fd, "/memfd:")) {

@@ -6,6 +6,7 @@ and results of other programs and against 4,096 bytes of a board, not yet run on
 
 from __future__ import annotations
 
+from .checker import StreamFinding, check_job
 from .emitter import Emitted, emit, write
 from .executor import execute
 from .job import RecordedJob, is_stream, read_job, read_tasks
@@ -15,7 +16,9 @@ __all__ = [
     "Command",
     "Emitted",
     "RecordedJob",
+    "StreamFinding",
     "StreamTask",
+    "check_job",
     "decode",
     "disassemble",
     "emit",

@@ -24,7 +24,7 @@ from ..engines.base import BoundProgram
 from ..engines.native import NativeEngine
 from .layouts import LANES, atoms, bias_size, unpack_channel_table, unpack_weights, weight_size
 from .operation import Added, Operation, interpret
-from .stream import decode
+from .stream import Command, StreamTask, decode
 
 __all__ = ["Executor", "MAX_MACS", "execute"]
 
@@ -39,6 +39,7 @@ _CHANNEL_BITS = 14
 _MAX_SHIFT = 31
 _INT32 = 1 << 31
 _MAX_WORDS = 1 << 16
+_MAX_OPERATIONS = 4096
 
 
 def execute(memory: npt.NDArray[np.uint8], base: int, tasks: npt.ArrayLike, *, engine: EngineName = "native") -> None:
@@ -81,6 +82,7 @@ class Executor:
         self.engine = engine
         self._prepared: OrderedDict[bytes, _Prepared] = OrderedDict()
         self._held = 0
+        self._operations: dict[tuple[Command, ...], Operation] = {}
 
     @property
     def prepared(self) -> int:
@@ -98,27 +100,35 @@ class Executor:
             raise CommandStreamError(f"memory is {memory.dtype} {list(memory.shape)}", hint="pass contiguous uint8 [N]")
         for index, (address, words) in enumerate(rows.tolist()):
             try:
-                self.run_task(memory, base, address, words)
+                self.compute(memory, base, self.read_task(memory, base, address, words))
             except CommandStreamError as error:
                 raise CommandStreamError(f"task {index}: {error.message}", hint=error.hint) from None
 
-    def run_task(self, memory: npt.NDArray[np.uint8], base: int, address: int, words: int) -> Operation:
-        """Run one task; gives what it was."""
+    def read_task(self, memory: npt.NDArray[np.uint8], base: int, address: int, words: int) -> Operation:
+        """What the stream at an address computes."""
         if not 0 < words <= _MAX_WORDS:
             raise CommandStreamError(f"a stream of {words} words", hint="a convolution task has 130")
-        held = _Memory(memory, base)
-        (task, *_) = decode(held.bytes_at(address, 8 * words, "the command stream"))
-        operation = interpret(replace(task, commands=task.commands[:words]))
-        self.compute(held, operation)
+        data = _Memory(memory, base).bytes_at(address, 8 * words, "the command stream")
+        (task, *_) = decode(data)
+        return self._read(task.commands[:words])
+
+    def _read(self, commands: tuple[Command, ...]) -> Operation:
+        operation = self._operations.get(commands)
+        if operation is None:
+            operation = interpret(StreamTask(commands))
+            if operation.macs > MAX_MACS:
+                raise CommandStreamError(
+                    f"the task makes {operation.macs} multiplications",
+                    hint=f"the driver ends jobs after 500 ms; at most {MAX_MACS} run",
+                )
+            if len(self._operations) >= _MAX_OPERATIONS:
+                self._operations.clear()
+            self._operations[commands] = operation
         return operation
 
-    def compute(self, memory: _Memory, operation: Operation) -> None:
-        """Read the operands of an operation, compute, and write its output."""
-        if operation.macs > MAX_MACS:
-            raise CommandStreamError(
-                f"the task makes {operation.macs} multiplications",
-                hint=f"the driver ends jobs after 500 ms; at most {MAX_MACS} run",
-            )
+    def compute(self, data: npt.NDArray[np.uint8], base: int, operation: Operation) -> Bytes:
+        """Read the operands of an operation, compute, and write its output; gives the output's bytes."""
+        memory = _Memory(data, base)
         values = memory.input(operation)
         output = memory.output(operation)
         added = None if operation.added is None else memory.added(operation, operation.added)
@@ -129,6 +139,7 @@ class Executor:
         if result is None:
             result = reference(operation, values, memory.parameters(operation), added)
         write_planes(output, result)
+        return output
 
     def _native(self, memory: _Memory, operation: Operation, values: Bytes, added: Bytes | None) -> Bytes | None:
         """The result by C kernels; None where a bias leaves 32 bits."""
