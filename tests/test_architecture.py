@@ -73,6 +73,7 @@ ARROWS: dict[str, set[str]] = {
         "chips",
         "chips.timing",
         "devtools.faults",
+        "devtools.sanitizer",
         "errors",
         "modelfile",
         "native",

@@ -33,6 +33,7 @@ failed) and ``hint`` (what to do next). Each leaf is also the builtin exception 
     |   |-- JobCancelled            (RuntimeError)
     |   |-- CommandStreamError      a command stream cannot be executed              (ValueError)
     |   |-- DeviceClosed            (RuntimeError)
+    |   |-- DeviceResultError       the NPU gave other bytes than the CPU, or none     (RuntimeError)
     |   |-- DeviceUnavailable       no NPU, no driver or no vendor's library         (RuntimeError)
     |   `-- CallFailed              a vendor's call failed without saying why        (RuntimeError)
     |-- SessionError                a session cannot do what it was asked            (RuntimeError)
@@ -79,6 +80,7 @@ __all__ = [
     "DeviceError",
     "DeviceHungError",
     "DeviceMemoryError",
+    "DeviceResultError",
     "DeviceTimeout",
     "DeviceUnavailable",
     "FeedError",
@@ -281,6 +283,10 @@ class CommandStreamError(DeviceError, ValueError):
 
 class DeviceClosed(DeviceError, RuntimeError):
     """The device, model or context was closed."""
+
+
+class DeviceResultError(DeviceError, RuntimeError):
+    """The NPU gave other bytes than the CPU, or none at all."""
 
 
 class DeviceUnavailable(DeviceError, RuntimeError):

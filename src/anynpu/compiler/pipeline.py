@@ -124,7 +124,7 @@ def compile(
     tell(progress, "importing", 1, 1)
     prepared = [replace(entry, graph=graph_for(entry.graph, chip, kind, options)) for entry in prepared]
     rules = toolkit_rules(chip) if options.quantizer == VENDOR else OWN_RULES
-    rules = replace(rules, codes=frozenset(own.ranges))
+    rules = replace(rules, codes=frozenset(own.ranges), curves="curves" not in options.without)
     plans = [plan_steps(entry.graph, kind, options.hybrid, rules) for entry in prepared]
     if options.quantizer == VENDOR:
         prepared = [
@@ -565,7 +565,8 @@ def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str], rules: FusionR
             if tensor in step.reads or tensor in step.outputs:
                 step.is_float = True
     if kind.arithmetic == CHIP:
-        assign_curves(graph, steps)
+        if rules.curves:
+            assign_curves(graph, steps)
     elif kind.unrounded:
         leave_unrounded(graph, steps)
     return steps

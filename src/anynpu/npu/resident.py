@@ -30,6 +30,9 @@ class Resident:
         self._preparation = Preparation(stored=weights.size)
         self._lock = threading.Lock()
         self._executables: dict[int, Executable] = {}
+        if getattr(engine, "eager", False):  # it looks now whether it computes the right bytes
+            for index in range(len(model.programs)):
+                self.executable(index)
 
     def executable(self, index: int) -> Executable:
         """The prepared program of one shape set."""

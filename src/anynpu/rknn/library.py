@@ -24,6 +24,7 @@ from ..errors import (
     ParameterError,
     UnsupportedCall,
 )
+from ..npu.engines.choice import choose_engine
 from ..vendors.devices import DeviceChoice
 from ..vendors.libraries import Meanings, OpenLibraries
 from .constants import Code
@@ -48,7 +49,11 @@ def _vendor(path: str, reason: str) -> VendorLibrary:
     return VendorLibrary.find(path, reason=reason)
 
 
-_libraries: OpenLibraries[RknnLibrary] = OpenLibraries(VENDOR, software=_software, vendor=_vendor)
+def _on_engine(chip: str, engine: str) -> SoftwareLibrary:
+    return SoftwareLibrary(chip, engine=choose_engine(engine))
+
+
+_libraries: OpenLibraries[RknnLibrary] = OpenLibraries(VENDOR, software=_software, vendor=_vendor, on_engine=_on_engine)
 
 _CLASSES: dict[int, type[AnynpuError]] = {
     Code.RKNN_ERR_TIMEOUT: DeviceTimeout,

@@ -5,6 +5,8 @@ text                 device
 ===================  ==================================================================================
 ``sim``              the software NPU, as the chip that each model was compiled for
 ``sim:CHIP``         the software NPU, as this chip
+``rocket``           the NPU of an RK3588 with a mainline kernel, by its driver and without the vendor's library
+``rocket:NODE``      the same, this device node; ``rocket:emulated`` for an emulated one
 ``VENDOR``           the vendor's own library on a board: the one that its variable names, or searched for
 ``VENDOR:PATH``      the vendor's own library, this file
 ===================  ==================================================================================
@@ -25,10 +27,15 @@ from ..chips import catalog as catalogue
 from ..errors import DeviceUnavailable
 from . import registry
 
-__all__ = ["SOFTWARE", "DeviceChoice", "board_chip", "choose_device", "find_npu"]
+__all__ = ["ROCKET", "SOFTWARE", "DeviceChoice", "board_chip", "choose_device", "find_npu"]
 
 SOFTWARE = "sim"
 """The kind of device that is the software NPU."""
+
+ROCKET = "rocket"
+"""The kind of device that is the kernel's driver: the software NPU, whose convolutions run as command streams."""
+
+_ROCKET_CHIP = "rk3588"
 
 _TREES = ("proc/device-tree/compatible", "sys/firmware/devicetree/base/compatible")
 
@@ -39,11 +46,13 @@ class DeviceChoice:
 
     :ivar kind: ``sim``, or the name of a vendor
     :ivar detail: a chip for ``sim``, a library for the others; empty where any will do
+    :ivar engine: what executes layers on ``sim``; empty for the engine of the environment
     """
 
     kind: str
     detail: str = ""
     reason: str = ""
+    engine: str = ""
 
 
 def choose_device(
@@ -54,7 +63,7 @@ def choose_device(
     :param root: where the system's files are
 
     >>> choose_device("sim:rk3566")
-    DeviceChoice(kind='sim', detail='rk3566', reason='asked for')
+    DeviceChoice(kind='sim', detail='rk3566', reason='asked for', engine='')
     """
     environment = os.environ if environment is None else environment
     if given:
@@ -100,11 +109,13 @@ def _parse(text: str, reason: str, environment: Mapping[str, str]) -> DeviceChoi
     kind, _, detail = text.partition(":")
     if kind == SOFTWARE:
         return DeviceChoice(SOFTWARE, catalogue.get(detail).name if detail else "", reason)
+    if kind == ROCKET:
+        return DeviceChoice(SOFTWARE, _ROCKET_CHIP, reason, text)
     named = registry.find(lambda vendor: vendor.name == kind)
     if named is not None:
         return DeviceChoice(kind, detail or environment.get(named.library_variable, ""), reason)
     vendors = registry.all_vendors()
-    known = ", ".join((SOFTWARE, *(vendor.name for vendor in vendors)))
+    known = ", ".join((SOFTWARE, ROCKET, *(vendor.name for vendor in vendors)))
     example = vendors[0]
     library = f"{example.library_folders[0]}/{example.library_names[0]}"
     raise DeviceUnavailable(

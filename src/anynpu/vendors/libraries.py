@@ -273,13 +273,22 @@ class OpenLibraries(Generic[LibraryT]):
     :param own: the vendor
     :param software: opens the software NPU as a chip, or as that of each model if the name is empty
     :param vendor: opens the vendor's library: a file, or any if the path is empty
+    :param on_engine: opens the software NPU as a chip, with an engine by name; None where there is no other engine
     """
 
-    def __init__(self, own: Vendor, *, software: Callable[[str], LibraryT], vendor: Callable[[str, str], LibraryT]) -> None:
+    def __init__(
+        self,
+        own: Vendor,
+        *,
+        software: Callable[[str], LibraryT],
+        vendor: Callable[[str, str], LibraryT],
+        on_engine: Callable[[str, str], LibraryT] | None = None,
+    ) -> None:
         self._own = own
+        self._on_engine = on_engine
         self._software = software
         self._vendor = vendor
-        self._open: dict[tuple[str, str, object], LibraryT] = {}
+        self._open: dict[tuple[str, str, str, object], LibraryT] = {}
         self._left_behind: list[object] = []  # in a forked child, what is the parent's: never closed
         self._hooked = False
         self._lock = threading.Lock()
@@ -296,21 +305,29 @@ class OpenLibraries(Generic[LibraryT]):
                 hint=f"{other.title}'s chips have the {other.interface} calls; or pass device='{SOFTWARE}'",
             )
         injector = faults.active() if choice.kind == SOFTWARE else None
-        key = (choice.kind, choice.detail, injector)
+        key = (choice.kind, choice.detail, choice.engine, injector)
         with self._lock:
             if not self._hooked and hasattr(os, "register_at_fork"):
                 self._hooked = True
                 os.register_at_fork(after_in_child=self._after_fork)
             if key not in self._open:
-                software = choice.kind == SOFTWARE
-                self._open[key] = instrumented(
-                    self._software(choice.detail) if software else self._vendor(choice.detail, choice.reason)
-                )
+                self._open[key] = instrumented(self._made(choice))
                 if injector is not None:
                     injector.at_end(functools.partial(self._end, key))
             return self._open[key]
 
-    def _end(self, key: tuple[str, str, object]) -> None:
+    def _made(self, choice: DeviceChoice) -> LibraryT:
+        if choice.kind != SOFTWARE:
+            return self._vendor(choice.detail, choice.reason)
+        if not choice.engine:
+            return self._software(choice.detail)
+        if self._on_engine is None:
+            raise DeviceUnavailable(
+                f"{self._own.title}'s chips do not run on '{choice.engine}'", hint=f"pass device='{SOFTWARE}'"
+            )
+        return self._on_engine(choice.detail, choice.engine)
+
+    def _end(self, key: tuple[str, str, str, object]) -> None:
         """The faults of a library are over, and with them what was opened under them."""
         with self._lock:
             library = self._open.pop(key, None)

@@ -23,6 +23,8 @@ class FusionRules:
     :ivar depthwise_leak: so does a LeakyRelu
     :ivar earlier_summand: of two convolutions that are added, the one that comes first in the model is fused with the Add, and the other
         one's result has codes. Otherwise the later one is fused
+    :ivar curves: an activation after a convolution works on the unrounded sum, where the chip has a table for it. Otherwise on the value
+        that is rounded to 8 bits, as the open driver of the RK3588 allows
     :ivar codes: tensors that are codes in any case, since a model that is quantised already has them so
     """
 
@@ -31,6 +33,7 @@ class FusionRules:
     depthwise_sum: bool = True
     depthwise_leak: bool = True
     earlier_summand: bool = False
+    curves: bool = True
     codes: frozenset[str] = frozenset()
 
 

@@ -8,6 +8,7 @@ The steps, in order, each of which can be left out by name:
 * ``float16``: a tensor is in float16 instead of groups, where that is better and takes less time, or where the chip's table has too few
   values for it;
 * ``asymmetric``: weights have a zero point for each output channel, where the format has such;
+* ``curves``: activations after convolutions work on the unrounded sum, where the chip has tables for them;
 * ``refit``: weights and biases answer what the layers before them have lost, if samples that were kept apart agree.
 """
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, replace
 
 __all__ = ["ACCURACIES", "STEPS", "Recipe", "recipe_of"]
 
-STEPS = ("heads", "clip", "groups", "float16", "asymmetric", "refit")
+STEPS = ("heads", "clip", "groups", "float16", "asymmetric", "curves", "refit")
 """The names of the steps that can be left out."""
 
 ACCURACIES = ("fast", "default", "best")

@@ -14,7 +14,9 @@ VARIABLE = "ANYNPU_ENGINE"
 
 
 def choose_engine(engine: Engine | str | None = None, *, threads: int | None = None) -> Engine:
-    """An engine by name (``native`` or ``reference``), or *engine* itself.
+    """An engine by name (``native``, ``reference`` or ``rocket``), or *engine* itself.
+
+    ``rocket`` is the kernel's driver on RK3588; a device may follow, as in ``rocket:emulated``.
 
     :param threads: host threads for every run of an engine by name; if not given, one, or as many as the job occupies cores
 
@@ -31,4 +33,11 @@ def choose_engine(engine: Engine | str | None = None, *, threads: int | None = N
         return NativeEngine(threads=threads)
     if engine == "reference":
         return ReferenceEngine(threads=threads or 1)
-    raise DeviceError(f"there is no engine '{engine}'", hint=f"use 'native' or 'reference', as an argument or in {VARIABLE}")
+    kind, _, device = engine.partition(":")
+    if kind == "rocket":
+        from ..rocket.engine import RocketEngine  # here: it prepares programs for the native engine
+
+        return RocketEngine(device, threads=threads)
+    raise DeviceError(
+        f"there is no engine '{engine}'", hint=f"use 'native', 'reference' or 'rocket', as an argument or in {VARIABLE}"
+    )

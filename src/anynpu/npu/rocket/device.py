@@ -34,6 +34,7 @@ from ...errors import CommandStreamError
 from ...tensor import round_up
 from .checker import Span, check_job
 from .executor import Executor
+from .layouts import LANES
 from .registers import PC_BASE_ADDRESS
 from .stream import decode
 
@@ -288,21 +289,22 @@ class AccelFile:
                     "it takes more than 500 ms at 200 MHz", hint="the driver resets the core then; submit smaller jobs"
                 )
             output = self._executor.compute(memory, BASE, operation)
-            _corrupt(output)
+            _corrupt(output, operation.out_channels)
 
     def _fail(self, text: str) -> None:
         self.failures += 1
         log.warning("%s (the kernel would report nothing)", text)
 
 
-def _corrupt(output: npt.NDArray[np.int8]) -> None:
+def _corrupt(output: npt.NDArray[np.int8], channels: int) -> None:
     """Change a byte of a task's output, where a plan of faults says so."""
     injector = faults.active()
     if injector is None:
         return
     for each in injector.offer("stream"):
-        place = np.unravel_index(injector.byte_of(each.fault, output.size), output.shape)
-        output.view(np.uint8)[place] ^= 1 << each.fault.bit
+        rows, width = output.shape[:2]
+        row, column, channel = np.unravel_index(injector.byte_of(each.fault, rows * width * channels), (rows, width, channels))
+        output.view(np.uint8)[row, column, channel // LANES, channel % LANES] ^= 1 << each.fault.bit
 
 
 def _is_mapped(fd: int, buffer: _Buffer) -> bool:

@@ -119,7 +119,17 @@ class SoftwareLibrary(MatmulCalls, CustomOperatorCalls, SoftwareCalls, RknnLibra
         """What a user is told that he runs on."""
         if self.chip is None:
             return "software NPU, the chip of each model"
+        if self._on_rocket:
+            return f"{self.chip.name.upper()}, kernel driver rocket (experimental), {self.chip.cores} cores"
         return f"software NPU, {self.chip.name}, {self.chip.cores} core{'' if self.chip.cores == 1 else 's'}"
+
+    @property
+    def _on_rocket(self) -> bool:
+        return getattr(self._engine, "name", "") == "rocket"
+
+    def words(self, chip: Chip, *details: str) -> str:
+        """What the user of a session is told that it runs on."""
+        return self.description if self._on_rocket else super().words(chip, *details)
 
     def last_error(self) -> CallFailure | None:
         """Why the last call that failed in this thread did so."""
