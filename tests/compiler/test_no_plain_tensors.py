@@ -69,6 +69,21 @@ def test_a_split_into_chunks_that_do_not_come_out_even() -> None:
     np.testing.assert_allclose(np.concatenate(given, 1), X, rtol=1e-3)
 
 
+def test_a_split_of_a_large_constant() -> None:
+    """Large constants lie beside other models while they are compiled."""
+    rows = np.arange(4 * 20_000, dtype=np.float32).reshape(4, -1) / 4096
+    nodes = [
+        helper.make_node("SplitToSequence", ["rows"], ["parts"], axis=0),
+        helper.make_node("SequenceAt", ["parts", "two"], ["row"]),
+        helper.make_node("Add", ["x", "row"], ["y"]),
+    ]
+    constants = [numpy_helper.from_array(rows, "rows"), number("two", 2)]
+    proto = proto_of(nodes, [tensor("x", 1, 20_000)], [tensor("y", 1, 20_000)], constants)
+    x = np.ones((1, 20_000), np.float32)
+    (given,) = run_model(anynpu.compile(proto, "rk3588", dtype="fp16"), [{"x": x}])
+    np.testing.assert_allclose(given[0], x + rows[2], rtol=1e-3)
+
+
 @pytest.mark.parametrize(("size", "extent"), [(0, 6), (1, 2000)])
 def test_a_split_into_nothing_or_too_many_is_refused(size: int, extent: int) -> None:
     nodes = [helper.make_node("SplitToSequence", ["x", "size"], ["parts"], axis=1)]

@@ -107,6 +107,17 @@ def test_what_no_exporter_can_do_is_one_error(torch: Any, monkeypatch: pytest.Mo
         anynpu.compile(Module(), "rk3588", dtype="fp16", example_inputs=np.zeros((1, 4), np.float32))
 
 
+def test_text_of_torch_is_escaped(torch: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise RuntimeError("\x1b[96mstep 2/3\x1b[0m \u202eof a model")
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    with caplog.at_level("INFO", "anynpu.compiler"), pytest.raises(CompileError, match="step 2/3") as caught:
+        anynpu.compile(Module(), "rk3588", dtype="fp16", example_inputs=np.zeros((1, 4), np.float32))
+    for text in (str(caught.value).partition("\n")[0], *(record.message for record in caplog.records)):
+        assert text.isprintable()
+
+
 def test_a_module_needs_inputs_or_shapes(torch: Any) -> None:
     with pytest.raises(CompileError, match="shapes of a PyTorch model") as caught:
         anynpu.compile(Module(), "rk3588", dtype="fp16")

@@ -23,9 +23,9 @@ _CONTROL = frozenset(("If", "Loop", "Scan"))
 def detach(proto: Any) -> tuple[Any, dict[str, Array]]:
     """A copy of a model without the values of its large real constants, and these values by name.
 
-    A model with control flow stays whole: conditions may be computed from any constant.
+    A model with control flow or sequences stays whole: conditions, lengths and positions may be computed from any constant.
     """
-    if any(node.op_type in _CONTROL for node in proto.graph.node):
+    if any(node.op_type in _CONTROL or "Sequence" in node.op_type for node in proto.graph.node):
         return proto, {}
     large = {tensor.name: tensor for tensor in proto.graph.initializer if _is_large(tensor)}
     if not large:

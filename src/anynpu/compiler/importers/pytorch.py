@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..._util.printable import printable
 from ...errors import CompileError, MissingDependencyError
 from .confined import converted_confined, is_installed
 from .torch_archives import check_graphs
@@ -248,4 +249,4 @@ def _parameters(model: Any) -> list[str]:
 
 def _line(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    return printable(lines[0][:300]) if lines else type(error).__name__

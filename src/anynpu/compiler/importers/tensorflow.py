@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ..._util.printable import printable
 from ...errors import CompileError, MissingDependencyError
 from .confined import converted_confined, is_installed
 
@@ -129,7 +130,7 @@ def _converted(run: Callable[[], Any]) -> Any:
     try:
         return run()
     except Exception as error:  # tf2onnx raises whatever it meets in the model
-        text = str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+        text = printable(str(error).splitlines()[0][:300]) if str(error) else type(error).__name__
         raise CompileError(
             f"tf2onnx cannot convert the model: {text}",
             hint="make a .tflite file of it: tf.lite.TFLiteConverter.from_keras_model(model)",
