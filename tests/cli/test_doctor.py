@@ -94,7 +94,15 @@ def test_a_driver_that_hangs_on_other_cores(tmp_path: Path) -> None:
 
 def test_the_mainline_driver(tmp_path: Path) -> None:
     (board(tmp_path) / "sys/module/rocket").mkdir(parents=True)
-    assert "rocket" in look(tmp_path)["device"][0].text
+    missing = look(tmp_path)["device"][0]
+    assert missing.state == "problem"
+    assert "modprobe rocket" in missing.advice
+    (tmp_path / "dev/accel").mkdir(parents=True)
+    (tmp_path / "dev/accel/accel0").touch()
+    found = look(tmp_path)["device"][0]
+    assert found.state == "note"
+    assert "200 MHz" in found.text
+    assert "ANYNPU_DEVICE=rocket" in found.advice
 
 
 def test_a_device_node_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

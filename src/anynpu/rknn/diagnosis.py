@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import re
 from collections.abc import Iterator, Mapping
@@ -25,15 +26,30 @@ _CORE_0_ONLY = ((0, 9, 2),)
 def diagnose(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Look at the driver of the mainline kernel, at the libraries and at the vendor's driver."""
     if (root / _MAINLINE).exists():
-        chip = board_chip(root)
-        yield Finding(
-            "device",
-            "problem",
-            f"the mainline driver 'rocket' drives the NPU{f', {chip}' if chip else ''}; the vendor's library does not work with it",
-            "boot the vendor's kernel with the rknpu driver, or use the software NPU with ANYNPU_DEVICE=sim",
-        )
+        yield _mainline(root)
     yield from _library(root, environment)
     yield from _driver(root)
+
+
+def _mainline(root: Path) -> Finding:
+    """The driver of a mainline kernel, which the vendor's library does not know."""
+    chip = board_chip(root)
+    text = f"the mainline driver 'rocket' drives the NPU{f', {chip}' if chip else ''}; the vendor's library does not work with it"
+    nodes = sorted((root / "dev/accel").glob("accel*"))
+    if not nodes:
+        return Finding(
+            "device", "problem", f"{text}, and there is no /dev/accel/accelN", "load the module: modprobe rocket; see dmesg"
+        )
+    if not os.access(nodes[0], os.R_OK | os.W_OK):
+        return Finding(
+            "device", "problem", f"{text}; /dev/accel/{nodes[0].name} may not be opened", "add yourself to the group render"
+        )
+    return Finding(
+        "device",
+        "note",
+        f"{text}; mainline kernels run the NPU at 200 MHz",
+        "ANYNPU_DEVICE=rocket runs convolutions of int8 models on it (experimental); ANYNPU_DEVICE=sim is the software NPU",
+    )
 
 
 def _library(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
