@@ -71,7 +71,8 @@ soak: $(FULL)
 	ANYNPU_LITE_INFERENCES=100000 $(ONE_THREAD) $(BIN)/pytest -q tests/rknnlite/test_soak.py
 	ANYNPU_EP_SESSIONS=10000 $(ONE_THREAD) $(BIN)/pytest -q tests/ort_ep/test_soak.py
 	ANYNPU_MISUSE_STEPS=100000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/vip/test_misuse.py tests/dropin/test_vip.py -k "random"
-	cd tests && $(ONE_THREAD) ../$(BIN)/python -m fuzz.driver geometries --count 100000
+	cd tests && for what in geometries commands; do $(ONE_THREAD) ../$(BIN)/python -m fuzz.driver $$what --count 100000 || exit 1; done
+	ANYNPU_ENGINE_CASES=500 $(ONE_THREAD) $(BIN)/pytest -q -m full tests/npu/rocket/test_lower.py
 	cd tests && for what in modelfiles http grpc; do $(ONE_THREAD) ../$(BIN)/python -m fuzz.driver $$what --seconds 7200 || exit 1; done
 	ANYNPU_OPENAPI_EXAMPLES=1500 ANYNPU_MALFORMED=20 $(BIN)/pytest -n 2 -q tests/serve/test_openapi.py tests/serve/test_malformed.py
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from builders import every_operator_model
+from fuzz import commands
 from fuzz.driver import CORPUS, SUFFIXES, fuzz
 from fuzz.modelfiles import outcome
 from fuzz.mutate import mutant, take_apart
@@ -62,11 +64,17 @@ def test_streams(what: str, tmp_path: Path) -> None:
     assert len(found.results) > 2, "all streams end in the same way"
 
 
+def test_command_streams() -> None:
+    """Each is rejected with an error of ours and a finding of the checker, or both engines give the same bytes."""
+    results = Counter(commands.outcome(commands.mutant(random.Random(f"mutant {number}"))) for number in range(200))
+    assert set(results) == {"run", "run, with findings", "rejected"}
+
+
 @pytest.mark.full
 def test_model_files_under_sanitizers(tmp_path: Path) -> None:
-    """`make soak` runs 100,000 mutants with extreme geometries."""
+    """`make soak` runs 100,000 mutants with extreme geometries, and 100,000 command streams."""
     need("address sanitizer")
-    for what in ("modelfiles", "geometries"):
+    for what in ("modelfiles", "geometries", "commands"):
         found = fuzz(what, tmp_path, count=MUTANTS)
         assert not found.findings, found.explained()
         assert found.done == MUTANTS

@@ -1,9 +1,9 @@
 """Runs the fuzzers and keeps what they find: ``python -m fuzz.driver modelfiles --seconds 60`` from the folder ``tests``.
 
-There are four: ``modelfiles`` loads and runs mutated files, on kernels that are built with sanitizers; ``geometries`` does so with extreme
-strides, dilations, pads and kernels; ``http`` and ``grpc`` send mutated
-byte streams to a running server. Each number stands for one input, so that a run can be repeated, or go on where another ended
-(``--first``).
+There are five: ``modelfiles`` loads and runs mutated files, on kernels that are built with sanitizers; ``geometries`` does so with extreme
+strides, dilations, pads and kernels; ``commands`` runs mutated command streams of the RK3588 NPU on the same kernels; ``http`` and
+``grpc`` send mutated byte streams to a running server. Each number stands for one input, so that a run can be repeated, or go on where
+another ended (``--first``).
 
 A fuzzer works in a process of its own. If that ends otherwise than it should, its last input is written into the folder of findings with
 what the process said, and the next process goes on behind it. A finding that was mended belongs into ``tests/fuzz/corpus``, which
@@ -32,7 +32,7 @@ __all__ = ["CORPUS", "Outcome", "fuzz"]
 TESTS = Path(__file__).parents[1]
 CORPUS = Path(__file__).parent / "corpus"
 """Inputs that were found or thought of, in a folder for each fuzzer."""
-SUFFIXES = {"modelfiles": ".model", "geometries": ".model", "http": ".http", "grpc": ".grpc"}
+SUFFIXES = {"modelfiles": ".model", "geometries": ".model", "commands": ".job", "http": ".http", "grpc": ".grpc"}
 BATCH = 2000
 """Inputs of one process: memory that other libraries keep does not add up for ever."""
 GUARDED = 4
@@ -78,7 +78,7 @@ def fuzz(
 ) -> Outcome:
     """Try inputs until *seconds* have passed or *count* were tried.
 
-    :param what: ``modelfiles``, ``geometries``, ``http`` or ``grpc``
+    :param what: ``modelfiles``, ``geometries``, ``commands``, ``http`` or ``grpc``
     :param folder: for the sanitized module, the seeds and the findings; what was built there before is used again
     :param first: number of the first input
     :param sanitize: model files on kernels with sanitizers
@@ -90,10 +90,10 @@ def fuzz(
         environment.pop(name, None)
     command = [sys.executable, "-m", "fuzz.streams", what]
     behind: list[str] = []
-    files = what in ("modelfiles", "geometries")
+    files = what in ("modelfiles", "geometries", "commands")
     if files:
         seeds, module = folder / "seeds", folder / "sanitized" / "_native.abi3.so"
-        if not seeds.exists():
+        if not seeds.exists() and what != "commands":
             write_seeds(seeds)
         if sanitize:
             environment.update(sanitizer_environment())

@@ -1,9 +1,10 @@
-"""Loads and runs mutated model files: the part that runs in a process of its own, which a driver watches.
+"""Loads and runs mutated model files or command streams: the part that runs in a process of its own, which a driver watches.
 
 Run as ``python -m fuzz.modelfiles WHAT SEEDS STATE FIRST COUNT SECONDS [MODULE]``: mutants from FIRST on, COUNT of them or as many as fit
-in SECONDS, of the files in SEEDS. WHAT is ``modelfiles``, or ``geometries`` for mutants with extreme strides, dilations, pads or
-kernels. Each is written into ``STATE/current`` before it is tried, and its number into ``STATE/number``; ``STATE/progress`` says what was
-done. MODULE is an extension module to use in the place of the installed one: the one with sanitizers.
+in SECONDS, of the files in SEEDS. WHAT is ``modelfiles``, ``geometries`` for mutants with extreme strides, dilations, pads or
+kernels, or ``commands`` for command streams, which need no seeds. Each is written into ``STATE/current`` before it is tried, and its
+number into ``STATE/number``; ``STATE/progress`` says what was done. MODULE is an extension module to use in the place of the installed
+one: the one with sanitizers.
 
 A mutant is refused with an error of ours, or it is loaded and run on both engines: native, and the reference engine, in which onnxruntime
 executes float operators. Everything else ends the process: another exception, a sanitizer's report, a signal, more than 5 s of processor
@@ -62,7 +63,7 @@ def outcome(data: bytes, engines: tuple[str, ...] = ("native", "reference"), tim
     try:
         model = modelfile.read(data)
     except AnynpuError as error:
-        return f"refused: {_name(error)}"
+        return f"refused: {name_of(error)}"
     dice = np.random.default_rng(len(data))
     ended = "run"
     for engine in engines:
@@ -74,11 +75,11 @@ def outcome(data: bytes, engines: tuple[str, ...] = ("native", "reference"), tim
                 inputs = {spec.name: dice.integers(-100, 100, spec.shape).astype(np.float32) for spec in context.inputs}
                 context.run(inputs, timeout=timeout)
         except AnynpuError as error:
-            ended = f"not run: {_name(error)}"
+            ended = f"not run: {name_of(error)}"
     return ended
 
 
-def _name(error: Any) -> str:
+def name_of(error: Any) -> str:
     assert error.hint, f"an error without a hint: {error}"
     return type(error).__name__
 
@@ -90,10 +91,12 @@ def main(what: str, seeds: str, state: str, first: str, count: str, seconds: str
     import warnings
 
     warnings.simplefilter("ignore", RuntimeWarning)  # numpy's about overflow: codes of a damaged model mean nothing
+    from . import commands
     from .mutate import mutant, take_apart
 
-    samples = [take_apart(path.read_bytes()) for path in sorted(Path(seeds).iterdir())]
-    for path in sorted(Path(seeds).iterdir()):
+    files = [] if what == "commands" else sorted(Path(seeds).iterdir())
+    samples = [take_apart(path.read_bytes()) for path in files]
+    for path in files:
         assert outcome(path.read_bytes(), timeout=SEED_TIMEOUT) == "run", f"the seed {path} does not run"
     current, progress = Path(state, "current"), Path(state, "progress")
     results: collections.Counter[str] = collections.Counter()
@@ -108,13 +111,13 @@ def main(what: str, seeds: str, state: str, first: str, count: str, seconds: str
             counter.seek(0)
             counter.write(b"%020d" % number)
             dice = random.Random(f"mutant {number}")
-            data = mutant(dice.choice(samples), dice, geometries=what == "geometries")
+            data = mutant(dice.choice(samples), dice, geometries=what == "geometries") if files else commands.mutant(dice)
             file.seek(0)
             file.truncate()
             file.write(data)
             before = time.process_time()
             signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
-            results[outcome(data)] += 1
+            results[outcome(data) if files else commands.outcome(data)] += 1
             signal.setitimer(signal.ITIMER_PROF, 0)
             slowest = max(slowest, time.process_time() - before)
             peak = peak_memory()

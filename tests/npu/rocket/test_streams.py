@@ -11,6 +11,7 @@ import pytest
 
 from anynpu.errors import CommandStreamError, ParameterError
 from anynpu.npu import rocket
+from anynpu.npu.rocket.emitter import Compatible
 from anynpu.npu.rocket.plan import Convolution, banks_of, slices_of
 from anynpu.npu.rocket.registers import ORDER, REGISTERS, describe
 
@@ -128,6 +129,46 @@ def test_missing_and_impossible_parameters_are_named(cases: list[dict[str, Any]]
         rocket.emit({**case, "weights": [1, 2, 3], "bias": [0]})
     with pytest.raises(CommandStreamError, match="2000 columns"):
         rocket.emit({**case, "size": 2000, "kernel": 1, "pad_before": 0, "pad_after": 0})
+
+
+@pytest.mark.parametrize("compatible", ["default", "mesa"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(
+            (name, value)
+            for name in ("size", "kernel", "in_channels", "pad_after")
+            for value in (-1, 1 << 31, 1.5, "3", None, [])
+        ),
+        *((name, value) for name in ("sum_scale", "weight_scale") for value in (0, -0.5, float("nan"), float("inf"), 1e300, "x")),
+        *((name, value) for name in ("add_zero", "weight_zero", "sum_zero") for value in (-1, 256, 0.5)),
+        ("weights", ["x"]),
+        ("weights", [[1], [1, 2]]),
+        ("bias", [1 << 40]),
+        ("depthwise", 2),
+        ("addresses", None),
+        ("addresses", {"input": 1 << 32}),
+    ],
+)
+def test_a_wrong_parameter_is_an_error_that_names_it(
+    cases: list[dict[str, Any]], name: str, value: Any, compatible: Compatible
+) -> None:
+    case = next(case for case in cases if case["add"] and "weights" in case)
+    with pytest.raises(ParameterError, match=r"\d columns or rows|'\w+'|weights and"):
+        rocket.emit({**case, name: value}, compatible=compatible)
+
+
+def test_sizes_and_scales_beyond_the_registers_are_rejected(cases: list[dict[str, Any]]) -> None:
+    plain = {**next(case for case in cases if not case["add"]), "weights": None}
+    for changes in (
+        {"size": 5000},
+        {"kernel": 40, "size": 60},
+        {"stride": 9},
+        {"in_scale": 1e20},
+        {"out_channels": 9000, "depthwise": 0},
+    ):
+        with pytest.raises(CommandStreamError):
+            rocket.emit({**plain, **changes}, compatible="mesa")
 
 
 def test_slices_cover_every_output_row_once() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,6 +27,8 @@ _GRAINS = 50
 _EVEN_CHANNELS = 0x0101
 _MAX_MULTIPLIER = 32767
 _MAX_SHIFT = 31
+_MAX_PARAMETER = 1 << 16
+_MAX_ADDRESS = (1 << 32) - 1
 
 
 @dataclass(frozen=True)
@@ -69,35 +72,70 @@ def emit(case: Mapping[str, Any], compatible: Compatible = "default") -> Emitted
     mesa = compatible == "mesa"
     try:
         conv, addresses = convolution_of(case, mesa=mesa), _addresses(case["addresses"])
+        _check_fields(conv)
+        commands, tasks = write(conv, addresses, mesa=mesa)
         weights, bias = _packed(case, conv)
         if mesa and weights is not None:
             weights = np.concatenate([weights, np.zeros(_mesa_buffer(conv) - weights.size, np.uint8)])
     except KeyError as error:
         raise ParameterError(f"the case has no {error}", hint="pass all parameters of a row of streams.jsonl.gz") from None
-    commands, tasks = write(conv, addresses, mesa=mesa)
     return Emitted(commands, weights, bias, conv, tasks)
+
+
+def _integer(given: Any, name: str, low: int, high: int) -> int:
+    """An integer parameter within its limits."""
+    if not isinstance(given, Mapping):
+        raise ParameterError(f"expected a mapping with '{name}', got {type(given).__name__}", hint="pass a dict")
+    value = given[name]
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = low - 1
+    if not low <= number <= high:
+        raise ParameterError(f"'{name}' is {value!r}", hint=f"pass an integer from {low} to {high}")
+    return number
+
+
+def _factor(case: Mapping[str, Any], name: str) -> np.float32:
+    """A scale: a positive number of float32."""
+    value = case[name]
+    with np.errstate(over="ignore"):
+        number = np.float32(value) if isinstance(value, (int, float, np.floating)) else np.float32(0)
+    if not 0 < number < np.inf:
+        raise ParameterError(f"'{name}' is {value!r}", hint="pass a positive finite number")
+    return number
 
 
 def convolution_of(case: Mapping[str, Any], *, mesa: bool = False) -> Convolution:
     """The convolution of a case of :func:`emit`, in the chip's numbers."""
-    added = bool(case["add"])
+    added = bool(_integer(case, "add", 0, 1))
     source, target = ("add", "sum") if added else ("in", "conv")
-    in_scale, out_scale = np.float32(case[f"{source}_scale"]), np.float32(case[f"{target}_scale"])
-    weight_scale = np.float32(case["weight_scale"])
-    size, kernel, stride = int(case["size"]), int(case["kernel"]), int(case["stride"])
-    before, after = int(case["pad_before"]), int(case["pad_after"])
-    channels, outputs = int(case["in_channels"]), int(case["out_channels"])
-    if min(size, kernel, stride, channels, outputs) < 1 or min(before, after) < 0 or kernel > size + before + after:
+    in_scale, out_scale = _factor(case, f"{source}_scale"), _factor(case, f"{target}_scale")
+    weight_scale = _factor(case, "weight_scale")
+    size, kernel, stride = (_integer(case, name, 1, _MAX_PARAMETER) for name in ("size", "kernel", "stride"))
+    before, after = (_integer(case, name, 0, _MAX_PARAMETER) for name in ("pad_before", "pad_after"))
+    channels, outputs = (_integer(case, name, 1, _MAX_PARAMETER) for name in ("in_channels", "out_channels"))
+    depthwise = bool(_integer(case, "depthwise", 0, 1)) and channels > 1 and outputs > 1
+    if depthwise and channels != outputs:
+        raise ParameterError(
+            f"a depthwise convolution of {channels} channels to {outputs}", hint="pass as many output as input channels"
+        )
+    if kernel > size + before + after:
         raise ParameterError(
             f"a convolution of {size}x{size}x{channels} to {outputs} channels with a kernel of {kernel}, stride {stride} and padding "
             f"{before}, {after} has no output",
-            hint="pass positive sizes, and a kernel that fits the padded input",
+            hint="pass a kernel that fits the padded input",
         )
-    multiplier, shift = (_mesa_scale if mesa else _scale)(in_scale * weight_scale / out_scale)
-    addition = None
-    if added:
-        factor = in_scale / (in_scale * weight_scale)
-        addition = Addition(128 - int(case["add_zero"]), *_mantissa(factor))
+    with np.errstate(all="ignore"):
+        factor, added_factor = in_scale * weight_scale / out_scale, in_scale / (in_scale * weight_scale)
+    for what, value in (("output", factor), *([("addition", added_factor)] if added else [])):
+        if not 2.0**-48 < value < 1 << 14:
+            raise CommandStreamError(
+                f"the scales give the {what} a factor of {value:g}",
+                hint="its 15 bits and shift take factors from 2**-48 to 2**14",
+            )
+    multiplier, shift = (_mesa_scale if mesa else _scale)(factor)
+    addition = Addition(128 - _integer(case, "add_zero", 0, 255), *_mantissa(added_factor)) if added else None
     return Convolution(
         height=size,
         width=size,
@@ -106,10 +144,10 @@ def convolution_of(case: Mapping[str, Any], *, mesa: bool = False) -> Convolutio
         kernel=(kernel, kernel),
         strides=(stride, stride),
         pads=(before, before, after, after),
-        depthwise=bool(case["depthwise"]) and channels > 1 and outputs > 1,
-        padding=int(case[f"{source}_zero"]) - 128,
-        weight_offset=128 - int(case["weight_zero"]),
-        output_zero=int(case[f"{target}_zero"]) - 128,
+        depthwise=depthwise,
+        padding=_integer(case, f"{source}_zero", 0, 255) - 128,
+        weight_offset=128 - _integer(case, "weight_zero", 0, 255),
+        output_zero=_integer(case, f"{target}_zero", 0, 255) - 128,
         multiplier=multiplier,
         shift=shift,
         addition=addition,
@@ -143,8 +181,8 @@ def _mesa_buffer(conv: Convolution) -> int:
 
 def _addresses(given: Mapping[str, int]) -> Addresses:
     return Addresses(
-        **{name: int(given[name]) for name in ("input", "output", "weights", "bias", "commands")},
-        added=int(given.get("added", 0)),
+        **{name: _integer(given, name, 0, _MAX_ADDRESS) for name in ("input", "output", "weights", "bias", "commands")},
+        added=_integer(given, "added", 0, _MAX_ADDRESS) if "added" in given else 0,
     )
 
 
@@ -154,20 +192,34 @@ def _packed(case: Mapping[str, Any], conv: Convolution) -> tuple[Array, Array] |
         return None, None
     kernel, depth = conv.kernel[0], 1 if conv.depthwise else conv.in_channels
     count = conv.out_channels * kernel * kernel * depth
-    given = np.asarray(case["weights"]).reshape(-1)
-    bias = np.asarray(case["bias"], np.int64).reshape(-1)
+    given = _integers(case, "weights", 0, 255)
+    bias = _integers(case, "bias", -(1 << 31), (1 << 31) - 1)
     if given.size != count or bias.size != conv.out_channels:
         raise ParameterError(
             f"{given.size} weights and {bias.size} biases for a convolution with {count} and {conv.out_channels}",
             hint="pass weights as [O, k, k, C], or [k, k, C] for depthwise",
         )
-    codes = given.astype(np.int64) - 128
+    given = given - 128
     weights = (
-        codes.reshape(kernel, kernel, -1, 1).transpose(2, 0, 1, 3) if conv.depthwise else codes.reshape(-1, kernel, kernel, depth)
+        given.reshape(kernel, kernel, -1, 1).transpose(2, 0, 1, 3) if conv.depthwise else given.reshape(-1, kernel, kernel, depth)
     )
     folded = bias - ((weights + conv.weight_offset) * conv.padding).reshape(len(weights), -1).sum(axis=1)
     packed = pack_weights(weights, -conv.weight_offset, depthwise=conv.depthwise).view(np.uint8)
     return packed, pack_bias(folded.astype(np.int32))
+
+
+def _integers(case: Mapping[str, Any], name: str, low: int, high: int) -> Array:
+    """An array parameter within its limits, as one row."""
+    try:
+        values = np.asarray(case[name])
+    except ValueError:
+        values = np.zeros(0)
+    if values.dtype.kind not in "iu" or (values.size and not low <= int(values.min()) <= int(values.max()) <= high):
+        raise ParameterError(
+            f"'{name}' has the type {values.dtype}, or values out of range",
+            hint=f"pass an array of integers from {low} to {high}",
+        )
+    return values.astype(np.int64).reshape(-1)
 
 
 def write(conv: Convolution, addresses: Addresses, *, mesa: bool = False) -> tuple[Words, int]:
@@ -187,6 +239,19 @@ def write(conv: Convolution, addresses: Addresses, *, mesa: bool = False) -> tup
         registers = registers_of(conv, addresses, banks, part, reuse=index > 0 and banks.resident, mesa=mesa)
         words.append(task_words(registers, next_task=following, last=last))
     return np.concatenate(words), len(slices)
+
+
+def _check_fields(conv: Convolution) -> None:
+    """Look whether sizes fit the fields of their registers, whatever the chip makes of them."""
+    for value, limit, what in (
+        (max(conv.width, conv.height), 2047, "columns or rows"),
+        (max(conv.kernel), 31, "kernel rows or columns"),
+        (max(conv.strides), 7, "steps of the stride"),
+        (max(conv.pads), 15, "rows or columns of padding"),
+        (max(conv.in_channels, conv.out_channels), 8192, "channels"),
+    ):
+        if value > limit:
+            raise CommandStreamError(f"the convolution has {value} {what}; the registers take {limit}", hint="run it on the CPU")
 
 
 def check(conv: Convolution) -> None:
