@@ -110,7 +110,7 @@ ARROWS: dict[str, set[str]] = {
         "tensor",
         "vendors",
     },
-    "session.onnxruntime": {"_util", "chips", "compiler", "errors", "modelfile", "session", "tensor", "vendors"},
+    "session.onnxruntime": {"_util", "chips", "compiler", "errors", "modelfile", "program", "session", "tensor", "vendors"},
     "session.protocol": {"_util", "errors", "modelfile", "tensor"},
     "rknn": {
         "_util",

@@ -72,10 +72,10 @@ def build_provider(folder: Path, compiler: str, *flags: str) -> Path:
         "-fvisibility=hidden",
         "-shared",
         "-fPIC",
+        "-ffp-contract=off",
     ]
-    includes = [f"-I{SOURCES / 'rknn'}", f"-I{SOURCES / 'vip'}"]
     links = ["-Wl,--no-undefined", "-Wl,-z,nodelete", "-ldl", "-lm", "-pthread"]
-    compiled([compiler, *usual, *includes, '-DANYNPU_VERSION="0.1.0"', *sources, "-o", target, *flags, *links])
+    compiled([compiler, *usual, '-DANYNPU_VERSION="0.1.0"', *sources, "-o", target, *flags, *links])
     return target
 
 

@@ -72,12 +72,11 @@ target_link_libraries(anynpu_board PRIVATE ${CMAKE_DL_LIBS})
 set_target_properties(anynpu_board PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden)
 install(TARGETS anynpu_board LIBRARY DESTINATION anynpu/dropin/lib)
 
-# The plug-in execution provider of ONNX Runtime. It loads the RKNN library when a session is created.
+# The plug-in execution provider of ONNX Runtime. It loads the vendor's library when a session is created.
 file(GLOB ORT_EP_SOURCES CONFIGURE_DEPENDS ${DROPIN}/ort_ep/*.c)
 add_library(anynpu_ep SHARED ${ORT_EP_SOURCES})
-target_include_directories(anynpu_ep PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/src/anynpu/rknn)
 target_compile_definitions(anynpu_ep PRIVATE ANYNPU_VERSION="${SKBUILD_PROJECT_VERSION}")
-target_compile_options(anynpu_ep PRIVATE ${DROPIN_FLAGS})
+target_compile_options(anynpu_ep PRIVATE ${DROPIN_FLAGS} -ffp-contract=off)
 target_link_options(anynpu_ep PRIVATE -Wl,-z,nodelete -Wl,-z,now -Wl,--no-undefined) # unregistering unloads it while sessions may run
 target_link_libraries(anynpu_ep PRIVATE Threads::Threads ${CMAKE_DL_LIBS})
 set_target_properties(anynpu_ep PROPERTIES C_STANDARD 11 C_VISIBILITY_PRESET hidden)

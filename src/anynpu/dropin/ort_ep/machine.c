@@ -140,7 +140,7 @@ OrtStatus *load_library(const Settings *settings, const char *file, void **handl
     if (named[0] == '\0')
         named = secure_getenv("ANYNPU_EP_LIBRARY");
     if (named == NULL || named[0] == '\0')
-        named = secure_getenv(strstr(file, "VIP") != NULL ? "ANYNPU_VIP_LIBRARY" : "ANYNPU_RKNN_LIBRARY");
+        named = secure_getenv(strcmp(file, "librknnrt.so") == 0 ? "ANYNPU_RKNN_LIBRARY" : "ANYNPU_VIP_LIBRARY");
     if (named != NULL && named[0] != '\0') {
         if (!loaded(named, handle, path, size))
             return fail("anynpu: the library %s cannot be loaded: %s\n  hint: the option library takes the path of %s", named, dlerror(), file);

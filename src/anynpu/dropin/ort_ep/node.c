@@ -178,6 +178,55 @@ static void release_state(OrtNodeComputeInfo *self, void *state)
     (void)state;
 }
 
+/* -- attributes */
+
+OrtStatus *read_string(const OrtNode *node, const char *name, char **text, size_t *length)
+{
+    const OrtOpAttr *attribute = NULL;
+    *text = NULL;
+    *length = 0;
+    OrtStatus *status = ort.Node_GetAttributeByName(node, name, &attribute);
+    if (status != NULL || attribute == NULL) {
+        drop(status);
+        return NULL;
+    }
+    size_t size = 0, total;
+    drop(ort.ReadOpAttr(attribute, ATTRIBUTE_STRING, NULL, 0, &size)); /* fails, and gives the size */
+    if (__builtin_add_overflow(size, (size_t)1, &total) || (*text = malloc(total)) == NULL)
+        return no_memory();
+    status = size == 0 ? NULL : ort.ReadOpAttr(attribute, ATTRIBUTE_STRING, *text, size, length);
+    (*text)[*length] = '\0';
+    if (status != NULL) {
+        free(*text);
+        *text = NULL;
+    }
+    return status;
+}
+
+OrtStatus *read_floats(const OrtNode *node, const char *name, float **numbers, size_t *count)
+{
+    const OrtOpAttr *attribute = NULL;
+    *numbers = NULL;
+    *count = 0;
+    OrtStatus *status = ort.Node_GetAttributeByName(node, name, &attribute);
+    if (status != NULL || attribute == NULL) {
+        drop(status);
+        return NULL;
+    }
+    size_t size = 0;
+    drop(ort.ReadOpAttr(attribute, ATTRIBUTE_FLOATS, NULL, 0, &size)); /* fails, and gives the size */
+    if (size < sizeof **numbers)
+        return NULL;
+    *numbers = malloc(size);
+    status = *numbers == NULL ? no_memory() : ort.ReadOpAttr(attribute, ATTRIBUTE_FLOATS, *numbers, size, &size);
+    *count = size / sizeof **numbers;
+    if (status != NULL) {
+        free(*numbers);
+        *numbers = NULL;
+    }
+    return status;
+}
+
 /* -- making a node */
 
 /* Name, element type and shape of a value of the graph. Dynamic dimensions are -1. */
@@ -219,8 +268,8 @@ static void write_dims(const int64_t *dims, size_t rank, char *text, size_t size
         used += (size_t)snprintf(text + used, size - used, "%s%lld", axis ? "x" : "", (long long)dims[axis]);
 }
 
-static OrtStatus *bind(
-    const Node *node, const OrtValueInfo *value, bool is_input, size_t place, bool nhwc_wanted, bool own_part, Binding *binding)
+/* layout: 'H' for NHWC, 'Q' for quantized values, 'C' for real values in the order of ONNX */
+static OrtStatus *bind(const Node *node, const OrtValueInfo *value, bool is_input, size_t place, char layout, bool own_part, Binding *binding)
 {
     const Network *network = node->network;
     const Port *ports = is_input ? network->inputs : network->outputs;
@@ -245,7 +294,8 @@ static OrtStatus *bind(
         return fail("anynpu: %s %s is declared as %s, the compiled model has %s\n  hint: write the EPContext model with 'anynpu ort wrap'", kind,
                     name, declared, own);
     }
-    fixed->nhwc = port->image && (nhwc_wanted || (nhwc && !nchw));
+    fixed->nhwc = nhwc && (layout == 'H' || !nchw);
+    fixed->raw = layout == 'Q';
     if (element_size(fixed->type) == 0)
         return fail("anynpu: %s %s is of type %s, which the NPU does not take", kind, name, element_name(fixed->type));
     if (!is_input && fixed->type != ELEMENT_FLOAT && fixed->type != port->type)
@@ -261,8 +311,26 @@ static OrtStatus *bind(
     return NULL;
 }
 
-static OrtStatus *bind_all(Node *node, const OrtNode *fused, bool is_input, const char *layouts, bool own_part)
+/* Mean and standard deviation of an input, which VIPLite does not apply. */
+static OrtStatus *read_normalization(const OrtNode *context, size_t place, const Port *port, Normalization *out)
 {
+    char mean[32], std[32];
+    size_t means, stds;
+    snprintf(mean, sizeof mean, "input_mean_%zu", place);
+    snprintf(std, sizeof std, "input_std_%zu", place);
+    TRY(read_floats(context, mean, &out->mean, &means));
+    TRY(read_floats(context, std, &out->std, &stds));
+    out->count = means;
+    bool fits_channels = means <= 1 || (port->rank >= 2 && (int64_t)means == port->dims[1]);
+    if (means != stds || !fits_channels)
+        return fail("anynpu: input %s has %zu means and %zu standard deviations\n  hint: write the EPContext model with 'anynpu ort wrap'",
+                    port->name, means, stds);
+    return NULL;
+}
+
+static OrtStatus *bind_all(Node *node, const OrtNode *fused, bool is_input, const OrtNode *context, const char *layouts)
+{
+    bool own_part = context == NULL;
     size_t expected = is_input ? node->network->input_count : node->network->output_count, count;
     TRY(is_input ? ort.Node_GetNumInputs(fused, &count) : ort.Node_GetNumOutputs(fused, &count));
     if (own_part ? count < expected || count > MAX_PORTS : count != expected)
@@ -278,11 +346,13 @@ static OrtStatus *bind_all(Node *node, const OrtNode *fused, bool is_input, cons
     } else {
         node->outputs = bindings;
     }
+    size_t letters = layouts != NULL ? strlen(layouts) : 0;
     TRY(is_input ? ort.Node_GetInputs(fused, values, count) : ort.Node_GetOutputs(fused, values, count));
     uint8_t used[MAX_PORTS] = {0};
     for (size_t index = 0; index < count; index++) {
-        bool nhwc = layouts != NULL && index < strlen(layouts) && layouts[index] == 'H';
-        TRY(bind(node, values[index], is_input, index, nhwc, own_part, &bindings[index]));
+        TRY(bind(node, values[index], is_input, index, index < letters ? layouts[index] : 'C', own_part, &bindings[index]));
+        if (is_input && !own_part)
+            TRY(read_normalization(context, index, &node->network->inputs[bindings[index].port], &bindings[index].fixed.normalization));
         if (bindings[index].port != UNUSED && used[bindings[index].port]++)
             return fail("anynpu: two %s of the ONNX node belong to %s of the compiled model", is_input ? "inputs" : "outputs",
                         (is_input ? node->network->inputs : node->network->outputs)[bindings[index].port].name);
@@ -311,7 +381,59 @@ static OrtStatus *add_contexts(Node *node, const Settings *settings, const char 
     return sem_init(&node->free_count, 0, (unsigned)count) == 0 ? NULL : fail("anynpu: a semaphore cannot be created");
 }
 
-OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNode *fused, const char *layouts, bool own_part, Node **out)
+/* Whether an input is declared with a dynamic shape. */
+static OrtStatus *declares_dynamic(const OrtNode *fused, bool *dynamic)
+{
+    const OrtValueInfo *values[MAX_PORTS];
+    size_t count, elements;
+    *dynamic = false;
+    TRY(ort.Node_GetNumInputs(fused, &count));
+    if (count > MAX_PORTS)
+        return fail("anynpu: a node has %zu inputs; at most %d are supported", count, MAX_PORTS);
+    TRY(ort.Node_GetInputs(fused, values, count));
+    for (size_t index = 0; index < count; index++) {
+        const char *name;
+        Tensor declared;
+        TRY(read_value(values[index], &name, &declared));
+        *dynamic = *dynamic || !element_count(declared.dims, declared.rank, &elements);
+    }
+    return NULL;
+}
+
+/* Allwinner's models run on VIPLite: by the chip, or by the first bytes of a vendor's file that names none. */
+static bool is_vip(const Source *source)
+{
+    char head[4] = "";
+    if (source->chip[0] != '\0')
+        return strncmp(source->chip, "rk", 2) != 0 && strncmp(source->chip, "rv", 2) != 0;
+    if (source->data != NULL) {
+        memcpy(head, source->data, source->size < sizeof head ? source->size : sizeof head);
+    } else {
+        FILE *file = fopen(source->path, "rbe");
+        if (file != NULL && fread(head, 1, sizeof head, file) != sizeof head)
+            head[0] = '\0';
+        if (file != NULL)
+            fclose(file);
+    }
+    return memcmp(head, "VPMN", sizeof head) == 0;
+}
+
+static OrtStatus *open_node(Node *node, const Settings *settings, Source *source, const OrtNode *fused, const OrtNode *context)
+{
+    char *layouts = NULL;
+    size_t ignored;
+    TRY(declares_dynamic(fused, &source->dynamic));
+    TRY(is_vip(source) ? open_vip(settings, source, &node->network) : open_rknn(settings, source, &node->network));
+    if (context != NULL)
+        TRY(read_string(context, "input_layouts", &layouts, &ignored));
+    OrtStatus *status = bind_all(node, fused, true, context, layouts);
+    free(layouts);
+    if (status == NULL)
+        status = bind_all(node, fused, false, context, NULL);
+    return status != NULL ? status : add_contexts(node, settings, source->chip);
+}
+
+OrtStatus *make_node(const Settings *settings, Source *source, const OrtNode *fused, const OrtNode *context, Node **out)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, watch_forks);
@@ -322,13 +444,7 @@ OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNo
         .ort_version_supported = ORT_VERSION_USED, .CreateState = create_state, .Compute = compute, .ReleaseState = release_state};
     node->core_mask = settings->core_mask;
     node->generation = generation;
-    OrtStatus *status = open_rknn(settings, source, &node->network);
-    if (status == NULL)
-        status = bind_all(node, fused, true, layouts, own_part);
-    if (status == NULL)
-        status = bind_all(node, fused, false, NULL, own_part);
-    if (status == NULL)
-        status = add_contexts(node, settings, source->chip);
+    OrtStatus *status = open_node(node, settings, source, fused, context);
     if (status != NULL)
         free_node(node);
     else
@@ -341,6 +457,10 @@ void free_node(Node *node)
     /* in a forked child the contexts are the parent's */
     if (node->network != NULL && node->generation == generation)
         node->network->calls->close(node->network);
+    for (size_t index = 0; node->inputs != NULL && index < node->input_count; index++) {
+        free(node->inputs[index].fixed.normalization.mean);
+        free(node->inputs[index].fixed.normalization.std);
+    }
     free(node->inputs);
     free(node->outputs);
     free(node);

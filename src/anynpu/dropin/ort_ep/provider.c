@@ -1,6 +1,5 @@
 /* The provider of one session: which nodes it claims, and how it opens them. */
 #define _GNU_SOURCE
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,30 +27,6 @@ static const char *name_of(const OrtEp *self)
 }
 
 /* -- attributes */
-
-/* The bytes of a string attribute, with a NUL after them; null if the node does not have it. */
-static OrtStatus *read_string(const OrtNode *node, const char *name, char **text, size_t *length)
-{
-    const OrtOpAttr *attribute = NULL;
-    *text = NULL;
-    *length = 0;
-    OrtStatus *status = ort.Node_GetAttributeByName(node, name, &attribute);
-    if (status != NULL || attribute == NULL) {
-        drop(status);
-        return NULL;
-    }
-    size_t size = 0, total;
-    drop(ort.ReadOpAttr(attribute, ATTRIBUTE_STRING, NULL, 0, &size)); /* fails, and gives the size */
-    if (__builtin_add_overflow(size, (size_t)1, &total) || (*text = malloc(total)) == NULL)
-        return no_memory();
-    status = size == 0 ? NULL : ort.ReadOpAttr(attribute, ATTRIBUTE_STRING, *text, size, length);
-    (*text)[*length] = '\0';
-    if (status != NULL) {
-        free(*text);
-        *text = NULL;
-    }
-    return status;
-}
 
 static int64_t read_integer(const OrtNode *node, const char *name, int64_t otherwise)
 {
@@ -248,7 +223,7 @@ static OrtStatus *check_version(const Provider *provider, const OrtNode *node)
 }
 
 static OrtStatus *open_source(Provider *provider, const OrtGraph *graph, const OrtNode *context, const OrtNode *fused, char *chip,
-                              const char *content, size_t length, const char *layouts, Node **node)
+                              const char *content, size_t length, Node **node)
 {
     char path[PATH_SIZE];
     Source source = {.chip = chip != NULL ? chip : ""};
@@ -269,27 +244,22 @@ static OrtStatus *open_source(Provider *provider, const OrtGraph *graph, const O
         source.data = content;
         source.size = length;
     }
-    return make_node(&provider->settings, &source, fused, layouts, false, node);
+    return make_node(&provider->settings, &source, fused, context, node);
 }
 
 static OrtStatus *open_context(Provider *provider, const OrtGraph *graph, const OrtNode *context, const OrtNode *fused, Node **node)
 {
-    char *content = NULL, *chip = NULL, *layouts = NULL;
+    char *content = NULL, *chip = NULL;
     size_t length = 0, ignored;
     OrtStatus *status = read_string(context, "ep_cache_context", &content, &length);
     if (status == NULL)
         status = read_string(context, "hardware_architecture", &chip, &ignored);
     if (status == NULL)
-        status = read_string(context, "input_layouts", &layouts, &ignored);
-    if (status == NULL)
-        status = open_source(provider, graph, context, fused, chip, content, length, layouts, node);
+        status = open_source(provider, graph, context, fused, chip, content, length, node);
     free(content);
     free(chip);
-    free(layouts);
     return status;
 }
-
-/* -- compiling */
 
 static OrtStatus *remember(Provider *provider, Node *node)
 {
@@ -419,7 +389,7 @@ static OrtStatus *open_compiled(Provider *provider, const OrtNode *fused, Node *
         return fail("anynpu: a part that ONNX Runtime passes was not claimed by this provider");
     snprintf(path, sizeof path, "%s/%s", provider->plan.folder, part->file);
     Source source = {.path = path, .chip = provider->settings.target};
-    TRY(make_node(&provider->settings, &source, fused, NULL, true, node));
+    TRY(make_node(&provider->settings, &source, fused, NULL, node));
     OrtStatus *status = context != NULL ? write_context(provider, part, fused, path, context) : NULL;
     if (status != NULL) {
         free_node(*node);

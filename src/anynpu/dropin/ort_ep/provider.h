@@ -21,7 +21,7 @@
 #define ANYNPU_VERSION "0.0.0"
 #endif
 
-enum { MAX_RANK = 16, MAX_PORTS = 256, MAX_CONTEXTS = 64, NAME_SIZE = 256, PATH_SIZE = 4096 };
+enum { ALL_CORES = 0xffff, MAX_RANK = 16, MAX_PORTS = 256, MAX_CONTEXTS = 64, NAME_SIZE = 256, PATH_SIZE = 4096 };
 
 /* -- ONNX Runtime, copied out of its tables when the library is registered */
 
@@ -68,10 +68,19 @@ typedef struct {
     bool image; /* rank 4, and the library reads it as NHWC too */
 } Port;
 
-/* Memory of the caller for one input or output, in the order of the network's ports. */
+/* What a model was trained with: (x - mean) / std by channel. Null where the values are read as they are, or the library does it. */
+typedef struct {
+    float *mean, *std;
+    size_t count;
+} Normalization;
+
+/* Memory of the caller for one input or output, in the order of the network's ports.
+ *
+ * raw: of quantized values, where the type could also stand for real values */
 typedef struct {
     OrtElementType type;
-    bool nhwc;
+    bool nhwc, raw;
+    Normalization normalization;
     size_t rank;
     int64_t dims[MAX_RANK];
     size_t count; /* of elements */
@@ -85,6 +94,13 @@ const char *element_name(OrtElementType type);
 bool element_count(const int64_t *dims, size_t rank, size_t *count);
 bool byte_count(size_t count, OrtElementType type, size_t *bytes);
 
+/* -- attributes of EPContext nodes */
+
+/* The bytes of a string attribute, with a NUL after them; null if the node does not have it. */
+OrtStatus *read_string(const OrtNode *node, const char *name, char **text, size_t *length);
+/* The numbers of a list attribute; null if the node does not have it. */
+OrtStatus *read_floats(const OrtNode *node, const char *name, float **numbers, size_t *count);
+
 /* -- settings of a session */
 
 typedef struct {
@@ -92,7 +108,7 @@ typedef struct {
     char library[PATH_SIZE];
     int contexts; /* 0: one for each core */
     uint32_t core_mask; /* 0: the library chooses */
-    uint32_t priority; /* as flags of rknn_init: 0 high, 1 medium, 2 low */
+    int priority; /* 0 high, 1 medium, 2 low; -1: the library chooses */
     /* for models that are not compiled yet */
     char target[32], dtype[32]; /* the chip; empty for the compiler's choice */
     char dataset[PATH_SIZE], mean[1024], std[1024], shape[PATH_SIZE]; /* as for 'anynpu compile', several values with ';' */
@@ -127,6 +143,7 @@ typedef struct {
     size_t size;
     const char *path;
     const char *chip; /* empty if unknown */
+    bool dynamic; /* the node declares dynamic shapes */
 } Source;
 
 typedef struct {
@@ -135,7 +152,6 @@ typedef struct {
     /* Let a context take inputs of these shapes, and give the shapes of the outputs. Only for networks with dynamic shapes. */
     OrtStatus *(*set_shapes)(Network *network, int index, const Tensor *inputs, Port *outputs);
     OrtStatus *(*run)(Network *network, int index, uint32_t core_mask, const Tensor *inputs, const Tensor *outputs);
-    /* in_use: contexts may still run or belong to another process; forget them */
     void (*close)(Network *network);
 } NetworkCalls;
 
@@ -147,14 +163,14 @@ struct Network {
 };
 
 OrtStatus *open_rknn(const Settings *settings, const Source *source, Network **network);
+OrtStatus *open_vip(const Settings *settings, const Source *source, Network **network);
 
 /* -- nodes */
 
 typedef struct Node Node;
 
-/* layouts: null, or a letter for each input: 'H' for NHWC, 'C' for the order of ONNX
- * own_part: the network was compiled from the nodes that are fused; what it does not read is left out */
-OrtStatus *make_node(const Settings *settings, const Source *source, const OrtNode *fused, const char *layouts, bool own_part, Node **node);
+/* context: the EPContext node; null for a network that was compiled from the nodes that are fused, which may leave inputs out */
+OrtStatus *make_node(const Settings *settings, Source *source, const OrtNode *fused, const OrtNode *context, Node **node);
 void free_node(Node *node);
 OrtNodeComputeInfo *node_compute_info(Node *node);
 Node *node_of(OrtNodeComputeInfo *info);

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "abi.h"
+#include "../../rknn/abi.h"
 #include "provider.h"
 
 #define REQUIRED(each) \
@@ -129,9 +129,11 @@ static OrtStatus *query_ports(RknnNetwork *network)
     return NULL;
 }
 
-/* Whether the model was compiled for several sets of shapes. */
-static OrtStatus *query_shapes(RknnNetwork *network)
+/* Whether the model was compiled for several sets of shapes. Runtimes log an error for the others, so they are not asked. */
+static OrtStatus *query_shapes(RknnNetwork *network, bool declared)
 {
+    if (!declared)
+        return NULL;
     rknn_input_range *range = calloc(1, sizeof *range);
     if (range == NULL)
         return no_memory();
@@ -239,10 +241,10 @@ static OrtStatus *open_with(RknnNetwork *network, const Settings *settings, cons
         return fail("anynpu: the model has %zu bytes; rknn_init takes at most 4 GB", source->size);
     void *model = source->data != NULL ? (void *)source->data : (void *)source->path;
     uint32_t size = source->data != NULL ? (uint32_t)source->size : 0;
-    CHECKED(init, &network->contexts[0], model, size, settings->priority, NULL);
+    CHECKED(init, &network->contexts[0], model, size, settings->priority > 0 ? (uint32_t)settings->priority : 0, NULL);
     network->count = 1;
     TRY(query_ports(network));
-    return query_shapes(network);
+    return query_shapes(network, source->dynamic);
 }
 
 OrtStatus *open_rknn(const Settings *settings, const Source *source, Network **out)

@@ -26,7 +26,7 @@ OrtStatus *parse_core_mask(const char *text, uint32_t *mask)
     static const struct {
         const char *text;
         uint32_t mask;
-    } known[] = {{"auto", 0}, {"0", 1}, {"1", 2}, {"2", 4}, {"0_1", 3}, {"0_1_2", 7}, {"all", 0xffff}};
+    } known[] = {{"auto", 0}, {"0", 1}, {"1", 2}, {"2", 4}, {"0_1", 3}, {"0_1_2", 7}, {"all", ALL_CORES}};
     for (size_t index = 0; index < sizeof known / sizeof *known; index++)
         if (strcmp(known[index].text, text) == 0) {
             *mask = known[index].mask;
@@ -35,10 +35,10 @@ OrtStatus *parse_core_mask(const char *text, uint32_t *mask)
     return fail_with(ORT_INVALID_ARGUMENT, "anynpu: core_mask is '%s'\n  hint: use auto, 0, 1, 2, 0_1, 0_1_2 or all", text);
 }
 
-static OrtStatus *parse_priority(const char *text, uint32_t *priority)
+static OrtStatus *parse_priority(const char *text, int *priority)
 {
     static const char *const known[] = {"high", "medium", "low"};
-    for (uint32_t index = 0; index < 3; index++)
+    for (int index = 0; index < 3; index++)
         if (strcmp(known[index], text) == 0) {
             *priority = index;
             return NULL;
@@ -128,7 +128,7 @@ static void device_from_environment(Settings *settings)
 
 OrtStatus *read_settings(const OrtSessionOptions *options, Settings *settings)
 {
-    *settings = (Settings){.timeout = 600};
+    *settings = (Settings){.timeout = 600, .priority = -1};
     device_from_environment(settings);
     OrtKeyValuePairs *entries = NULL;
     TRY(ort.GetSessionOptionsConfigEntries(options, &entries));

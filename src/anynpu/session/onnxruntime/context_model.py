@@ -9,16 +9,19 @@ from __future__ import annotations
 import enum
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ... import chips
 from ..._util import optional as _optional
 from ..._util.output_files import write_output
 from ...errors import ModelFormatError, OptionError
 from ...modelfile import FileKind, identify, read, vendorfile
+from ...program import Preprocess
 from ...tensor import Affine, DType, DynamicFixedPoint, TensorSpec
+from ...vendors import of_chip
 
 __all__ = ["PROVIDER", "InputForm", "OutputForm", "Port", "describe_model", "wrap_model"]
 
@@ -70,6 +73,9 @@ class _Description:
     sdk: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+    viplite: bool
+    normalization: Mapping[str, Preprocess]
+    """What the provider computes before it quantizes an input; the RKNN runtimes do it themselves."""
 
 
 def wrap_model(
@@ -119,11 +125,14 @@ def describe_model(model: Path) -> _Description:
 def _of_anynpu(path: Path) -> _Description:
     model = read(path)
     first = model.programs[0]
+    vendor = of_chip(chips.get(model.chip))
+    viplite = vendor.interface == "VIPLite"
 
     def ports(names: Sequence[str]) -> tuple[Port, ...]:
-        return tuple(_port([program.tensors[name] for program in model.programs]) for name in names)
+        return tuple(_port([vendor.port(model, program.tensors[name]) for program in model.programs]) for name in names)
 
-    return _Description(model.chip, "anynpu", ports(first.inputs), ports(first.outputs))
+    normalization = {name: each for name, each in model.preprocess.items() if viplite and not each.picture}
+    return _Description(model.chip, "anynpu", ports(first.inputs), ports(first.outputs), viplite, normalization)
 
 
 def _port(specs: Sequence[TensorSpec]) -> Port:
@@ -156,7 +165,8 @@ def _of_vendor(path: Path) -> _Description:
             quantization = {"fraction_bits": tensor.fraction_bits}
         return Port(tensor.name, tensor.shape, tensor.dtype, quantization)
 
-    return _Description(info.chip, info.toolkit, tuple(map(port, info.inputs)), tuple(map(port, info.outputs)))
+    inputs, outputs = tuple(map(port, info.inputs)), tuple(map(port, info.outputs))
+    return _Description(info.chip, info.toolkit, inputs, outputs, info.kind is FileKind.NB, {})
 
 
 def _content(model: Path) -> bytes:
@@ -176,14 +186,16 @@ def _relative(model: Path, output: Path) -> str:
         ) from None
 
 
-def _declared(port: Port, form: InputForm | OutputForm) -> tuple[str, tuple[int | str, ...], str]:
-    """Element type, shape and layout letter with which a port is declared."""
+def _declared(port: Port, form: InputForm | OutputForm, viplite: bool) -> tuple[str, tuple[int | str, ...], str]:
+    """Element type, shape and layout letter with which a port is declared: C as in ONNX, H for NHWC, Q for quantized values."""
     image = len(port.shape) == 4
     last = (*port.shape[:1], *port.shape[2:], *port.shape[1:2]) if image else port.shape
     if not port.is_float:
         return port.dtype, port.shape, "C"
     if form is InputForm.UINT8:
         return ("uint8", last, "H") if image else ("float32", port.shape, "C")
+    if form is InputForm.NATIVE and viplite:
+        return port.dtype, port.shape, "Q"
     if form is InputForm.NATIVE:
         return port.dtype, last, "H" if image else "C"
     if form is OutputForm.NATIVE:
@@ -198,7 +210,7 @@ def _context_model(name: str, found: _Description, content: str | bytes, input_f
     helper, types = onnx.helper, onnx.TensorProto.DataType
 
     def values(ports: Sequence[Port], form: InputForm | OutputForm) -> tuple[list[Any], str]:
-        declared = [_declared(port, form) for port in ports]
+        declared = [_declared(port, form, found.viplite) for port in ports]
         infos = [
             helper.make_tensor_value_info(port.name, types.Value("FLOAT" if dtype == "float32" else dtype.upper()), shape)
             for port, (dtype, shape, _) in zip(ports, declared, strict=True)
@@ -213,6 +225,12 @@ def _context_model(name: str, found: _Description, content: str | bytes, input_f
             "outputs": {port.name: {"type": port.dtype, **port.quantization} for port in found.outputs},
         }
     )
+    normalization = {
+        f"input_{what}_{number}": list(values)
+        for number, port in enumerate(found.inputs)
+        if (each := found.normalization.get(port.name))
+        for what, values in (("mean", each.mean), ("std", each.std))
+    }
     node = helper.make_node(
         "EPContext",
         [port.name for port in found.inputs],
@@ -228,6 +246,7 @@ def _context_model(name: str, found: _Description, content: str | bytes, input_f
         partition_name=name,
         notes=notes,
         input_layouts=layouts,
+        **normalization,
     )
     graph = helper.make_graph([node], name, inputs, outputs)
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
