@@ -13,6 +13,12 @@ import pytest
 
 from anynpu.cli.demo import selftest as room
 from anynpu.cli.demo.selftest import all_cases, export, selftest
+from anynpu.devtools import faults
+from anynpu.devtools.faults.plan import Fault, Plan
+from anynpu.npu import NativeEngine
+from anynpu.npu.rocket.device import AccelFile
+from anynpu.npu.rocket.engine import expected_output
+from anynpu.npu.rocket.ladder import STEPS, make_program, run_ladder
 
 ROOT = Path(__file__).parents[2]
 Invoke = Callable[..., Any]
@@ -78,3 +84,52 @@ def test_what_a_board_needs(invoke: Invoke, tmp_path: Path) -> None:
     assert sorted(path.stem for path in tmp_path.glob("*.onnx")) == [case.name for case in all_cases()]
     assert np.load(tmp_path / "ramp.npy").shape == (1, 8, 8, 3)
     assert export(tmp_path / "again")
+
+
+def test_the_steps_of_the_mainline_driver(invoke: Invoke, tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    outcome = invoke("selftest", "--device", "rocket:emulated", "--report", path)
+    assert outcome.code == 0, outcome.err
+    assert f"{len(STEPS)} of {len(STEPS)} steps passed" in outcome.out
+    report = json.loads(path.read_text())
+    assert report["driver"] == "emulated"
+    assert [step["name"] for step in report["steps"]] == list(STEPS)
+    assert all(step["passed"] and step["compared"] > 500 for step in report["steps"])
+    assert "only --device rocket" in invoke("selftest", "--report", path).err
+
+
+def test_a_step_that_fails_is_in_the_report(invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {name: STEPS[name] for name in ("copy", "3x3", "network")}
+    monkeypatch.setattr("anynpu.npu.rocket.ladder.STEPS", chosen)
+    path = tmp_path / "report.json"
+    with faults.inject(Plan((Fault("stream", at=2, bit=6),))):
+        outcome = invoke("selftest", "--device", "rocket:emulated", "--report", path)
+    assert outcome.code == 1
+    assert "1 differ, by up to 64" in outcome.out
+    copied, failed, network = json.loads(path.read_text())["steps"]
+    assert copied["passed"]
+    assert network["passed"]
+    assert (failed["different"], failed["largest"]) == (1, 64)
+    ((layer, _, _, _, expected, given),) = failed["first"]
+    assert (layer, abs(expected - given)) == ("conv 0", 64)
+
+
+def test_a_job_that_writes_nothing_is_in_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("anynpu.npu.rocket.ladder.STEPS", {"copy": STEPS["copy"]})
+    monkeypatch.setattr(AccelFile, "_run", lambda self, queued: None)
+    (result,) = run_ladder("emulated")
+    assert "did not write the output" in result.error
+    assert not result.passed
+
+
+def test_the_steps_use_the_whole_range_of_the_output() -> None:
+    """A step whose output is at the limits shows nothing."""
+    for number, build in enumerate(STEPS.values()):
+        program = make_program(build, number)
+        if len(program.layers) == 1 and program.layers[0].name != "copy":
+            random = np.random.default_rng(1)
+            inputs = {
+                name: random.integers(-128, 128, program.tensors[name].memory_shape).astype(np.int8) for name in program.inputs
+            }
+            output = expected_output(NativeEngine(threads=1), program, 0, inputs)
+            assert np.mean(np.abs(output.astype(int)) < 120) > 0.5

@@ -7,6 +7,7 @@ is copied from (an input) or to (an output) the caller's.
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections.abc import Mapping, Set
 from typing import Any
@@ -19,7 +20,7 @@ from ...program import Program
 from ...tensor import TensorSpec
 from .native_arrays import aligned_bytes
 
-__all__ = ["SLACK", "check_array", "has_room", "with_room"]
+__all__ = ["SLACK", "check_array", "has_room", "int8_with_room", "with_room"]
 
 
 SLACK = 64
@@ -46,6 +47,12 @@ def with_room(
             before.append((held[owner], arrays[owner]))
         after += [(arrays[name], held[name]) for name in names if name in program.outputs]
     return held, before, after
+
+
+def int8_with_room(shape: tuple[int, ...]) -> Array:
+    """An array of int8 that kernels may read past; its values are whatever was there."""
+    size = math.prod(shape)
+    return aligned_bytes(size + SLACK)[:size].view(np.int8).reshape(shape)
 
 
 def check_array(array: Array, spec: TensorSpec) -> None:

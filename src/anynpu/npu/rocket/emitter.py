@@ -100,7 +100,7 @@ def _factor(case: Mapping[str, Any], name: str) -> np.float32:
     """A scale: a positive number of float32."""
     value = case[name]
     with np.errstate(over="ignore"):
-        number = np.float32(value) if isinstance(value, (int, float, np.floating)) else np.float32(0)
+        number: np.float32 = np.float32(value if isinstance(value, (int, float, np.floating)) else 0)
     if not 0 < number < np.inf:
         raise ParameterError(f"'{name}' is {value!r}", hint="pass a positive finite number")
     return number

@@ -27,7 +27,7 @@ from .kernel import DeviceFile, opener
 from .runner import Runner
 from .segments import Part, Streams, plan
 
-__all__ = ["VERIFY_VARIABLE", "RocketEngine", "RocketExecutable"]
+__all__ = ["VERIFY_VARIABLE", "RocketEngine", "RocketExecutable", "expected_output"]
 
 log = logging.getLogger("anynpu.npu.rocket")
 
@@ -77,6 +77,19 @@ class RocketEngine:
         return executable
 
 
+def expected_output(
+    native: NativeEngine, program: Program, index: int, inputs: Mapping[str, Array], preparation: Preparation | None = None
+) -> Array:
+    """The output of a layer by the native engine."""
+    layer = program.layers[index]
+    alone = Program(layer.inputs, layer.outputs, program.tensors, (layer,), MemoryPlan({}, 0))
+    output = np.empty(program.tensors[layer.outputs[0]].memory_shape, np.int8)
+    bound = native.prepare(alone, preparation or Preparation()).bind({**inputs, layer.outputs[0]: output})
+    bound.run(RunControl())
+    bound.close()
+    return output
+
+
 class RocketExecutable:
     """A program as streams and layers on the CPU.
 
@@ -123,17 +136,6 @@ class RocketExecutable:
                 bound[part.first] = self._cpu[part.first].bind(arrays, _shifted_custom(custom, part.first))
         return _RocketBound(self, runner, bound, arrays)
 
-    def expected(self, index: int, inputs: Mapping[str, Array]) -> Array:
-        """The output of a layer by the native engine."""
-        program = self.streams.program
-        layer = program.layers[index]
-        alone = Program(layer.inputs, layer.outputs, program.tensors, (layer,), MemoryPlan({}, 0))
-        output = np.empty(program.tensors[layer.outputs[0]].memory_shape, np.int8)
-        bound = self._native.prepare(alone, self._preparation).bind({**inputs, layer.outputs[0]: output})
-        bound.run(RunControl())
-        bound.close()
-        return output
-
     def _verify_new(self, runner: Runner, index: int) -> None:
         """Run a layer on random features."""
         layer = self.streams.program.layers[index]
@@ -149,11 +151,9 @@ class RocketExecutable:
         """
         program = self.streams.program
         layer = program.layers[index]
-        held = {name: np.empty(program.tensors[name].memory_shape, np.int8) for name in (*layer.inputs, layer.outputs[0])}
-        for name, array in held.items():
-            runner.store(name, array, control)
-        output = held.pop(layer.outputs[0])
-        different = int(np.count_nonzero(output != self.expected(index, held)))
+        output = runner.read(layer.outputs[0], control)
+        held = {name: runner.read(name, control) for name in layer.inputs}
+        different = int(np.count_nonzero(output != expected_output(self._native, program, index, held, self._preparation)))
         if different:
             raise DeviceResultError(
                 f"the NPU gives other bytes than the CPU for layer '{layer.name}': {different} of {output.size} differ",

@@ -22,6 +22,7 @@ from ...tensor import Affine, DType, Layout, TensorSpec
 from ..control import RunControl
 from ..engines.base import BoundProgram
 from ..engines.native import NativeEngine
+from ..engines.native_memory import int8_with_room
 from .layouts import LANES, atoms, bias_size, unpack_channel_table, unpack_weights, weight_size
 from .operation import Added, Operation, interpret
 from .stream import Command, StreamTask, decode
@@ -364,7 +365,7 @@ def _prepare(operation: Operation, parameters: _Parameters) -> _Prepared | None:
     )
     layer = Layer("task", "Conv", conv, tuple(inputs), ("y",))
     program = Program(tuple(inputs), ("y",), tensors, (layer,), MemoryPlan({}, 0))
-    arrays: dict[str, Bytes] = {name: np.zeros(tensors[name].memory_shape, np.int8) for name in (*inputs, "y")}
+    arrays: dict[str, Bytes] = {name: int8_with_room(tensors[name].memory_shape) for name in (*inputs, "y")}
     bound = NativeEngine(threads=1).prepare(program).bind(arrays)
     added = arrays["a"][0] if numbers is not None else None
     size = sum(array.nbytes for array in arrays.values()) + 2 * weights.nbytes

@@ -15,6 +15,7 @@ from ...errors import DeviceMemoryError, DeviceResultError, DeviceTimeout, Devic
 from ...program.convert import Conversion
 from ...tensor import Layout, TensorSpec, round_up
 from ..control import RunControl
+from ..engines.native_memory import int8_with_room
 from .device import JobRequest
 from .emitter import write
 from .kernel import DeviceFile
@@ -195,6 +196,12 @@ class Runner:
                 self._conversion(name, into=False).run(buffer.memory.ctypes.data, result.ctypes.data)
         if result is not array:
             array[...] = result
+
+    def read(self, name: str, control: RunControl) -> Array:
+        """What a tensor's buffer holds, as a new array."""
+        array = int8_with_room(self.streams.program.tensors[name].memory_shape)
+        self.store(name, array, control)
+        return array
 
     def fill(self, name: str) -> None:
         """Random bytes in a buffer, lanes without a channel included."""
