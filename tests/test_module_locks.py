@@ -13,7 +13,7 @@ import anynpu
 
 LOCKS = {
     "anynpu._util.optional": ("_ort_lock", "module.onnxruntime()"),
-    "anynpu.compiler.quantize.blas": ("_lock", "module.one_blas_thread().__enter__()"),
+    "anynpu.compiler.quantize.threads": ("_lock", "module.one_blas_thread().__enter__()"),
     "anynpu.devtools.faults.scope": ("_lock", "module._hook()"),
     "anynpu.npu.board": ("_files_lock", "module._lock_file(Path(folder) / 'core0')"),
     "anynpu.npu.memory": ("_physical_lock", "module._physical_address(1)"),

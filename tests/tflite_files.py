@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from anynpu.compiler.importers.tflite.operators import OPERATORS
+from anynpu.compiler.importers.tflite.model import OPERATORS
 
 __all__ = ["Byte", "Float", "Shared", "Tflite", "Truth"]
 

@@ -19,7 +19,7 @@ from anynpu import modelfile
 from anynpu.cli.app import app
 from anynpu.compiler import CompileOptions
 from anynpu.compiler.board import build
-from anynpu.compiler.board.acuity import COMMANDS, SCRIPT
+from anynpu.compiler.board.build import ACUITY_SCRIPT, COMMANDS
 from anynpu.errors import CompileError
 
 TABLE = """\
@@ -130,7 +130,10 @@ def test_a_table_of_other_names_is_left_alone(tmp_path: Path, network: Path) -> 
     table = tmp_path / "other.quantize"
     table.write_text(TABLE)
     run = subprocess.run(
-        [sys.executable, str(job / SCRIPT), str(table), str(job / "ranges.json")], capture_output=True, text=True, timeout=60
+        [sys.executable, str(job / ACUITY_SCRIPT), str(table), str(job / "ranges.json")],
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert run.returncode == 1
     assert "nothing was changed" in run.stderr

@@ -88,7 +88,7 @@ def test_the_stub_refuses_other_changes_of_the_configuration(tmp_path: Path, net
     built = build(network, tmp_path / "out", "rk3588", options, toolkit)
     script = built.job / "build_rknn.py"
     script.write_text(script.read_text().replace('("min", "max")', '("min", "max", "scale")'))
-    from anynpu.compiler.board.runner import run_logged
+    from anynpu.compiler.board.environment import run_logged
 
     with pytest.raises(ToolkitError, match="is invalid"):
         run_logged([str(toolkit.python), "build_rknn.py"], built.job, tmp_path / "log", what="the toolkit")
@@ -139,7 +139,7 @@ def test_without_a_toolkit_everything_for_another_machine_is_written(
     assert built.rknn is None
     assert built.twin.is_file()
     assert {path.name for path in built.job.iterdir()} == {"net.onnx", "samples", "dataset.txt", "job.json", "build_rknn.py"}
-    from anynpu.compiler.board.runner import run_logged
+    from anynpu.compiler.board.environment import run_logged
 
     run_logged([str(stub(tmp_path).python), "build_rknn.py"], built.job, tmp_path / "log", what="the script")
     assert (built.job / "net.rknn").is_file()

@@ -10,7 +10,7 @@ import pytest
 
 from anynpu.compiler import CompileOptions
 from anynpu.compiler.board import build
-from anynpu.compiler.board.acuity import COMMANDS, _commands
+from anynpu.compiler.board.build import COMMANDS, _commands
 from anynpu.errors import CompileError
 
 

@@ -17,14 +17,13 @@ from anynpu.chips.timing import predict
 from anynpu.compiler import METRICS, STEPS
 from anynpu.compiler.graph import Graph
 from anynpu.compiler.lower.lower import lower
-from anynpu.compiler.quantize import evaluation as workbench
 from anynpu.compiler.quantize import search
+from anynpu.compiler.quantize import search as workbench
 from anynpu.compiler.quantize.channel_groups import Grouping
 from anynpu.compiler.quantize.config import Recipe
-from anynpu.compiler.quantize.evaluation import GROUP_BUDGET, Score, Workbench, within_budget
 from anynpu.compiler.quantize.metrics import cosine, detections, map_overlap, margin, metric_of, top1, worst_channel
 from anynpu.compiler.quantize.model_samples import Study, open_study
-from anynpu.compiler.quantize.search import run_recipe
+from anynpu.compiler.quantize.search import GROUP_BUDGET, Score, Workbench, run_recipe, within_budget
 from anynpu.compiler.quantize.simulate import Simulation
 from anynpu.errors import CompileError
 from anynpu.npu.engines.native import NativeEngine

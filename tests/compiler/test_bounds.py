@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.compiler.importers import bounds
+from anynpu.compiler.importers import onnx_model
 from anynpu.compiler.importers.onnx_model import read_onnx
 from anynpu.errors import CompileError
 
@@ -94,7 +94,7 @@ def constant_of_many_axes() -> onnx.ModelProto:
 
 
 def node_with_many_inputs() -> onnx.ModelProto:
-    return model_of([node("Sum", ["x"] * (bounds.MAX_TENSORS + 1), ["y"])])
+    return model_of([node("Sum", ["x"] * (onnx_model.MAX_TENSORS + 1), ["y"])])
 
 
 def function_with_many_inputs() -> onnx.ModelProto:
@@ -105,7 +105,7 @@ def function_with_many_inputs() -> onnx.ModelProto:
 
 
 def long_name() -> onnx.ModelProto:
-    name = "n" * (bounds.MAX_NAME + 1)
+    name = "n" * (onnx_model.MAX_NAME + 1)
     return model_of([node("Relu", ["x"], [name]), node("Relu", [name], ["y"])])
 
 
@@ -152,7 +152,7 @@ def test_reading_for_predictions_is_bounded_too() -> None:
 def test_functions_of_honest_size_are_counted_and_accepted() -> None:
     proto = function_bomb(levels=3, times=4)
     read_onnx(proto.SerializeToString())
-    count = bounds._Count(proto)
+    count = onnx_model._Count(proto)
     count.check()
     assert count._sizes["bomb", "f2"] == (4 * (1 + 4 * (1 + 4)), 2 * 4 * (1 + 4 * (1 + 4)), 3)
 

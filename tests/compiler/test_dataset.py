@@ -11,7 +11,8 @@ import cv2
 import numpy as np
 import pytest
 
-from anynpu.compiler.quantize.dataset import InputInfo, load_image, open_dataset
+from anynpu.compiler.images import load_image
+from anynpu.compiler.quantize.dataset import InputInfo, open_dataset
 from anynpu.errors import CalibrationError, ImageError
 from anynpu.program import Preprocess
 

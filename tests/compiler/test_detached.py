@@ -11,8 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.compiler.importers.external_weights import LARGE_BYTES, checked_form, detach
-from anynpu.compiler.importers.onnx_model import check_onnx, load_onnx
+from anynpu.compiler.importers.onnx_model import LARGE_BYTES, check_onnx, checked_form, detach, load_onnx
 from anynpu.errors import CompileError
 
 from .running import run_fp32, run_model

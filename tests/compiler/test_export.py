@@ -13,8 +13,7 @@ import pytest
 
 import anynpu
 from anynpu.cli.app import run
-from anynpu.compiler.quantize.export_qdq import scales_of, to_qdq
-from anynpu.compiler.toolkit.export import Handover, handover
+from anynpu.compiler.export import Handover, handover, scales_of, to_qdq
 from anynpu.compiler.toolkit.quantization_cfg import read_cfg
 
 from .onnx_builders import Net

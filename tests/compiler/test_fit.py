@@ -8,11 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from anynpu.compiler.lower.windows import Window
-from anynpu.compiler.quantize import least_squares as fit_module
-from anynpu.compiler.quantize.blas import _openblas, one_blas_thread
-from anynpu.compiler.quantize.least_squares import at_positions, channel_columns_of, columns_of, fit_dense, fit_depthwise
-from anynpu.compiler.quantize.threads import in_order, thread_count
+from anynpu.compiler.lower.attributes import Window
+from anynpu.compiler.quantize import reconstruction as fit_module
+from anynpu.compiler.quantize.reconstruction import at_positions, channel_columns_of, columns_of, fit_dense, fit_depthwise
+from anynpu.compiler.quantize.threads import _openblas, in_order, one_blas_thread, thread_count
 from anynpu.program.arithmetic import WeightScales
 
 RNG = np.random.default_rng(5)

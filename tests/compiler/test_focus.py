@@ -11,15 +11,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from anynpu.compiler import export as handover
 from anynpu.compiler import optimize
 from anynpu.compiler.board import build
 from anynpu.compiler.compile_options import CompileOptions
 from anynpu.compiler.graph import to_onnx
-from anynpu.compiler.passes.focus import fold_focus
+from anynpu.compiler.passes.optimize import fold_focus
 from anynpu.compiler.pipeline import prepare
-from anynpu.compiler.quantize.evaluation import Score
 from anynpu.compiler.quantize.model_samples import open_study
-from anynpu.compiler.toolkit import export as handover
+from anynpu.compiler.quantize.search import Score
 
 from .onnx_builders import feeds
 from .running import run_fp32

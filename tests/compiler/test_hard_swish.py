@@ -7,9 +7,9 @@ import pytest
 
 from anynpu.compiler.graph import Graph
 from anynpu.compiler.importers.onnx_graph import import_onnx
-from anynpu.compiler.passes.hard_swish import write_hard_swish_as_gate
+from anynpu.compiler.passes.optimize import write_hard_swish_as_gate
 from anynpu.compiler.quantize.calibrate import FloatModel
-from anynpu.compiler.toolkit.concats import functions_behind_concats
+from anynpu.compiler.toolkit.graph_rules import functions_behind_concats
 
 from .onnx_builders import Net
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from anynpu.compiler.quantize import dataset
-from anynpu.compiler.quantize.samples import InputInfo
+from anynpu.compiler.quantize.dataset import InputInfo
 from anynpu.errors import AnynpuError, CalibrationError
 
 

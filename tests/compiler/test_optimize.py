@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from anynpu._util import optional as _optional
 from anynpu.compiler import optimize
-from anynpu.compiler.quantize.evaluation import Score
+from anynpu.compiler.quantize.search import Score
 
 from .running import run_fp32
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import anynpu
-from anynpu.compiler.importers.qdq import split_qdq
+from anynpu.compiler.importers.quantized_models import split_qdq
 from anynpu.errors import CompileError
 from anynpu.program import Conv, Dense
 from anynpu.tensor import DType

@@ -14,9 +14,9 @@ import pytest
 import anynpu
 from anynpu._util import optional as _optional
 from anynpu.compiler.graph import Graph, Node
-from anynpu.compiler.importers.qdq import QdqWeights
+from anynpu.compiler.importers.quantized_models import QdqWeights
 from anynpu.compiler.lower.steps import Activation
-from anynpu.compiler.quantize.qdq_rounding import product_multiplier, rounded_table
+from anynpu.compiler.quantize.given_scales import product_multiplier, rounded_table
 from anynpu.program import Float
 from anynpu.tensor import Affine
 

@@ -15,10 +15,9 @@ from diseased_network import diseased_network, diseased_samples
 import anynpu
 from anynpu.compiler.lower.steps import Step
 from anynpu.compiler.quantize import calibrate, search, simulate
-from anynpu.compiler.quantize.calibration_cache import Remembered, kept_apart, others, remember
 from anynpu.compiler.quantize.config import Recipe
-from anynpu.compiler.quantize.evaluation import Score, Trial, Workbench
 from anynpu.compiler.quantize.model_samples import Study, open_study
+from anynpu.compiler.quantize.search import Remembered, Score, Trial, Workbench, kept_apart, others, remember
 
 Array = npt.NDArray[Any]
 

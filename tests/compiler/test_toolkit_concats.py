@@ -14,8 +14,7 @@ from anynpu import chips
 from anynpu.compiler.graph import Graph
 from anynpu.compiler.importers.onnx_graph import import_onnx
 from anynpu.compiler.lower.forms import forms_of
-from anynpu.compiler.lower.fuse import build_steps
-from anynpu.compiler.lower.fusion_rules import toolkit_rules
+from anynpu.compiler.lower.fuse import build_steps, toolkit_rules
 from anynpu.compiler.quantize.calibrate import FloatModel
 from anynpu.compiler.toolkit.graph_rules import simplify_as_toolkit
 

@@ -15,12 +15,11 @@ import pytest
 
 import anynpu
 from anynpu import chips
+from anynpu.compiler.export import Handover, handover
 from anynpu.compiler.importers.onnx_graph import import_onnx
 from anynpu.compiler.lower.forms import forms_of
-from anynpu.compiler.lower.fuse import build_steps
-from anynpu.compiler.lower.fusion_rules import toolkit_rules
+from anynpu.compiler.lower.fuse import build_steps, toolkit_rules
 from anynpu.compiler.quantize.tensor_scales import Ranges
-from anynpu.compiler.toolkit.export import Handover, handover
 from anynpu.compiler.toolkit.quantizer import toolkit_bias, toolkit_ends, toolkit_quantization, toolkit_weights
 from anynpu.program import FixedPoint, Layer, Model
 from anynpu.tensor import Quantization

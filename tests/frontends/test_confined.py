@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import anynpu
-from anynpu.compiler.importers import confinement
+from anynpu.compiler.importers import confined_worker
 from anynpu.errors import CompileError
 
 from .test_hostile_programs import SCRIPT, archive, exported
@@ -172,7 +172,7 @@ def test_a_script_needs_shapes_before_a_process_starts(tmp_path: Path, monkeypat
 def test_a_kernel_that_does_not_restrict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch_in(tmp_path, monkeypatch)
     (tmp_path / "torch" / "__init__.py").write_text(
-        TORCH + "from anynpu.compiler.importers import confinement\nconfinement._ARCHITECTURES = {}\n"
+        TORCH + "from anynpu.compiler.importers import confined_worker\nconfined_worker._ARCHITECTURES = {}\n"
     )
     path = exported(tmp_path)
     with pytest.raises(CompileError, match="does not restrict a process") as caught:
@@ -217,8 +217,8 @@ def test_numbers_of_system_calls(column: int) -> None:
     text = HEADERS[column].read_text()
     known = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+) (\d+)", text)}
     known.setdefault("newfstatat", known.get("fstatat", -1))
-    words = confinement._ALLOWED.split()
+    words = confined_worker._ALLOWED.split()
     for name, *numbers in zip(words[::3], words[1::3], words[2::3], strict=True):
         if numbers[column] != "-":
             assert known[name] == int(numbers[column]), name
-    assert signal.SIGKILL == confinement._SIGKILL
+    assert signal.SIGKILL == confined_worker._SIGKILL

@@ -16,9 +16,14 @@ from typing import Any, BinaryIO
 import pytest
 
 import anynpu
-from anynpu.compiler.importers import torch_operators
-from anynpu.compiler.importers.program_files import check_keras_file, check_saved_model
-from anynpu.compiler.importers.torch_archives import check_graphs, written_again_exported, written_again_script
+from anynpu.compiler.importers import program_files
+from anynpu.compiler.importers.program_files import (
+    check_graphs,
+    check_keras_file,
+    check_saved_model,
+    written_again_exported,
+    written_again_script,
+)
 from anynpu.errors import CompileError
 
 SYSTEM = b"\x80\x02cposix\nsystem\nX\x04\x00\x00\x00true\x85R."
@@ -352,7 +357,7 @@ class Block:
 
 def test_kinds_of_nodes(tmp_path: Path) -> None:
     sound = ("aten::conv2d", "aten::relu_", "prim::GetAttr", "prim::ListConstruct", "aten::__getitem__", "torchvision::nms")
-    check_graphs(tmp_path, [Block(*sound, Block("aten::add"))], torch_operators.is_scripted)
+    check_graphs(tmp_path, [Block(*sound, Block("aten::add"))], program_files.is_scripted)
     evil = (
         "aten::save",
         "aten::from_file",
@@ -365,12 +370,12 @@ def test_kinds_of_nodes(tmp_path: Path) -> None:
     )
     for kind in evil:
         with pytest.raises(CompileError, match="calls"):
-            check_graphs(tmp_path, [Block("aten::add", Block(Block(kind)))], torch_operators.is_scripted)
+            check_graphs(tmp_path, [Block("aten::add", Block(Block(kind)))], program_files.is_scripted)
 
 
 def test_no_listed_operator_uses_files() -> None:
     words = ("file", "save", "load", "print", "fork", "rpc", "python", "exec", "record")
-    for table in (torch_operators.EXPORTED, torch_operators.SCRIPTED):
+    for table in (program_files.EXPORTED, program_files.SCRIPTED):
         for names in table.values():
             assert not [name for name in names if any(word in name for word in words)]
 

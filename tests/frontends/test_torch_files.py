@@ -23,7 +23,7 @@ CONVERT = """
 import sys
 from pathlib import Path
 from anynpu.errors import CompileError
-from anynpu.compiler.importers.pytorch import torch_file_to_onnx
+from anynpu.compiler.importers.frameworks import torch_file_to_onnx
 shape = tuple(map(int, sys.argv[2].split(",")))
 try:
     Path(sys.argv[3]).write_bytes(torch_file_to_onnx(Path(sys.argv[1]), {"x": shape}).SerializeToString())

@@ -2,24 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from .._util.options import OptionTable, documented, option
-from ..errors import CompileError, CompileOptionError
+import numpy as np
+
+from .._util.options import OptionTable, documented, is_number, is_whole, option
+from ..errors import CompileError, CompileOptionError, TensorNameError
+from ..program import Preprocess
 from .custom_operators import CustomOperators
 from .importers.onnx_graph import Shapes
 from .importers.split_post_processing import CUT, KEEP
-from .option_values import CUSTOM, NAMED, ORDER, PAIRS, PER_INPUT, SHAPES, WAY_TO_JUDGE
+from .lower.formats import CHIP, SIMULATOR
 from .quantize.config import ACCURACIES, STEPS
 from .quantize.metrics import METRICS, Metric
 from .quantize.ranges import ALGORITHMS
-from .quantize.rounding_mode import CHIP, SIMULATOR
 from .toolkit.quantizer import QUANTIZERS, GivenRanges, read_ranges
 
-__all__ = ["CompileOptions", "Order", "PerInput"]
+# What options of the compiler take that have no plain type: words for messages, and whether a value is that.
+
+
+Takes = tuple[str, Callable[[Any], bool]]
+
+
+def _all(value: Any, fits: Callable[[Any], bool]) -> bool:
+    listed = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str | bytes)
+    return listed and np.ndim(value) <= 1 and all(fits(entry) for entry in value)
+
+
+def _by_name(value: Any, fits: Callable[[Any], bool]) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(name, str) and fits(entry) for name, entry in value.items())
+
+
+def _are_numbers(value: Any) -> bool:
+    return is_number(value) or _all(value, is_number)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_set_of_shapes(value: Any) -> bool:
+    return _by_name(value, lambda shape: _all(shape, is_whole))
+
+
+def _is_pair(value: Any) -> bool:
+    listed = isinstance(value, Sequence) and not isinstance(value, str | bytes) and len(value) == 2
+    return listed and is_number(value[0]) and is_whole(value[1])
+
+
+PER_INPUT: Takes = (
+    "a number, a list of them, or a dict of either by input name",
+    lambda value: value is None or _are_numbers(value) or _by_name(value, _are_numbers),
+)
+ORDER: Takes = (
+    "a string, or a dict of strings by input name",
+    lambda value: value is None or _is_text(value) or _by_name(value, _is_text),
+)
+SHAPES: Takes = (
+    "a dict of shapes by input name, such as {'x': (1, 3, 480, 480)}, or a list of such dicts",
+    lambda value: value is None or _is_set_of_shapes(value) or (_all(value, _is_set_of_shapes) and len(value) > 0),
+)
+NAMED: Takes = (
+    "a dict of values by input name, such as {'shape': (1, 12, 64)}",
+    lambda value: value is None or value == () or _by_name(value, lambda entry: True),
+)
+WAY_TO_JUDGE: Takes = (
+    "the name of a metric, or a function of (expected outputs, given outputs)",
+    lambda value: value is None or _is_text(value) or callable(value),
+)
+CUSTOM: Takes = (
+    "a list of names of operators, or a dict of what is known about them by name",
+    lambda value: isinstance(value, Collection) and not isinstance(value, bytes),
+)
+PAIRS: Takes = (
+    "a dict of (scale, zero point) by tensor name, such as {'conv1': (0.05, -17)}",
+    lambda value: value is None or _by_name(value, _is_pair),
+)
+
 
 PerInput = Sequence[float] | float | Mapping[str, "Sequence[float] | float"] | None
 Order = str | Mapping[str, str] | None
@@ -224,3 +286,109 @@ class CompileOptions(OptionTable):
         for name in self.without:
             if name not in STEPS:
                 raise CompileError(f"there is no step '{name}' to leave out", hint=f"steps are: {', '.join(STEPS)}")
+
+
+# What options say about the inputs of a model, checked once.
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """Preprocessing by input name, and the inputs whose channels are fed in reverse order.
+
+    :ivar trained: the order of channels that each input was said to be trained with
+    """
+
+    preprocess: Mapping[str, Preprocess] = field(default_factory=dict)
+    reversed_inputs: tuple[str, ...] = ()
+    trained: Mapping[str, str] = field(default_factory=dict)
+
+
+def shape_sets(shapes: Shapes | Sequence[Shapes] | None) -> list[Shapes]:
+    """The shape sets of a request: one, or several for dynamic shapes."""
+    if shapes is None:
+        return [{}]
+    if isinstance(shapes, Mapping):
+        return [shapes]
+    sets = list(shapes)
+    if not sets or not all(isinstance(entry, Mapping) for entry in sets):
+        raise CompileError(
+            "shapes is a dict of input name to shape, or a list of such dicts", hint="for example shapes={'x': (1, 3, 480, 480)}"
+        )
+    return sets
+
+
+def preprocessing(inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]], options: CompileOptions) -> Normalisation:
+    """Mean, std and channel order for each input."""
+    means, stds = _by_input("mean", options.mean, inputs), _by_input("std", options.std, inputs)
+    trained = _orders("channel_order", options.channel_order, inputs, shapes)
+    pictures = _orders("preprocess", options.preprocess, inputs, shapes)
+    if options.preprocess is not None and not pictures:
+        raise CompileError(
+            "a pre-process node takes pictures, and no input is one", hint="leave preprocess out: it needs an input [N, 3, H, W]"
+        )
+    result: dict[str, Preprocess] = {}
+    for name in inputs:
+        if name not in means and name not in stds and name not in pictures:
+            continue
+        channels = shapes[name][1] if len(shapes[name]) > 1 else 1
+        values = {
+            "mean": _one_each("mean", means.get(name, 0.0), channels, name),
+            "std": _one_each("std", stds.get(name, 1.0), channels, name),
+        }
+        if any(value == 0 for value in values["std"]):
+            raise CompileError(
+                f"std of input '{name}' has a zero, and values are divided by it", tensor=name, hint="pass the real std, or 1"
+            )
+        result[name] = Preprocess(values["mean"], values["std"], pictures.get(name, ""))
+    turned = tuple(name for name in inputs if trained.get(name, "rgb") != pictures.get(name, "rgb"))
+    return Normalisation(result, turned, trained)
+
+
+def _by_input(what: str, value: PerInput, inputs: Sequence[str]) -> dict[str, Sequence[float] | float]:
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        for name in value:
+            if name not in inputs:
+                raise TensorNameError(
+                    f"{what} is given for '{name}', which is not an input", hint=f"inputs are: {', '.join(inputs)}"
+                )
+        return dict(value)
+    if len(inputs) != 1:
+        raise CompileError(
+            f"the model has {len(inputs)} inputs: say which one {what} is for", hint=f"{what}={{'{inputs[0]}': (0, 0, 0)}}"
+        )
+    return {inputs[0]: value}
+
+
+def _one_each(what: str, value: Sequence[float] | float, channels: int, name: str) -> tuple[float, ...]:
+    numbers = [float(entry) for entry in value] if isinstance(value, Sequence) else [float(value)]
+    if len(numbers) == 1:
+        numbers *= channels
+    if len(numbers) != channels:
+        raise CompileError(
+            f"{what} of input '{name}' has {len(numbers)} numbers, but the input has {channels} channels",
+            tensor=name,
+            hint=f"give {channels} numbers, or one for all",
+        )
+    return tuple(numbers)
+
+
+def _orders(
+    what: str, order: Order, inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Literal["rgb", "bgr"]]:
+    """The order of channels by input name; a single one is for all pictures of three channels."""
+    if order is None:
+        return {}
+    images = [name for name in inputs if len(shapes[name]) == 4 and shapes[name][1] == 3]
+    orders = dict(order) if isinstance(order, Mapping) else dict.fromkeys(images, order)
+    result: dict[str, Literal["rgb", "bgr"]] = {}
+    for name, text in orders.items():
+        if name not in inputs:
+            raise TensorNameError(f"{what} is given for '{name}', which is not an input", hint=f"inputs are: {', '.join(inputs)}")
+        if text not in ("rgb", "bgr"):
+            raise CompileError(f"there is no channel order '{text}'", tensor=name, hint=f"choose rgb or bgr for {what}")
+        if name not in images:
+            raise CompileError(f"input '{name}' is not a picture of three channels", tensor=name, hint=f"leave {what} out for it")
+        result[name] = "bgr" if text == "bgr" else "rgb"
+    return result

@@ -16,17 +16,6 @@ from ..errors import CalibrationError, CompileError
 from ..program import AttributeValue
 from .graph import CUSTOM, Graph, Node
 
-__all__ = [
-    "CustomOperator",
-    "CustomOperators",
-    "CustomTable",
-    "Declarations",
-    "custom_node",
-    "foreign_operators",
-    "infer_custom",
-    "mark_custom",
-]
-
 Attributes = Mapping[str, AttributeValue]
 ShapeFunction = Callable[[list[tuple[int, ...]], Attributes], Sequence[Sequence[int]]]
 ComputeFunction = Callable[[list[Array], Attributes], Sequence[Array]]

@@ -11,9 +11,6 @@ import numpy as np
 from .._util.optional import onnx
 from .._util.types import Array
 
-__all__ = ["CUSTOM", "Graph", "Node", "to_onnx"]
-
-
 CUSTOM = "Custom"
 """What stands in ``Node.op`` of every custom operator: no rule for an operator of ONNX is meant for it, even if it has that one's name."""
 

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from .._util import optional as _optional
 from ..errors import ImageError
 
-__all__ = ["IMAGE_SUFFIXES", "DecodedImages", "decode_image", "load_image", "read_image"]
-
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """File names that end so are taken for pictures, in either case."""
 

@@ -22,53 +22,46 @@ from ..modelfile.validate import metadata_complaint
 from ..program import Model, OnnxMetadata, Program
 from ..program.report import Report, report
 from ..tensor import DType
-from ..vendors import registry
-from .compile_options import CompileOptions
+from ..vendors import Format, registry
+from .compile_options import CompileOptions, Normalisation, preprocessing, shape_sets
 from .custom_operators import CustomOperators, CustomTable, custom_table
 from .graph import Graph
 from .importers import KnownScales, known_scales
-from .importers.constant_inputs import give_constants
-from .importers.external_weights import detach
-from .importers.onnx_graph import Shapes, import_onnx
-from .importers.onnx_model import load_onnx
-from .importers.qdq import Qdq, QdqWeights, taken_apart
+from .importers.onnx_graph import Shapes, give_constants, import_onnx
+from .importers.onnx_model import detach, load_onnx
+from .importers.quantized_models import Qdq, QdqWeights, taken_apart
 from .importers.split_post_processing import KEEP, ModelWithTail, split_tail
-from .input_options import Normalisation, preprocessing, shape_sets
-from .lower.emit_chip import STEEPEST
-from .lower.formats import Format, format_of, without_zero_points
+from .lower.emit import STEEPEST
+from .lower.formats import CHIP, SIMULATOR, format_of, with_arithmetic, without_zero_points
 from .lower.forms import before_jumps, forms_of
-from .lower.fuse import build_steps
-from .lower.fusion_rules import OWN_RULES, FusionRules, toolkit_rules
+from .lower.fuse import OWN_RULES, FusionRules, assign_curves, build_steps, leave_unrounded, toolkit_rules
 from .lower.lower import lower
 from .lower.steps import Step
-from .lower.unrounded_activations import assign_curves, leave_unrounded
 from .passes.channel_order import reverse_channels
 from .passes.integer_forms import integer_graph
 from .passes.simplify import simplify
-from .quantize.annotated_scales import as_qdq
 from .quantize.calibrate import CalibratedRanges, Calibration, UnknownRanges, calibrate
-from .quantize.calibration_cache import remember
 from .quantize.channel_groups import grouping_candidates
 from .quantize.config import Recipe, recipe_of
 from .quantize.dataset import Dataset, InputInfo, Sample, open_dataset
 from .quantize.detect_preprocessing import MAX_PICTURES, check_preprocessing
-from .quantize.evaluation import Trial, Workbench, accuracy_text, with_floats
-from .quantize.float16_overflow import made_up, near_the_end
-from .quantize.kept_scales import KeptRanges, kept_quantization
+from .quantize.given_scales import KeptRanges, as_qdq, kept_quantization, kept_weights, only_known, spread
 from .quantize.lint import lint_steps, summary
-from .quantize.qdq_scales import kept_weights, only_known, spread
-from .quantize.rounding_mode import CHIP, SIMULATOR, with_arithmetic
-from .quantize.search import run_recipe
-from .quantize.small_results import too_coarse
+from .quantize.representable import made_up, near_the_end, too_coarse
+from .quantize.search import Trial, Workbench, accuracy_text, remember, run_recipe, with_floats
 from .quantize.tensor_scales import Ranges, assign_quantization, may_be_infinite, quantized_tensors
 from .toolkit.graph_rules import is_float_result, simplify_as_toolkit
-from .toolkit.lower_simulation import lower_simulation
-from .toolkit.quantizer import VENDOR, WholeRanges, given_quantization, toolkit_quantization
-from .toolkit.steps import quotients, with_changes_of_scale, without_copies
+from .toolkit.quantizer import (
+    VENDOR,
+    WholeRanges,
+    given_quantization,
+    quotients,
+    toolkit_quantization,
+    with_changes_of_scale,
+    without_copies,
+)
+from .toolkit.simulation import lower_simulation
 from .warnings import float_ends, warn_of_later_sizes, warn_of_loss, warn_of_unread_inputs, warn_of_wide_weights
-
-__all__ = ["ModelCheck", "check", "compile"]
-
 
 _log = logging.getLogger("anynpu.compiler")
 

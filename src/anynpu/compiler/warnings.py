@@ -8,13 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..program import Program
+from ..vendors import Format
 from .graph import Graph
-from .importers.qdq import QdqWeights
-from .lower.formats import Format
-from .quantize.evaluation import Score
+from .importers.quantized_models import QdqWeights
 from .quantize.lint import Finding
-
-__all__ = ["float_ends", "warn_of_later_sizes", "warn_of_loss", "warn_of_unread_inputs", "warn_of_wide_weights"]
+from .quantize.search import Score
 
 _log = logging.getLogger("anynpu.compiler")
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from ..._util.types import Array
-from ...compiler.compile_options import CompileOptions
+from ...compiler.compile_options import CompileOptions, preprocessing
 from ...compiler.graph import Graph, Node
 from ...compiler.importers.onnx_graph import Shapes, import_onnx
 from ...compiler.importers.onnx_model import load_onnx
-from ...compiler.input_options import preprocessing
 from ...compiler.passes.channel_order import channel_orders
 from ...compiler.quantize.calibrate import float_session
 from ...errors import InputError, ParameterError

@@ -9,9 +9,8 @@ import typer
 
 from ...compiler import CompileOptions
 from ...compiler.board import build, find_toolkit
-from ...compiler.board.acuity import COMMANDS
-from ...compiler.board.build import SCRIPT
-from ...compiler.board.runner import TIME_LIMIT
+from ...compiler.board.build import ACUITY_SCRIPT, COMMANDS
+from ...compiler.board.environment import TIME_LIMIT
 from ..helpers.child_processes import orderly_end
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
@@ -89,5 +88,5 @@ def command(
         console.print(f"then put {stem}.nb beside {built.twin.name}")
         return
     console.print(f"no rknn-toolkit2 is installed here. On a machine that has it, copy {built.job} and run there:")
-    console.print(f"  python {SCRIPT}")
+    console.print(f"  python {ACUITY_SCRIPT}")
     console.print(f"then put {stem}.rknn beside {built.twin.name}; 'anynpu toolkit install' installs the toolkit here")

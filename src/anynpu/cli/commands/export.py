@@ -12,8 +12,7 @@ import typer
 from ..._util.output_files import write_output
 from ...compiler.board.worker import edited
 from ...compiler.compile_options import CompileOptions
-from ...compiler.quantize.export_qdq import scales_of, to_qdq
-from ...compiler.toolkit.export import handover
+from ...compiler.export import handover, scales_of, to_qdq
 from ...errors import ModelError
 from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags

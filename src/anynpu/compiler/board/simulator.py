@@ -23,10 +23,7 @@ from ..importers.onnx_model import load_onnx
 from ..toolkit.quantization_cfg import MADE_SUFFIXES, read_cfg
 from ..toolkit.quantizer import VENDOR, WholeRanges
 from . import analysis
-from .environment import Toolkit
-from .runner import TIME_LIMIT, run_logged
-
-__all__ = ["VendorSimulation", "read_results", "simulator_twin"]
+from .environment import TIME_LIMIT, Toolkit, run_logged
 
 _INT8 = "_int8"
 _QUIET = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}

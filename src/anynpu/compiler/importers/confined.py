@@ -20,8 +20,6 @@ from typing import Any
 from ..._util.printable import printable
 from ...errors import AnynpuError, CompileError, MissingDependencyError
 
-__all__ = ["converted_confined", "is_installed"]
-
 MAX_RESULT = (1 << 31) - 1
 _START = "import sys; sys.path[:] = sys.argv[1:]; from anynpu.compiler.importers.confined_worker import main; main()"
 _TRUST = (

@@ -1,21 +1,466 @@
-"""Operators that onnxruntime's optimizers write (SkipLayerNormalization, Attention, FusedConv, MatMulNBits), as ONNX's own.
-
-A network that was optimized or packed for onnxruntime is the same network: written plainly it is fused and quantised like any other.
-"""
+"""Operators that onnxruntime's optimizers write (SkipLayerNormalization, Attention, FusedConv, MatMulNBits), as operators of ONNX."""
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ..._util.optional import onnx
-from ...errors import AnynpuError, CompileError, UnsupportedOperatorError
-from .contrib_attention import attention, multi_head_attention, quantized_attention
-from .contrib_blocks import gather_blocks, matmul_blocks, matmul_tables
-from .contrib_writer import RuntimeNode, Writer
+import numpy as np
 
-__all__ = ["write_plainly"]
+from ..._util.optional import onnx
+from ..._util.types import Array
+from ...errors import AnynpuError, CompileError, UnsupportedOperatorError
+
+# A graph of ONNX in which operators of onnxruntime are written plainly: what all of them need for it.
+
+
+_SAME_RANK = {"Add", "Cast", "Gelu", "Identity", "LayerNormalization", "MatMul", "MatMulNBits", "Relu", "Softmax"}
+"""Operators whose result has as many axes as their first input, as networks write them."""
+_OF_THREE = {
+    "Attention",
+    "EmbedLayerNormalization",
+    "MultiHeadAttention",
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+}
+_MAX_STEPS = 64
+
+
+class RuntimeNode:
+    """An operator of onnxruntime: its inputs and outputs by place, empty where there is none, and its attributes."""
+
+    def __init__(self, proto: Any) -> None:
+        helper = onnx().helper
+        self._proto = proto
+        self._attributes = {entry.name: helper.get_attribute_value(entry) for entry in proto.attribute}
+
+    @property
+    def name(self) -> str:
+        """What parts are named after."""
+        return str(self._proto.name or self._proto.output[0])
+
+    def input(self, index: int) -> str:
+        return str(self._proto.input[index]) if index < len(self._proto.input) else ""
+
+    def output(self, index: int) -> str:
+        return str(self._proto.output[index]) if index < len(self._proto.output) else ""
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """The attributes of these names that it has."""
+        return {name: self._attributes[name] for name in names if name in self._attributes}
+
+    def number(self, name: str, usual: float) -> float:
+        return float(self._attributes.get(name, usual))
+
+    def whole(self, name: str, usual: int) -> int:
+        return int(self._attributes.get(name, usual))
+
+    def numbers(self, name: str) -> list[float]:
+        return [float(value) for value in self._attributes.get(name, ())]
+
+    def text(self, name: str, usual: str) -> str:
+        value = self._attributes.get(name, usual)
+        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+    def refused(self, why: str) -> UnsupportedOperatorError:
+        """An error that says what is in the way."""
+        return UnsupportedOperatorError(
+            f"this form of onnxruntime's operator has no plain form here: {why}",
+            node=self._proto.name,
+            operator=self._proto.op_type,
+            hint="compile the model as it was before onnxruntime optimized it",
+        )
+
+    @property
+    def outputs(self) -> list[str]:
+        """The names of its results by place."""
+        return list(self._proto.output)
+
+
+class Writer:
+    """Takes the nodes of a graph in order, and makes others in place of some.
+
+    :ivar lengths: tensors that hold how many keys of each row count
+    :ivar masks: what is added to scores, by the mask that it is made of and the number for keys that do not count
+    """
+
+    def __init__(self, graph: Any, opset: int) -> None:
+        self.opset = opset
+        self.lengths: set[str] = set()
+        self.masks: dict[tuple[str, float], str] = {}
+        self._graph = graph
+        self._nodes: list[Any] = []
+        self._stored = {entry.name: entry for entry in graph.initializer}
+        self._ranks = {
+            value.name: len(value.type.tensor_type.shape.dim)
+            for value in (*graph.input, *graph.value_info)
+            if value.type.tensor_type.HasField("shape")
+        }
+        self._makers = {name: node for node in graph.node for name in node.output}
+        self._unpacked: set[str] = set()
+        self._read = {name for node in graph.node for name in node.input} | {entry.name for entry in graph.output}
+        self._taken = {name for node in graph.node for name in (*node.input, *node.output)} | set(self._stored)
+        self._stem = ""
+        self._numbers = itertools.count()
+
+    def keep(self, node: Any) -> None:
+        """A node that stays."""
+        self._nodes.append(node)
+
+    def entered(self, node: Any) -> RuntimeNode:
+        """The node that is written plainly next."""
+        entry = RuntimeNode(node)
+        self._stem = entry.name
+        return entry
+
+    def _free(self, part: str) -> str:
+        while (name := f"{self._stem}.{part}{next(self._numbers)}") in self._taken:
+            pass
+        self._taken.add(name)
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], result: str = "", **attributes: Any) -> str:
+        """Add a node of ONNX's own with one result; the name of it."""
+        made = result or self._free(op)
+        self._nodes.append(onnx().helper.make_node(op, list(inputs), [made], name=made, **attributes))
+        return made
+
+    def split(self, source: str, sizes: Sequence[int], axis: int) -> list[str]:
+        """Parts of a tensor along an axis."""
+        names = [self._free("part") for _ in sizes]
+        extents = {"split": list(sizes)} if self.opset < 13 else {}
+        inputs = [source] if extents else [source, self.whole(sizes)]
+        self._nodes.append(onnx().helper.make_node("Split", inputs, names, name=names[0], axis=axis, **extents))
+        return names
+
+    def constant(self, values: Array) -> str:
+        name = self._free("value")
+        self._graph.initializer.append(onnx().numpy_helper.from_array(np.ascontiguousarray(values), name))
+        return name
+
+    def number(self, value: float) -> str:
+        return self.constant(np.array(value, np.float32))
+
+    def whole(self, values: Sequence[int]) -> str:
+        return self.constant(np.array(values, np.int64))
+
+    def value(self, name: str) -> Array | None:
+        """What a constant holds; None where it is none, or its values are elsewhere."""
+        entry = self._stored.get(name)
+        if entry is None or entry.data_location == onnx().TensorProto.EXTERNAL:
+            return None
+        found: Array = onnx().numpy_helper.to_array(entry)
+        return found
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a constant; None where it is none."""
+        entry = self._stored.get(name)
+        return None if entry is None else tuple(entry.dims)
+
+    def unpacked(self, name: str) -> Array | None:
+        """What a constant holds that is not needed any more once its numbers are written in another way."""
+        self._unpacked.add(name)
+        return self.value(name)
+
+    def rank(self, name: str, depth: int = 0) -> int | None:
+        """The number of axes of a tensor, where the model or the nodes before it tell."""
+        if name in self._stored:
+            return len(self._stored[name].dims)
+        maker = self._makers.get(name)
+        if name in self._ranks or maker is None or not maker.input or depth > _MAX_STEPS:
+            return self._ranks.get(name)
+        if maker.op_type in _OF_THREE:
+            return 3
+        if maker.op_type == "Gather" and len(maker.input) == 2:
+            table, places = (self.rank(entry, depth + 1) for entry in maker.input)
+            return None if table is None or places is None else table + places - 1
+        return self.rank(maker.input[0], depth + 1) if maker.op_type in _SAME_RANK else None
+
+    def is_read(self, name: str) -> bool:
+        """Whether a result is there, and a node or the caller reads it."""
+        return bool(name) and name in self._read
+
+    def only_outputs(self, node: RuntimeNode, *places: int) -> None:
+        """Refuse an operator of which results at other places are read."""
+        for index, name in enumerate(node.outputs):
+            if index not in places and self.is_read(name):
+                raise node.refused(f"its result '{name}' is read")
+
+    def mean(self, source: str) -> str:
+        """The mean over the last axis, which stays with one entry."""
+        if self.opset >= 18:
+            return self.node("ReduceMean", [source, self.whole([-1])], keepdims=1)
+        return self.node("ReduceMean", [source], axes=[-1], keepdims=1)
+
+    def total(self, source: str) -> str:
+        """The sum over the last axis, which goes."""
+        if self.opset >= 13:
+            return self.node("ReduceSum", [source, self.whole([-1])], keepdims=0)
+        return self.node("ReduceSum", [source], axes=[-1], keepdims=0)
+
+    def unsqueezed(self, source: str, axes: Sequence[int]) -> str:
+        if self.opset >= 13:
+            return self.node("Unsqueeze", [source, self.whole(axes)])
+        return self.node("Unsqueeze", [source], axes=list(axes))
+
+    def length(self, source: str, axis: int) -> str:
+        """The extent of one axis, as a list of one number."""
+        return self.node("Gather", [self.node("Shape", [source]), self.whole([axis])])
+
+    def counted(self, length: str) -> str:
+        """0, 1, 2, ... below a length, which is a list of one number."""
+        ends = [
+            self.constant(np.array(0, np.int64)),
+            self.node("Reshape", [length, self.whole([])]),
+            self.constant(np.array(1, np.int64)),
+        ]
+        return self.node("Range", ends)
+
+    def finish(self) -> None:
+        """Let the graph have these nodes."""
+        copies = [type(node).FromString(node.SerializeToString()) for node in self._nodes]
+        del self._graph.node[:]
+        self._graph.node.extend(copies)
+        gone = self._unpacked - {name for node in copies for name in node.input} - {entry.name for entry in self._graph.output}
+        if gone:
+            kept = [entry for entry in self._graph.initializer if entry.name not in gone]
+            stored = [type(entry).FromString(entry.SerializeToString()) for entry in kept]
+            del self._graph.initializer[:]
+            self._graph.initializer.extend(stored)
+
+
+# Attention as onnxruntime writes it in one node, as the products and the softmax that it is.
+
+
+_FAR = -10000.0
+"""What is added to the score of a key that does not count, unless the node says otherwise."""
+
+
+def attention(write: Writer, node: RuntimeNode) -> None:
+    """Attention: queries, keys and values from one product with constant weights."""
+    _refuse(write, node, 4)
+    projected = _projected(write, node.input(0), node.input(1), node.input(2))
+    parts = write.split(projected, _sizes(write, node, node.input(1)), -1)
+    causal = node.whole("unidirectional", 0) == 1
+    _attended(write, node, parts, mask=node.input(3), bias=node.input(5), causal=causal, source=node.input(0))
+
+
+def quantized_attention(write: Writer, node: RuntimeNode) -> None:
+    """QAttention: the same on codes, whose scales are inputs."""
+    _refuse(write, node, 8)
+    source = write.node("DequantizeLinear", [node.input(0), node.input(3), *_zero(node, 6)])
+    axis: dict[str, Any] = {"axis": 1} if write.opset >= 13 else {}  # before, there is one scale for all
+    weights = write.node("DequantizeLinear", [node.input(1), node.input(4), *_zero(node, 7)], **axis)
+    projected = _projected(write, source, weights, node.input(2))
+    parts = write.split(projected, _sizes(write, node, node.input(1)), -1)
+    causal = node.whole("unidirectional", 0) == 1
+    _attended(write, node, parts, mask=node.input(5), bias="", causal=causal, source=node.input(0))
+
+
+def multi_head_attention(write: Writer, node: RuntimeNode) -> None:
+    """MultiHeadAttention: queries, keys and values are there already, of three axes each."""
+    if not all(node.input(index) and write.rank(node.input(index)) == 3 for index in range(3)):
+        raise node.refused("queries, keys and values are packed, or split into heads")
+    _refuse(write, node, 6, 7)
+    parts = [node.input(index) for index in range(3)]
+    if node.input(3):
+        total = write.value(node.input(3))
+        if total is None or total.size % 3:
+            raise node.refused("its bias is computed")
+        parts = [
+            write.node("Add", [part, write.constant(piece)]) for part, piece in zip(parts, total.reshape(3, -1), strict=True)
+        ]
+    causal = node.whole("unidirectional", 0) == 1
+    _attended(write, node, parts, mask=node.input(4), bias=node.input(5), causal=causal, source=node.input(0))
+
+
+def _zero(node: RuntimeNode, index: int) -> list[str]:
+    return [node.input(index)] if node.input(index) else []
+
+
+def _refuse(write: Writer, node: RuntimeNode, *past: int) -> None:
+    """Refuse what has no plain form; *past* are the places of keys and values of earlier runs."""
+    write.only_outputs(node, 0)
+    if any(node.input(index) for index in past):
+        raise node.refused("it continues from keys and values of earlier runs")
+    if node.whole("do_rotary", 0):
+        raise node.refused("it turns queries and keys")
+
+
+def _projected(write: Writer, source: str, weights: str, bias: str) -> str:
+    product = write.node("MatMul", [source, weights])
+    return write.node("Add", [product, bias]) if bias else product
+
+
+def _sizes(write: Writer, node: RuntimeNode, weights: str) -> list[int]:
+    """The widths of queries, keys and values."""
+    given = [int(size) for size in node.numbers("qkv_hidden_sizes")]
+    if given:
+        return given
+    shape = write.shape(weights)
+    if shape is None or len(shape) != 2 or shape[1] % 3:
+        raise node.refused("its weights are computed")
+    return [shape[1] // 3] * 3
+
+
+def _attended(write: Writer, node: RuntimeNode, parts: Sequence[str], *, mask: str, bias: str, causal: bool, source: str) -> None:
+    """Scores, softmax and the sum of values, for each head.
+
+    :param source: a tensor whose second axis counts the queries
+    """
+    heads = node.whole("num_heads", 0)
+    if heads < 1:
+        raise node.refused("it does not say how many heads it has")
+    by_head = write.whole([0, 0, heads, -1])
+    queries, keys, values = (write.node("Reshape", [part, by_head]) for part in parts)
+    queries = write.node("Transpose", [queries], perm=[0, 2, 1, 3])
+    turned = write.node("Transpose", [keys], perm=[0, 2, 3, 1])
+    values = write.node("Transpose", [values], perm=[0, 2, 1, 3])
+    scores = write.node("MatMul", [queries, turned])
+    scale = node.number("scale", 0.0)
+    if scale:
+        scores = write.node("Mul", [scores, write.number(scale)])
+    else:
+        width = write.node("Cast", [write.length(queries, 3)], to=onnx().TensorProto.FLOAT)
+        scores = write.node("Div", [scores, write.node("Sqrt", [width])])
+    if bias:
+        scores = write.node("Add", [scores, bias])
+    if mask:
+        far = node.number("mask_filter_value", _FAR)
+        key = mask, far
+        if key not in write.masks:  # all layers of a network have the same
+            counts = _counting(write, node, mask, parts[1])
+            write.masks[key] = write.node("Where", [counts, write.number(0.0), write.number(far)])
+        scores = write.node("Add", [scores, write.masks[key]])
+    if causal:
+        places = write.counted(write.length(source, 1))
+        later = write.node("Less", [write.unsqueezed(places, [1]), write.unsqueezed(places, [0])])
+        scores = write.node("Add", [scores, write.node("Where", [later, write.number(_FAR), write.number(0.0)])])
+    shares = write.node("Softmax", [scores], axis=-1) if write.opset >= 13 else write.node("Softmax", [scores], axis=3)
+    mixed = write.node("Transpose", [write.node("MatMul", [shares, values])], perm=[0, 2, 1, 3])
+    write.node("Reshape", [mixed, write.whole([0, 0, -1])], node.output(0))
+
+
+def _counting(write: Writer, node: RuntimeNode, mask: str, keys: str) -> str:
+    """Which keys count, as truth values that fit the scores: [batch, 1, 1 or queries, keys]."""
+    rank = 1 if mask in write.lengths else write.rank(mask)
+    if rank == 1:  # how many of the first keys count
+        places = write.unsqueezed(write.counted(write.length(keys, 1)), [0])
+        lengths = write.node("Cast", [mask], to=onnx().TensorProto.INT64)
+        counts = write.node("Less", [places, write.unsqueezed(lengths, [1])])
+        return write.unsqueezed(counts, [1, 2])
+    if rank not in (None, 2, 3):
+        raise node.refused(f"its mask has {rank} axes")
+    counts = write.node("Cast", [mask], to=onnx().TensorProto.BOOL)
+    return write.unsqueezed(counts, [1] if rank == 3 else [1, 2])
+
+
+# Weights that onnxruntime packs in blocks of a few bits each, as the real numbers that they stand for.
+
+
+_BITS = (2, 4, 8)
+_HALF_FP4 = (0.0, 0.0052083333, 2.0 / 3.0, 1.0, 1.0 / 3.0, 0.5, 1.0 / 6.0, 0.25)
+_NF4 = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334),
+    *(-0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224),
+    *(0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
+"""The sixteen numbers of a type are between -1 and 1; each block has one factor for them."""
+
+
+def matmul_blocks(write: Writer, node: RuntimeNode) -> None:
+    """MatMulNBits: a product with weights of a few bits, each block of which has a scale and perhaps a zero point."""
+    rows, columns, bits, block = (node.whole(name, 0) for name in ("K", "N", "bits", "block_size"))
+    packed, scales = write.unpacked(node.input(1)), write.unpacked(node.input(2))
+    if packed is None or scales is None:
+        raise node.refused("its weights are computed, or not there")
+    if bits not in _BITS or block < 1 or rows < 1 or columns < 1:
+        raise node.refused(f"weights of {bits} bits in blocks of {block}")
+    blocks = -(-rows // block)
+    codes = _unpacked(packed, bits, columns * blocks * block).reshape(columns, blocks * block)[:, :rows]
+    group = write.unpacked(node.input(4)) if node.input(4) else np.arange(rows) // block
+    if group is None or group.shape != (rows,) or group.min() < 0 or group.max() >= blocks:
+        raise node.refused("the order of its blocks is computed, or fits nothing")
+    factors = _checked(scales.astype(np.float32), columns * blocks).reshape(columns, blocks)
+    zeros = _zeros(write, node, node.input(3), bits, columns, blocks)
+    weights = (codes.astype(np.float32) - zeros[:, group]) * factors[:, group]
+    product = write.node("MatMul", [node.input(0), write.constant(weights.T)], "" if node.input(5) else node.output(0))
+    if node.input(5):
+        write.node("Add", [product, node.input(5)], node.output(0))
+
+
+def matmul_tables(write: Writer, node: RuntimeNode) -> None:
+    """MatMulBnb4: a product with weights that are places in a table of sixteen numbers."""
+    rows, columns, block, kind = (node.whole(name, 0) for name in ("K", "N", "block_size", "quant_type"))
+    packed, largest = write.unpacked(node.input(1)), write.unpacked(node.input(2))
+    if packed is None or largest is None:
+        raise node.refused("its weights are computed, or not there")
+    if kind not in (0, 1) or block < 1 or rows < 1 or columns < 1:
+        raise node.refused(f"weights of kind {kind} in blocks of {block}")
+    table = np.array(_NF4 if kind else (*_HALF_FP4, *(-value for value in _HALF_FP4)), np.float32)
+    data = packed.reshape(-1).view(np.uint8)
+    count = rows * columns
+    places = _checked(np.stack([data >> 4, data & 15], axis=1).reshape(-1), count + count % 2)[:count]
+    factors = _checked(largest.astype(np.float32).reshape(-1), -(-count // block))
+    weights = (table[places] * np.repeat(factors, block)[:count]).reshape(columns, rows)
+    write.node("MatMul", [node.input(0), write.constant(weights.T)], node.output(0))
+
+
+def gather_blocks(write: Writer, node: RuntimeNode) -> None:
+    """GatherBlockQuantized: rows of a table of a few bits."""
+    table, scales = write.unpacked(node.input(0)), write.unpacked(node.input(2))
+    bits, block, along = node.whole("bits", 4), node.whole("block_size", 128), node.whole("quantize_axis", 1)
+    if table is None or scales is None or table.ndim != 2 or along % 2 != 1 or node.whole("gather_axis", 0) % 2 or block < 1:
+        raise node.refused("its table is computed, or is not one of rows")
+    packed = table.dtype == np.uint8 and bits in (2, 4)
+    columns = table.shape[1] * (8 // bits) if packed else table.shape[1]
+    codes = _unpacked(table, bits, len(table) * columns).reshape(len(table), columns) if packed else table.astype(np.int64)
+    blocks = -(-columns // block)
+    group = np.arange(columns) // block
+    factors = _checked(scales.astype(np.float32), len(table) * blocks).reshape(len(table), blocks)
+    middle = 0 if table.dtype.name.startswith("int") else 1 << (bits - 1)
+    if node.input(3):
+        given = write.unpacked(node.input(3))
+        if given is None:
+            raise node.refused("its zero points are computed")
+        zeros = _unpacked(given, bits, -1).reshape(len(table), -1)[:, :blocks] if packed else given.reshape(len(table), blocks)
+    else:
+        zeros = np.full((len(table), blocks), middle)
+    values = (codes.astype(np.float32) - zeros.astype(np.float32)[:, group]) * factors[:, group]
+    write.node("Gather", [write.constant(values), node.input(1)], node.output(0), axis=0)
+
+
+def _zeros(write: Writer, node: RuntimeNode, name: str, bits: int, columns: int, blocks: int) -> Array:
+    if not name:
+        return np.full((columns, blocks), float(1 << (bits - 1)), np.float32)
+    given = write.unpacked(name)
+    if given is None:
+        raise node.refused("its zero points are computed")
+    if given.dtype.kind == "f":
+        return _checked(given.astype(np.float32), columns * blocks).reshape(columns, blocks)
+    per_byte = 8 // bits
+    found: Array = _unpacked(given, bits, columns * -(-blocks // per_byte) * per_byte).reshape(columns, -1)[:, :blocks]
+    return found.astype(np.float32)
+
+
+def _unpacked(packed: Array, bits: int, count: int) -> Array:
+    """Codes of a few bits, the lowest of a byte first.
+
+    :param count: how many there have to be; -1: as many as there are
+    """
+    data = packed.reshape(-1).view(np.uint8)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes: Array = ((data[:, None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(-1)
+    return codes if count < 0 else _checked(codes, count)
+
+
+def _checked(values: Array, count: int) -> Array:
+    if values.size != count:
+        raise ValueError(f"{values.size} numbers where {count} belong")
+    return values
+
 
 _MICROSOFT, _BLOCKED = "com.microsoft", "com.microsoft.nchwc"
 _OWN = ("", "ai.onnx")

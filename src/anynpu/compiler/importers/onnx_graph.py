@@ -1,10 +1,12 @@
-"""From an ONNX model to a :class:`Graph`: fixed shapes, folded constants, one clear error for everything that is wrong with it."""
+"""An ONNX model as a :class:`Graph`: fixed shapes, folded constants, one clear error for everything that is unsupported."""
 
 from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,23 +17,412 @@ from ...errors import CompileError, ShapeError, TensorNameError, UnsupportedOper
 from ...modelfile.post_processing import infer_shapes
 from ..custom_operators import DOMAIN as CUSTOM_DOMAIN
 from ..custom_operators import CustomTable, Declarations, custom_node, infer_custom
-from ..graph import Graph, Node, to_onnx
-from ..passes.fused_matmul import plain_products
-from .constant_inputs import give_constants, refuse_open_parameters, refuse_training
-from .control_flow import write_out_control_flow
-from .dequantize import dequantize
-from .dynamic_dimensions import suggested_extent
-from .external_weights import HandedConstants
-from .float_types import has_other_reals, keep_bits, widen, without_castlike
-from .onnx_model import first_line, input_names
-from .quantized_operators import between_pairs
-from .sequences import open_sequences
+from ..graph import Graph, Node, element_type, to_onnx
+from .control_flow import give_sequence, open_sequences, write_out_control_flow
+from .onnx_model import HandedConstants, first_line, input_names
+from .quantized_models import between_pairs, dequantize
 from .split_post_processing import SHAPE_FROM_DATA
-from .stages import Stage, stages
+
+# FusedMatMul of onnxruntime, a product with turned operands and a factor, as Transpose, MatMul and Mul: those have integer
+# forms.
+
+
+_OP, _DOMAIN = "FusedMatMul", "com.microsoft"
+
+
+def plain_products(graph: Graph) -> None:
+    """Write every such product plainly, in place; the shapes of its operands are known. One that turns batches stays."""
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        turned = any(node.attribute(name, 0) for name in ("transBatchA", "transBatchB"))
+        if node.op == _OP and node.domain == _DOMAIN and not turned and all(graph.rank(name) > 1 for name in node.inputs[:2]):
+            nodes += _plain(graph, node)
+        else:
+            nodes.append(node)
+    graph.nodes = nodes
+
+
+def _plain(graph: Graph, node: Node) -> list[Node]:
+    made: list[Node] = []
+    operands = []
+    for name, key in zip(node.inputs, ("transA", "transB"), strict=False):
+        if node.attribute(key, 0):
+            name = _turned(graph, name, made)
+        operands.append(name)
+    result, factor = node.outputs[0], float(node.attribute("alpha", 1.0))
+    if factor == 1.0:
+        return [*made, Node("MatMul", operands, [result], {}, node.name)]
+    product = graph.free_name(f"{result}.product")
+    graph.shapes[product], graph.dtypes[product] = graph.shapes[result], graph.dtypes[result]
+    number = graph.add_constant(f"{result}.factor", np.array(factor, graph.dtypes[result]))
+    return [
+        *made,
+        Node("MatMul", operands, [product], {}, node.name),
+        Node("Mul", [product, number], [result], {}, f"{node.label}.alpha"),
+    ]
+
+
+def _turned(graph: Graph, name: str, made: list[Node]) -> str:
+    stored = graph.constant(name)
+    if stored is not None:
+        return graph.add_constant(f"{name}.turned", np.ascontiguousarray(np.swapaxes(stored, -1, -2)))
+    rank = graph.rank(name)
+    result = graph.free_name(f"{name}.turned")
+    perm = [*range(rank - 2), rank - 1, rank - 2]
+    graph.shapes[result], graph.dtypes[result] = tuple(graph.shapes[name][axis] for axis in perm), graph.dtypes[name]
+    made.append(Node("Transpose", [name], [result], {"perm": perm}, f"{result}.Transpose"))
+    return result
+
+
+# Inputs of a model that are no data: shapes, axes and amounts that an operator has to know before a chip can run it.
+#
+# ``constants`` of the compiler gives such an input a value; without it the model is refused with a message that names the input.
+
+
+_AXES = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_PARAMETERS: Mapping[str, tuple[int, ...]] = {
+    **{f"Reduce{name}": (1,) for name in _AXES},
+    **{f"{name}Window": (0,) for name in ("Blackman", "Hamming", "Hann")},
+    "AffineGrid": (1,),
+    "CenterCropPad": (1,),
+    "Col2Im": (1, 2),
+    "ConstantOfShape": (0,),
+    "DFT": (1, 2),
+    "Dropout": (2,),
+    "Expand": (1,),
+    "If": (0,),
+    "Loop": (0,),
+    "MaxUnpool": (2,),
+    "MelWeightMatrix": (0, 1, 2, 3, 4),
+    "OneHot": (1,),
+    "Pad": (1, 3),
+    "Range": (0, 1, 2),
+    "Reshape": (1,),
+    "Resize": (1, 2, 3),
+    "STFT": (1, 3),
+    "Slice": (1, 2, 3, 4),
+    "Split": (1,),
+    "SplitToSequence": (1,),
+    "Squeeze": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "Unsqueeze": (1,),
+    "Upsample": (1,),
+}
+_MAX_ELEMENTS = 64
+"""A parameter has few elements; what has more is data."""
+
+
+def give_constants(proto: Any, constants: Mapping[str, Any]) -> None:
+    """Turn inputs of a model into constants of the values that the caller gives, in place."""
+    if not constants:
+        return
+    inputs = {value.name: value for value in proto.graph.input}
+    for name, given in constants.items():
+        if name not in inputs:
+            raise TensorNameError(f"the model has no input '{name}'", hint=f"its inputs are: {', '.join(inputs)}")
+        if not inputs[name].type.HasField("tensor_type"):
+            give_sequence(proto, inputs[name], given)
+            continue
+        kind = inputs[name].type.tensor_type
+        try:
+            value = np.asarray(given).astype(onnx().helper.tensor_dtype_to_np_dtype(kind.elem_type))
+        except (KeyError, TypeError, ValueError) as error:
+            raise CompileError(
+                f"the constant for input '{name}' is not made of numbers: {error}", tensor=name, hint="give a list of numbers"
+            ) from error
+        extents = [entry.dim_value if entry.HasField("dim_value") else None for entry in kind.shape.dim]
+        if value.size == 1 and kind.HasField("shape"):
+            value = value.reshape((1,) * len(extents))
+        fits = len(extents) == value.ndim and all(want in (None, have) for want, have in zip(extents, value.shape, strict=True))
+        if kind.HasField("shape") and not fits:
+            text = "[" + ", ".join("?" if extent is None else str(extent) for extent in extents) + "]"
+            raise ShapeError(f"input '{name}' takes {text}, the constant has {list(value.shape)}", hint="give as many numbers")
+        proto.graph.input.remove(inputs[name])
+        proto.graph.initializer.append(onnx().numpy_helper.from_array(value, name))
+
+
+def refuse_open_parameters(graph: Graph, static: set[int]) -> None:
+    """Raise an error where an operator's shape, axes or amounts are an input of the model.
+
+    :param static: nodes whose result is the same for every input, by ``id``
+    """
+    producers = graph.producers()
+    for node in graph.nodes:
+        if node.custom or node.domain or id(node) in static:
+            continue
+        for place in _PARAMETERS.get(node.op, ()):
+            name = node.inputs[place] if place < len(node.inputs) else ""
+            if not name or name in graph.constants:
+                continue
+            source = _parameter_input(graph, name, producers, static)
+            if source is not None:
+                shape = graph.shapes[source]
+                values = ",".join(["1"] * int(np.prod(shape)))
+                raise CompileError(
+                    f"{_what(node, place)} is an input of the model, and a chip has to know it beforehand",
+                    node=node.label,
+                    operator=node.op,
+                    tensor=source,
+                    hint=f"give its value: constants={{'{source}': [{values}]}}, or --constant {source}={values}; "
+                    "or export the model with fixed shapes",
+                )
+
+
+def _what(node: Node, place: int) -> str:
+    if node.op in ("If", "Loop"):
+        return "the condition" if node.op == "If" else "the number of rounds"
+    if node.op == "Dropout":
+        return "the training mode" if place == 2 else "the share that is dropped"
+    return "the shape of the result" if place or node.op in ("ConstantOfShape", "Range") else "the size of the result"
+
+
+def _parameter_input(graph: Graph, name: str, producers: Mapping[str, Node], static: set[int]) -> str | None:
+    """The small input that a tensor is computed from, if it is computed from nothing else but such inputs and constants."""
+    waiting, seen, found = [name], set(), []
+    while waiting:
+        tensor = waiting.pop()
+        if tensor in seen or tensor in graph.constants or not tensor:
+            continue
+        seen.add(tensor)
+        if tensor in graph.inputs:
+            if int(np.prod(graph.shapes[tensor])) > _MAX_ELEMENTS:
+                return None
+            found.append(tensor)
+            continue
+        maker = producers.get(tensor)
+        if maker is None or maker.custom:
+            return None
+        if id(maker) not in static:
+            waiting += maker.inputs
+    return min(found) if found else None
+
+
+def _is_true(graph: Graph, node: Node, place: int) -> bool:
+    """Whether an input of Dropout is not zero; one of the model has to be given as a constant."""
+    name = node.inputs[place]
+    if name in graph.inputs:
+        raise CompileError(
+            f"{_what(node, place)} is an input of the model, and a chip has to know it beforehand",
+            node=node.label,
+            operator=node.op,
+            tensor=name,
+            hint=f"give its value: constants={{'{name}': [0]}}, or --constant {name}=0",
+        )
+    value = graph.constants.get(name)
+    return value is None or bool(np.any(value))
+
+
+def refuse_training(graph: Graph) -> None:
+    """Raise an error for nodes that behave as in training: their results are random, or statistics of the batch."""
+    for node in graph.nodes:
+        if node.domain or node.custom:
+            continue
+        mode = node.attribute("training_mode", 0) if node.op == "BatchNormalization" else 0
+        if node.op == "BatchNormalization" and graph.opset < 14:
+            mode = any(node.outputs[1:])  # what marked training before there was an attribute
+        if node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]:
+            mode = _is_true(graph, node, 2) and _is_true(graph, node, 1)
+            if not mode:  # or it drops nothing of what it could
+                node.inputs = node.inputs[:1]
+        if mode:
+            raise UnsupportedOperatorError(
+                f"{node.op} is in training mode: it works with the statistics of a batch, or at random, and not as it was trained"
+                if node.op == "BatchNormalization"
+                else "Dropout is in training mode: its result is random",
+                node=node.label,
+                operator=node.op,
+                hint="export the model for inference: call model.eval() before torch.onnx.export",
+            )
+
+
+# What an open axis of an input probably is: a number to suggest for it.
+
+
+_BY_NAME = (
+    (r"batch|^n$|^bs$", 1),
+    (r"chan", 3),
+    (r"past|cache", 128),
+    (r"seq|token|len|text", 128),
+    (r"mel|bins", 80),
+    (r"frame|time|^t$", 100),
+    (r"sample|audio|wave", 16000),
+    (r"box|roi|query|point", 100),
+    (r"height|width|^h$|^w$|size|pixel", 640),
+)
+"""Words in the name of an axis, and an extent that is usual for it; the first that fits counts."""
+
+
+def suggested_extent(name: str, axis: int, rank: int, element: int) -> int:
+    """An extent to suggest for an open axis, by its name, its place and the type of its tensor.
+
+    >>> suggested_extent("sequence_length", 1, 2, 7), suggested_extent("", 2, 4, 1), suggested_extent("", 1, 4, 1)
+    (128, 640, 3)
+    >>> [suggested_extent(name, axis, 4, 1) for axis, name in enumerate("abcd")]
+    [1, 3, 640, 640]
+
+    :param name: what the model calls the axis; may be empty
+    :param element: ONNX's number of the element type
+    """
+    found = next((extent for words, extent in _BY_NAME if name and re.search(words, name.lower())), None)
+    if found is not None:
+        return found
+    if name.lower() == "c" and axis in (1, rank - 1):  # elsewhere it is the third of a, b, c, d
+        return 3
+    if axis == 0:
+        return 1
+    whole = (onnx().TensorProto.INT64, onnx().TensorProto.INT32, onnx().TensorProto.BOOL)
+    if rank == 4 and element not in whole:
+        return 3 if axis == 1 else 640
+    if rank == 5 and element not in whole:
+        return {1: 3, 2: 16}.get(axis, 224)
+    return 128 if rank in (2, 3) else 1
+
+
+# Real numbers of a model in one type: float16, bfloat16 and float64 become float32 at import.
+#
+# Everything behind the import (fusion, calibration, integer forms) knows float32 alone; a chip holds float16 or codes, whatever
+# the exporter chose. What depends on no input is computed in the model's own types first.
+
+
+OTHER_REALS = frozenset(("float16", "bfloat16", "float64"))
+"""The types that become float32."""
+
+_TYPE_ATTRIBUTES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype", "Bernoulli": "dtype"}
+_TYPE_ATTRIBUTES |= {"RandomNormalLike": "dtype", "RandomUniformLike": "dtype", "QuantizeLinear": "output_dtype"}
+_TYPE_ATTRIBUTES |= {f"{name}Window": "output_datatype" for name in ("Blackman", "Hamming", "Hann")}
+_FLOAT = np.dtype(np.float32)
+
+
+def has_other_reals(graph: Graph) -> bool:
+    """Whether a constant or a tensor of a known type is a real number, but not float32."""
+    kinds = {value.dtype.name for value in graph.constants.values()} | {dtype.name for dtype in graph.dtypes.values()}
+    return not kinds.isdisjoint(OTHER_REALS)
+
+
+def widen(graph: Graph, kinds: Set[str] = OTHER_REALS) -> None:
+    """Let the graph compute in float32 what it computes in one of *kinds*, in place."""
+    if "bfloat16" in kinds:
+        _refuse_bits(graph)
+    for name, value in graph.constants.items():
+        if value.dtype.name in kinds:
+            with np.errstate(over="ignore"):
+                graph.constants[name] = value.astype(np.float32)
+    for name, dtype in graph.dtypes.items():
+        if dtype.name in kinds:
+            graph.dtypes[name] = _FLOAT
+    numbers = _numbers(kinds)
+    for node in graph.nodes:
+        _widen_attributes(node, numbers)
+
+
+def _refuse_bits(graph: Graph) -> None:
+    """What is bfloat16 becomes float32 before the types of all tensors are known, and with it the bits are lost."""
+    kinds = {dtype.name for dtype in graph.dtypes.values()}
+    node = next((node for node in graph.nodes if node.op == "BitCast" and not node.domain), None)
+    if node is not None and "bfloat16" in kinds:
+        raise UnsupportedOperatorError(
+            "a model with bfloat16 numbers asks for the bits of numbers",
+            node=node.label,
+            operator=node.op,
+            hint="export the model in float32 or float16",
+        )
+
+
+def keep_bits(graph: Graph) -> None:
+    """BitCast reads the bits of its input's own type: let a widened input have that type again, in place.
+
+    Which type that was, the number of bits of the result says.
+    """
+    nodes = []
+    for node in graph.nodes:
+        if node.op == "BitCast" and not node.domain and graph.dtypes[node.inputs[0]] == _FLOAT:
+            size = graph.dtypes[node.outputs[0]].itemsize
+            kind = np.dtype({2: np.float16, 8: np.float64}.get(size, np.float32))
+            if kind != _FLOAT and graph.dtypes[node.outputs[0]].kind in "iu":
+                name = graph.free_name(f"{node.inputs[0]}.{kind.name}")
+                nodes.append(Node("Cast", [node.inputs[0]], [name], {"to": element_type(kind)}))
+                graph.shapes[name], graph.dtypes[name] = graph.shapes[node.inputs[0]], kind
+                node.inputs = [name]
+        nodes.append(node)
+    graph.nodes = nodes
+
+
+def _numbers(kinds: Set[str]) -> set[int]:
+    """ONNX's numbers of types."""
+    types = onnx().TensorProto
+    known = {"float16": types.FLOAT16, "bfloat16": types.BFLOAT16, "float64": types.DOUBLE}
+    return {int(known[kind]) for kind in kinds}
+
+
+def _widen_attributes(node: Node, numbers: Set[int]) -> None:
+    key = _TYPE_ATTRIBUTES.get(node.op) if not node.domain else None
+    if key is not None and node.attributes.get(key) in numbers:
+        node.attributes[key] = element_type(_FLOAT)
+    value: Any = node.attributes.get("value")
+    if node.op == "ConstantOfShape" and value is not None and value.data_type in numbers:
+        numpy_helper = onnx().numpy_helper
+        node.attributes["value"] = numpy_helper.from_array(np.asarray(numpy_helper.to_array(value), np.float32), value.name)
+
+
+def without_castlike(graph: Graph) -> None:
+    """CastLike reads its second input for the type alone: it becomes a Cast, in place. The type of every tensor is known."""
+    for node in graph.nodes:
+        if node.op == "CastLike" and not node.domain:
+            kept = {key: value for key, value in node.attributes.items() if key in ("saturate", "round_mode")}
+            node.op, node.attributes = "Cast", {"to": element_type(graph.dtypes[node.inputs[1]]), **kept}
+            node.inputs = node.inputs[:1]
+
+
+# A graph in stages: between two of them stand custom operators, which no runtime but the caller's own code can execute.
+
+
+@dataclass(eq=False)
+class Stage:
+    """Nodes that run together, and the custom ones that can run after them."""
+
+    nodes: list[Node] = field(default_factory=list)
+    customs: list[Node] = field(default_factory=list)
+
+    def entering(self, graph: Graph) -> list[str]:
+        """Tensors that its nodes read and do not make; constants do not count."""
+        made = {name for node in self.nodes for name in node.outputs}
+        read = dict.fromkeys(name for node in self.nodes for name in node.inputs)
+        return [name for name in read if name and name not in made and name not in graph.constants]
+
+    def leaving(self, nodes: Sequence[Node], wanted: Set[str]) -> list[str]:
+        """Results of its nodes that are *wanted*, or that others of *nodes* read."""
+        mine = {id(node) for node in self.nodes}
+        read = {name for node in nodes if id(node) not in mine for name in node.inputs} | wanted
+        return [name for node in self.nodes for name in node.outputs if name in read]
+
+
+def stages(nodes: Sequence[Node]) -> list[Stage]:
+    """The stages of *nodes*, which are in topological order; one where there is no custom node."""
+    result = [Stage()]
+    level: dict[str, int] = {}
+    for node in nodes:
+        own = max((level.get(name, 0) for name in node.inputs), default=0)
+        while len(result) <= own:
+            result.append(Stage())
+        (result[own].customs if node.custom else result[own].nodes).append(node)
+        level.update(dict.fromkeys(node.outputs, own + 1 if node.custom else own))
+    return result
+
+
+def needed_nodes(graph: Graph, wanted: Set[str]) -> list[Node]:
+    """The nodes that *wanted* tensors depend on, in topological order."""
+    needed = set(wanted)
+    kept: list[Node] = []
+    for node in reversed(graph.nodes):
+        if any(name in needed for name in node.outputs):
+            kept.append(node)
+            needed.update(node.inputs)
+    return kept[::-1]
+
 
 _log = logging.getLogger("anynpu.compiler")
 
-__all__ = ["Shapes", "constant_array", "import_onnx"]
 
 Shapes = Mapping[str, Sequence[int]]
 
@@ -59,7 +450,7 @@ def import_onnx(
 
     With *weights*, which the model declares as inputs, the model is not executed where its shapes can be inferred.
 
-    :param detached: values of constants that the model has without values (:func:`anynpu.compiler.importers.external_weights.detach`)
+    :param detached: values of constants that the model has without values (:func:`anynpu.compiler.importers.onnx_model.detach`)
     """
     source_nodes = sum(node.op_type != "Constant" for node in proto.graph.node)
     known = {*(tensor.name for tensor in proto.graph.initializer), *(weights or {})}

@@ -1,27 +1,321 @@
-"""ONNX models as they come: from a file, bytes, a ModelProto or another framework, checked, with one clear error for what is wrong."""
+"""ONNX models from a file, bytes, a ModelProto or another framework: read once, within limits, and checked."""
 
 from __future__ import annotations
 
 import importlib
+import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..._util.optional import onnx
+from ..._util.types import Array
 from ...errors import CompileError
 from ...modelfile.recognize import name_content
 from ...vendors import registry
 from ..custom_operators import CustomOperators, mark_custom
+from ..graph import external_tensor
 from . import as_onnx, takes_examples
-from .bounds import check_bounds
 from .contrib_operators import write_plainly
-from .external_weights import checked_form
-from .stripped_weights import is_stripped
 
-__all__ = ["check_onnx", "first_line", "input_names", "load_onnx", "read_onnx"]
+# How much an ONNX model may ask for, before any library looks at it.
+#
+# A file of two kilobytes can stand for more work than a machine will ever do: functions that call functions, subgraphs in
+# subgraphs, tensors of which only the shape is written down. Libraries expand all that without asking, so it is counted here
+# first, without expanding it. The bounds are far above what networks for these chips have.
+
+
+MAX_NODES = 100_000
+"""Nodes, those in functions counted at every place that calls them."""
+MAX_TENSORS = 500_000
+"""Inputs and outputs of nodes, counted in the same way."""
+MAX_DEPTH = 64
+"""Subgraphs inside subgraphs, and functions that call functions."""
+MAX_FUNCTIONS = 20_000
+MAX_NAME = 65_536
+"""Characters of a name or another text."""
+MAX_CONSTANT = 1 << 30
+"""Elements of one constant, and of all that are written down by less than their values (sparse ones)."""
+
+_HINT = "export the model again; no chip of the catalogue can run one of that size"
+
+Key = tuple[str, str]
+Size = tuple[int, int, int]
+"""Nodes, tensors, and how deep functions call functions."""
+
+
+def check_bounds(proto: Any, *, complete: bool = True) -> None:
+    """Refuse a model that stands for too much; reads each part of the file once.
+
+    :param complete: the model must hold its weights: what still lies elsewhere is refused, because a library that is handed the model
+        would read whatever file or memory it names
+    """
+    _Count(proto, complete).check()
+
+
+class _Count:
+    """Adds up what a model stands for.
+
+    Sizes of functions are found once each, callees first, so that the work is that of reading the file.
+    """
+
+    def __init__(self, proto: Any, complete: bool = True) -> None:
+        self._proto = proto
+        self._complete = complete
+        self._sparse = 0
+        self._functions: dict[Key, Any] = {}
+        self._sizes: dict[Key, Size] = {}
+
+    def check(self) -> None:
+        functions = self._proto.functions
+        _require(len(functions) <= MAX_FUNCTIONS, f"{len(functions)} functions", MAX_FUNCTIONS)
+        for function in functions:
+            self._functions[_domain(function.domain), function.name] = function
+        for key in self._functions:
+            self._size_of(key, ())
+        self._graph(self._proto.graph, 0, ())
+
+    def _size_of(self, key: Key, callers: tuple[Key, ...]) -> Size:
+        """What a call of a function stands for."""
+        if key in self._sizes:
+            return self._sizes[key]
+        if key in callers:
+            raise CompileError(f"the function '{key[1][:80]}' of the model calls itself", hint="export the model again")
+        _require(len(callers) <= MAX_DEPTH, "functions that call functions", MAX_DEPTH)
+        nodes, tensors, depth = self._nodes(self._functions[key].node, 0, (*callers, key))
+        _require(depth < MAX_DEPTH, "functions that call functions", MAX_DEPTH)
+        size = self._sizes[key] = (nodes, tensors, depth + 1)
+        return size
+
+    def _graph(self, graph: Any, depth: int, callers: tuple[Key, ...]) -> Size:
+        _require(depth <= MAX_DEPTH, "graphs inside graphs", MAX_DEPTH)
+        for tensor in graph.initializer:
+            self._constant(tensor)
+        for sparse in graph.sparse_initializer:
+            self._sparse_constant(sparse)
+        for value in (*graph.input, *graph.output, *graph.value_info):
+            _text(value.name)
+        return self._nodes(graph.node, depth, callers)
+
+    def _nodes(self, nodes: Iterable[Any], depth: int, callers: tuple[Key, ...]) -> Size:
+        count, tensors, calls = 0, 0, 0
+        for node in nodes:
+            key = (_domain(node.domain), node.op_type)
+            for text in (node.name, *node.input, *node.output):
+                _text(text)
+            parts = [self._attribute(attribute, depth, callers) for attribute in node.attribute]
+            if key in self._functions:
+                parts.append(self._size_of(key, callers))
+            count += 1 + sum(part[0] for part in parts)
+            tensors += len(node.input) + len(node.output) + sum(part[1] for part in parts)
+            calls = max(calls, *(part[2] for part in parts), 0)
+            _require(count <= MAX_NODES, "nodes, with those of its functions", MAX_NODES)
+            _require(tensors <= MAX_TENSORS, "tensors, with those of its functions", MAX_TENSORS)
+        return count, tensors, calls
+
+    def _attribute(self, attribute: Any, depth: int, callers: tuple[Key, ...]) -> Size:
+        graphs = [*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs]
+        sizes = [self._graph(graph, depth + 1, callers) for graph in graphs]
+        for tensor in (*([attribute.t] if attribute.HasField("t") else ()), *attribute.tensors):
+            self._constant(tensor)
+        for sparse in (*([attribute.sparse_tensor] if attribute.HasField("sparse_tensor") else ()), *attribute.sparse_tensors):
+            self._sparse_constant(sparse)
+        return sum(size[0] for size in sizes), sum(size[1] for size in sizes), max((size[2] for size in sizes), default=0)
+
+    def _constant(self, tensor: Any) -> None:
+        _text(tensor.name)
+        if self._complete and tensor.data_location == tensor.EXTERNAL:
+            raise CompileError(
+                f"the weights '{tensor.name}' lie in another file, which only a model that is a file itself can name",
+                hint="pass the path of the .onnx file, with its data files in the same folder",
+            )
+        elements = _elements(tensor.dims)
+        _require(elements <= MAX_CONSTANT, "elements in one constant", MAX_CONSTANT)
+
+    def _sparse_constant(self, sparse: Any) -> None:
+        self._constant(sparse.values)
+        self._constant(sparse.indices)
+        self._sparse += _elements(sparse.dims)
+        _require(self._sparse <= MAX_CONSTANT, "elements in its sparse constants", MAX_CONSTANT)
+
+
+def _elements(dims: Iterable[int]) -> int:
+    extents = list(dims)
+    if len(extents) > 64 or any(extent < 0 for extent in extents):
+        raise CompileError(f"a constant has the shape {extents[:8]}", hint="export the model again")
+    return math.prod(extents)
+
+
+def _domain(name: str) -> str:
+    """ONNX's own domain has two names."""
+    return "" if name == "ai.onnx" else name
+
+
+def _text(text: Any) -> None:
+    if len(text) > MAX_NAME:
+        raise CompileError(f"a name of the model has {len(text)} characters; at most {MAX_NAME} are possible", hint=_HINT)
+
+
+def _require(condition: bool, what: str, most: int) -> None:
+    if not condition:
+        raise CompileError(f"the model has too much: more than {most} {what}", hint=_HINT)
+
+
+# Large weights beside the model instead of in it: every copy of a protobuf message, and every session made of its bytes, copies
+# them.
+
+
+LARGE_BYTES = 1 << 16
+"""Weights from this size on lie beside the model."""
+
+_KINDS = frozenset(("float32", "float64", "float16", "int8", "uint8", "int32", "int64"))
+_CONTROL = frozenset(("If", "Loop", "Scan"))
+
+
+def detach(proto: Any) -> tuple[Any, dict[str, Array]]:
+    """A copy of a model without the values of its large real constants, and these values by name.
+
+    A model with control flow or sequences stays whole: conditions, lengths and positions may be computed from any constant.
+    """
+    if any(node.op_type in _CONTROL or "Sequence" in node.op_type for node in proto.graph.node):
+        return proto, {}
+    large = {tensor.name: tensor for tensor in proto.graph.initializer if _is_large(tensor)}
+    if not large:
+        return proto, {}
+    values = {name: np.asarray(onnx().numpy_helper.to_array(tensor)) for name, tensor in large.items()}
+    light = _without_constants(proto)
+    for tensor in proto.graph.initializer:
+        known = values.get(tensor.name)
+        light.graph.initializer.append(tensor if known is None else external_tensor(tensor.name, known))
+    return light, values
+
+
+def checked_form(proto: Any) -> tuple[Any, list[Any]]:
+    """What a checker needs to see: a model whose large constants are inputs, and those constants, each to be checked by itself."""
+    large = [tensor for tensor in proto.graph.initializer if _is_large(tensor)]
+    names = {tensor.name for tensor in large}
+    if len(names) < len(large):
+        return proto, []  # two of one name: the checker shall say so
+    light = _without_constants(proto)
+    light.graph.initializer.extend(tensor for tensor in proto.graph.initializer if tensor.name not in names)
+    known = {value.name for value in proto.graph.input}
+    make = onnx().helper.make_tensor_value_info
+    light.graph.input.extend(
+        make(tensor.name, tensor.data_type, list(tensor.dims)) for tensor in large if tensor.name not in known
+    )
+    return light, large
+
+
+def _is_large(tensor: Any) -> bool:
+    """Whether a constant is made of many real numbers, which lie in the message as bytes; as many as its shape says."""
+    types = onnx().TensorProto
+    sizes = {types.FLOAT: 4, types.DOUBLE: 8, types.FLOAT16: 2}
+    size = sizes.get(tensor.data_type, 0)
+    if not size or not tensor.HasField("raw_data"):
+        return False
+    expected = size
+    for extent in tensor.dims:
+        expected *= extent
+    return bool(expected >= LARGE_BYTES and len(tensor.raw_data) == expected)
+
+
+def _without_constants(proto: Any) -> Any:
+    """A copy of a model without its initialisers."""
+    light = type(proto)()
+    _copy_fields(proto, light, "graph")
+    _copy_fields(proto.graph, light.graph, "initializer")
+    light.graph.SetInParent()
+    return light
+
+
+def _copy_fields(source: Any, target: Any, left_out: str) -> None:
+    for field, value in source.ListFields():
+        if field.name == left_out:
+            continue
+        if isinstance(value, bytes) and field.type == field.TYPE_STRING:
+            target.MergeFromString(_as_written(field.number, value))  # text that is not UTF-8 cannot be set, only read
+        elif isinstance(value, (str, bytes, int, float)):
+            setattr(target, field.name, value)
+        elif hasattr(value, "ListFields"):
+            getattr(target, field.name).CopyFrom(value)
+        else:
+            getattr(target, field.name).extend(value)
+
+
+def _as_written(number: int, text: bytes) -> bytes:
+    """A field of text as it lies in a message."""
+    size, length = [], len(text)
+    while length > 0x7F:
+        size.append(length & 0x7F | 0x80)
+        length >>= 7
+    key = number << 3 | 2
+    assert key < 0x80, "fields of models and graphs have small numbers"
+    return bytes([key, *size, length]) + text
+
+
+class HandedConstants:
+    """Constants that a session of onnxruntime reads where they lie in memory, instead of from the bytes of its model."""
+
+    def __init__(self) -> None:
+        self._large: dict[str, Array] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """What is handed over."""
+        return sum(value.nbytes for value in self._large.values())
+
+    def initializer(self, name: str, value: Array) -> Any:
+        """The constant for the model: with its values where it is small."""
+        if value.nbytes < LARGE_BYTES or value.dtype.name not in _KINDS:
+            return onnx().numpy_helper.from_array(value, name)
+        self._large[name] = np.ascontiguousarray(value)
+        return external_tensor(name, value)
+
+    def give(self, options: Any, runtime: Any) -> None:
+        """Hand the large ones over with the options of a session."""
+        if self._large:
+            values = [runtime.OrtValue.ortvalue_from_numpy(value) for value in self._large.values()]
+            options.add_external_initializers(list(self._large), values)
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
+
+
+# Constants without values: what remains of a model whose weights were stripped.
+
+
+_MAX_ELEMENTS = 1 << 30
+
+
+def is_stripped(tensor: Any) -> bool:
+    """Whether a constant has a shape but no values."""
+    if math.prod(tensor.dims) == 0 or tensor.external_data or tensor.string_data:
+        return False
+    return not (
+        tensor.raw_data or tensor.float_data or tensor.int32_data or tensor.int64_data or tensor.double_data or tensor.uint64_data
+    )
+
+
+def stand_in(tensor: Any) -> npt.NDArray[Any]:
+    """Values for a stripped constant: positive, and small enough for a deep network to stay finite."""
+    dtype = np.dtype(onnx().helper.tensor_dtype_to_np_dtype(tensor.data_type))
+    if dtype.kind != "f":
+        raise CompileError(
+            f"a constant of type {dtype.name} has no values, and shapes may depend on it",
+            tensor=tensor.name,
+            hint="strip floating-point weights only",
+        )
+    shape = tuple(tensor.dims)
+    count = math.prod(shape)
+    if count > _MAX_ELEMENTS:
+        raise CompileError(
+            f"the shape {list(shape)} is more than {_MAX_ELEMENTS} elements", tensor=tensor.name, hint="export it again"
+        )
+    value = 0.5 / max(math.prod(shape[1:]), 1) if len(shape) > 1 else 0.5
+    return np.broadcast_to(np.asarray(value, dtype), shape)  # takes no memory
 
 
 _OLDEST = 7

@@ -18,8 +18,6 @@ from ...modelfile import CompiledModel
 from ...modelfile.post_processing import ORDER, tail_path
 from ..custom_operators import DOMAIN as CUSTOM_DOMAIN
 
-__all__ = ["CUT", "KEEP", "SHAPE_FROM_DATA", "ModelWithTail", "split_tail"]
-
 KEEP, CUT = "keep", "cut"
 
 SHAPE_FROM_DATA = frozenset(("NonZero", "NonMaxSuppression", "Compress", "Unique", "StringNormalizer", "TfIdfVectorizer"))

@@ -1,4 +1,4 @@
-"""The formats of models: how numbers are held, by type and vendor. A vendor's table has those of its chips."""
+"""Model formats: how values are held, by type and vendor, and how integer layers round."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 from ...chips import Chip
 from ...errors import CompileError
 from ...program.arithmetic import WeightScales
+from ...program.arithmetic.fixed_point import EVIDENCE
+from ...tensor import DType
 from ...vendors import Alias, Format, registry
-
-__all__ = ["Format", "format_of", "format_words", "known_names", "known_types", "without_zero_points"]
 
 
 def format_words(dtype: str, chip: Chip) -> str:
@@ -88,3 +88,24 @@ def without_zero_points(kind: Format) -> Format:
     """The format with weights that have no zero point, where they have one for each channel."""
     with_zeros = kind.weights in (WeightScales.CHANNEL, WeightScales.CHANNEL_STEPS)
     return replace(kind, weights=WeightScales.CHANNEL_SYMMETRIC) if with_zeros else kind
+
+
+# By which rule the integer layers of a model round.
+
+
+CHIP = "chip"
+SIMULATOR = "simulator"
+
+
+def with_arithmetic(kind: Format, chip: Chip, wanted: str | None) -> Format:
+    """The format with the rule that was asked for, or with the default: that of the chip, where it is known."""
+    known = chip.name in EVIDENCE and kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats
+    if wanted == CHIP and not known:
+        raise CompileError(
+            f"the chip's own arithmetic is not known for {kind.name} models of {chip.name}",
+            hint=f"leave arithmetic out, or use {SIMULATOR}; it is known for int8 models of: {', '.join(EVIDENCE)}",
+        )
+    if wanted == SIMULATOR or not known:
+        return replace(kind, unrounded=known)
+    weights = WeightScales.CHANNEL_STEPS if kind.weights is WeightScales.CHANNEL else kind.weights
+    return replace(kind, arithmetic=CHIP, weights=weights)

@@ -12,11 +12,8 @@ import numpy as np
 
 from ..graph import Graph, Node
 from ..passes.simplify import pad_amounts, pad_value, shuffle_groups
+from .attributes import resize_indices, resize_scales, slice_bounds, window_of
 from .functions import scalar_operand, unary_function
-from .slices import slice_bounds
-from .windows import resize_indices, resize_scales, window_of
-
-__all__ = ["Form", "before_jumps", "form_of", "forms_of", "is_cheap"]
 
 
 class Form(enum.Enum):

@@ -11,8 +11,6 @@ import numpy.typing as npt
 
 from ..graph import Graph, Node
 
-__all__ = ["Function", "binary_function", "clip_bounds", "scalar_operand", "unary_function"]
-
 Values = npt.NDArray[np.float64]
 Function = Callable[[Values], Values]
 

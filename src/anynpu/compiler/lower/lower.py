@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ...program import (
     Conv,
     Convert,
     ConvTranspose,
+    Curve,
     Custom,
     CustomConstant,
     Dense,
@@ -27,31 +28,71 @@ from ...program import (
     Op,
     Pad,
     Placement,
+    Pool,
     Program,
     Slice,
     Transpose,
 )
 from ...tensor import DType, Layout, Quantization, TensorSpec
+from ...vendors import Format
 from ..graph import Graph
-from ..importers.qdq import QdqWeights
+from ..importers.quantized_models import QdqWeights
 from ..passes.simplify import pad_amounts, pad_value, shuffle_groups
-from ..quantize.qdq_scales import KeptScales
-from ..quantize.rounding_mode import CHIP
+from ..quantize.given_scales import KeptScales
 from ..quantize.simulate import QuantizedWeights
-from .emit import Emitter, KnownOperators, OutlineEmitter
-from .emit_chip import ChipEmitter
+from .attributes import slice_bounds
+from .emit import ChipEmitter, Emitter, KnownOperators, OutlineEmitter
 from .float_layers import FloatEmitter, weight_bytes
-from .formats import Format
+from .formats import CHIP
 from .forms import Form
-from .layout import Tensors, memory_order
-from .memory_plan import plan_memory
-from .placement import place
-from .schedule import schedule
-from .slices import slice_bounds
+from .layout import Tensors, memory_order, plan_memory
+from .placement import place, schedule
 from .steps import Step
-from .weight_costs import constant_bytes, float_macs
 
-__all__ = ["lower"]
+# What layers cost in weight bytes and multiply-accumulates.
+
+
+def constant_bytes(op: Any) -> int:
+    """Bytes of all arrays of an operator, but for what a chip holds in memory of its own: tables, and factors of an average."""
+    if isinstance(op, Curve):
+        return 0
+    if isinstance(op, Pool):
+        return constant_bytes(op.epilogue)
+    if isinstance(op, np.ndarray):
+        return int(op.nbytes)
+    if isinstance(op, tuple):
+        return sum(map(constant_bytes, op))
+    return sum(constant_bytes(getattr(op, name)) for name in _FIELDS[type(op)])
+
+
+class _Fields(dict[type, tuple[str, ...]]):
+    """The names of what a dataclass has, looked up once; nothing for any other type."""
+
+    def __missing__(self, kind: type) -> tuple[str, ...]:
+        self[kind] = tuple(entry.name for entry in fields(kind)) if is_dataclass(kind) else ()
+        return self[kind]
+
+
+_FIELDS = _Fields()
+
+
+def float_macs(graph: Graph, step: Step) -> int:
+    """Multiply-accumulates of a float step; element-wise work does not count."""
+    total = 0
+    for node in step.nodes:
+        result = graph.shapes[node.outputs[0]]
+        if node.op == "Conv":
+            total += math.prod(result) * math.prod(graph.shapes[node.inputs[1]][1:])
+        elif node.op == "ConvTranspose":
+            source = graph.shapes[node.inputs[0]]
+            total += math.prod(source) // source[1] * math.prod(graph.shapes[node.inputs[1]])
+        elif node.op in ("MatMul", "Gemm"):
+            total += math.prod(result) * graph.shapes[node.inputs[0]][-1]
+        elif node.op in ("LSTM", "GRU"):
+            steps, batch = graph.shapes[node.inputs[0]][:2]
+            total += steps * batch * sum(math.prod(graph.shapes[name]) for name in node.inputs[1:3])
+    return total
+
 
 _SPATIAL = {Form.CONV, Form.CONV_TRANSPOSE, Form.POOL, Form.RESIZE}
 

@@ -17,23 +17,19 @@ from ...chips import Chip
 from ...errors import CompileError
 from ...program import Program
 from ...tensor import Quantization
-from ...vendors import registry
-from ..compile_options import CompileOptions
+from ...vendors import Format, registry
+from ..compile_options import CompileOptions, shape_sets
 from ..graph import Graph
 from ..importers.onnx_graph import Shapes, constant_array, import_onnx
-from ..importers.onnx_model import check_onnx, read_onnx
+from ..importers.onnx_model import check_onnx, is_stripped, read_onnx, stand_in
 from ..importers.split_post_processing import split_tail
-from ..importers.stripped_weights import is_stripped, stand_in
-from ..input_options import shape_sets
 from ..passes.simplify import simplify
 from ..pipeline import graph_for, plan_steps
 from ..quantize.calibrate import UnknownRanges
 from ..quantize.tensor_scales import assign_quantization
-from .formats import Format, format_of
+from .formats import format_of
 from .lower import lower
 from .steps import Step
-
-__all__ = ["ModelOutline"]
 
 _LARGE_WEIGHT = 1024
 """Elements from which on a float constant is taken out of the model."""

@@ -1,4 +1,4 @@
-"""Which processor executes a step: the NPU, or the CPU with the limit that was exceeded."""
+"""The processor of each step, NPU or CPU, with the limit that was exceeded; and the order of the steps."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from ...chips import Chip
 from ...chips.chip import ConvLimits
 from ...program import Placement
 from ..graph import Graph
+from .attributes import is_whole, resize_scales, window_of
 from .forms import Form
 from .steps import Step
-from .windows import is_whole, resize_scales, window_of
-
-__all__ = ["place"]
 
 
 def place(graph: Graph, step: Step, chip: Chip) -> tuple[Placement, str]:
@@ -150,3 +148,44 @@ def _softmax(graph: Graph, step: Step, chip: Chip) -> str:
     # A tensor of lower rank is an image with axes of extent 1: its last axis is the width, its second the channels.
     as_image = 3 if axis == rank - 1 else (1 if axis <= 1 else axis)
     return "" if as_image in axes else f"axis {axis} of rank {rank} is not one of {', '.join(map(str, axes))}"
+
+
+# The order of execution: float steps together, so that there are few conversions; custom operators between them.
+
+
+def schedule(graph: Graph, steps: list[Step]) -> list[Step]:
+    """A topological order of turns: all integer steps that can run, all float steps that can run, all custom ones, and again."""
+    known = {*graph.inputs, *graph.constants}
+    waiting = list(steps)
+    ordered: list[Step] = []
+    turn = 0
+    idle = 0
+    while waiting and idle < _TURNS:
+        progressed = False
+        later: list[Step] = []
+        for step in waiting:
+            if _turn(step) == turn and all(name in known for name in _needs(graph, step)):
+                ordered.append(step)
+                known.update(step.outputs)
+                progressed = True
+            else:
+                later.append(step)
+        waiting = later
+        idle = 0 if progressed else idle + 1
+        turn = turn if progressed else (turn + 1) % _TURNS
+    assert not waiting, "steps form a cycle"
+    return ordered
+
+
+_TURNS = 3
+
+
+def _turn(step: Step) -> int:
+    return 2 if step.node.custom else int(step.is_float)
+
+
+def _needs(graph: Graph, step: Step) -> set[str]:
+    if not step.is_float:
+        return set(step.reads)
+    made = {name for node in step.nodes for name in node.outputs}
+    return {name for node in step.nodes for name in node.inputs if name and name not in made and name not in graph.constants}

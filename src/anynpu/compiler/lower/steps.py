@@ -10,8 +10,6 @@ from ..graph import Node
 from .forms import Form
 from .functions import Function
 
-__all__ = ["Activation", "Step"]
-
 
 @dataclass(frozen=True, eq=False)
 class Activation:

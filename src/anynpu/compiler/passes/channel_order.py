@@ -9,11 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..graph import Graph, Node
+from ..lower.attributes import slice_bounds
 from ..lower.functions import scalar_operand, unary_function
-from ..lower.slices import slice_bounds
 from .simplify import pad_amounts, simplify
-
-__all__ = ["channel_orders", "reverse_channels"]
 
 Order = npt.NDArray[np.int64]
 

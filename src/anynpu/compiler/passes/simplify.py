@@ -12,10 +12,7 @@ import numpy as np
 
 from ..._util.types import Array
 from ..graph import Graph, Node
-from ..lower.slices import slice_bounds
-
-__all__ = ["channel_affine", "pad_amounts", "pad_value", "shuffle_groups", "simplify"]
-
+from ..lower.attributes import slice_bounds
 
 _LINEAR = ("Conv", "ConvTranspose", "Gemm")
 _GEMM_WITHOUT_BIAS = 11

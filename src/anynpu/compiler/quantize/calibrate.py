@@ -17,13 +17,10 @@ from ..._util.progress import Progress, tell
 from ...errors import CalibrationError
 from ..custom_operators import CustomOperator, CustomTable, compute_custom
 from ..graph import Graph, Node, to_onnx
-from ..importers.external_weights import HandedConstants
-from ..importers.onnx_model import first_line
-from ..importers.stages import Stage, needed_nodes, stages
+from ..importers.onnx_graph import Stage, needed_nodes, stages
+from ..importers.onnx_model import HandedConstants, first_line
 from .ranges import RangeObserver
 from .threads import in_order, thread_count
-
-__all__ = ["CalibratedRanges", "Calibration", "FloatModel", "UnknownRanges", "calibrate", "float_session"]
 
 Floats = npt.NDArray[np.float32]
 

@@ -16,11 +16,9 @@ import numpy.typing as npt
 
 from ..._util.types import Floats
 from ..graph import Graph
+from ..lower.attributes import window_of
 from ..lower.forms import Form
 from ..lower.steps import Step
-from ..lower.windows import window_of
-
-__all__ = ["ChannelRanges", "GroupChoice", "Grouping", "choose_groups", "group_scores", "grouping_candidates"]
 
 ChannelRanges = Mapping[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-__all__ = ["ACCURACIES", "STEPS", "Recipe", "recipe_of"]
-
 STEPS = ("heads", "clip", "groups", "float16", "asymmetric", "curves", "refit")
 """The names of the steps that can be left out."""
 

@@ -19,14 +19,12 @@ import numpy as np
 from ..._util.types import Array
 from ...errors import AnynpuError, CalibrationError, PreprocessingWarning
 from ...tasks import Classification, Detections, OutputReader, TextRegions, Thresholds, fit_picture, reader_for
+from ..compile_options import Normalisation
 from ..graph import Graph
 from ..images import IMAGE_SUFFIXES, read_image
 from ..importers.onnx_graph import Shapes, import_onnx
 from ..importers.onnx_model import first_line, load_onnx
-from ..input_options import Normalisation
 from .calibrate import FloatModel
-
-__all__ = ["MAX_PICTURES", "RECIPES", "PictureRecipe", "Reaction", "check_preprocessing", "find_recipe", "pictures_of"]
 
 MAX_PICTURES = 6
 """Pictures that are tried."""

@@ -21,11 +21,9 @@ from ..lower.forms import Form
 from ..lower.steps import Step
 from .calibrate import Calibration
 from .channel_groups import WORTHWHILE, group_scores, is_depthwise
-from .float16_overflow import SMALLEST_FEW
 from .ranges import RangeObserver, clip_to_table
+from .representable import SMALLEST_FEW
 from .tensor_scales import exact_tensors, keeps_scale
-
-__all__ = ["LOST", "RULES", "Finding", "few_values", "lint_steps", "summary"]
 
 RULES = {
     "group-noise": "channels of a tensor differ so much in range that one scale drowns the small ones",

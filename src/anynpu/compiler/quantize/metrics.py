@@ -14,8 +14,6 @@ import numpy as np
 from ..._util.types import Array
 from ...errors import CompileError
 
-__all__ = ["METRICS", "Metric", "cosine", "detections", "margin", "map_overlap", "metric_of", "top1", "worst_channel"]
-
 Metric = Callable[[Sequence[Array], Sequence[Array]], float]
 
 _DETECTED = 0.3

@@ -9,20 +9,16 @@ from typing import Any
 from ... import chips
 from ..._util.progress import Progress
 from ...errors import CompileError
-from ..compile_options import CompileOptions
+from ..compile_options import CompileOptions, shape_sets
 from ..custom_operators import custom_table
 from ..importers.onnx_model import load_onnx
-from ..input_options import shape_sets
-from ..lower.formats import format_of
-from ..lower.fusion_rules import OWN_RULES, FusionRules
+from ..lower.formats import format_of, with_arithmetic
+from ..lower.fuse import OWN_RULES, FusionRules
 from ..lower.steps import Step
 from ..pipeline import calibrated, plan_steps, prepare
 from .dataset import Dataset
-from .evaluation import Workbench
 from .lint import Finding, lint_steps
-from .rounding_mode import with_arithmetic
-
-__all__ = ["Study", "lint", "open_study"]
+from .search import Workbench
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,8 +21,6 @@ from ..lower.steps import Step
 from .calibrate import float_session
 from .channel_groups import is_depthwise
 
-__all__ = ["KnownWeights", "QuantizedWeights", "Simulation", "column_ratio", "least_scale", "round_weights", "simulated_weights"]
-
 Sample = Mapping[str, Array]
 KnownWeights = dict[tuple[str, Form, int], Array]
 """Rounded weights of a network by the name of the weights, and the form and groups of the layer that has them."""

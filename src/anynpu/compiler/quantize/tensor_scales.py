@@ -12,23 +12,12 @@ from ...errors import CalibrationError
 from ...program import Preprocess
 from ...program.arithmetic import affine_from_range, fixed_point_from_range
 from ...tensor import Affine, DType, Quantization
+from ...vendors import Format
 from ..graph import Graph
-from ..lower.formats import Format
 from ..lower.forms import Form
 from ..lower.steps import Activation, Step
 from .channel_groups import ChannelRanges, Grouping
 from .ranges import clip_to_table
-
-__all__ = [
-    "Clips",
-    "Ranges",
-    "assign_quantization",
-    "exact_tensors",
-    "head_tensors",
-    "may_be_infinite",
-    "quantized_tensors",
-    "pixel_range",
-]
 
 Floats = npt.NDArray[Any]
 

@@ -17,8 +17,6 @@ import numpy as np
 
 from ...errors import ModelError, ParameterError
 
-__all__ = ["FLOATS", "MADE_SUFFIXES", "CfgEntry", "QuantizationCfg", "parse_cfg", "read_cfg"]
-
 FLOATS = ("float16", "fp16", "float32")
 """The types that ``custom_quantize_layers`` may name for a layer in float."""
 

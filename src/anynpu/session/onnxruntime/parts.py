@@ -20,8 +20,7 @@ from ..._util import optional as _optional
 from ..._util.types import Array
 from ...compiler import CompileOptions, compile
 from ...compiler.importers.split_post_processing import SHAPE_FROM_DATA
-from ...compiler.quantize.dataset import open_dataset
-from ...compiler.quantize.samples import InputInfo
+from ...compiler.quantize.dataset import InputInfo, open_dataset
 from ...errors import CalibrationError, CompileError, CompileOptionError, UnsupportedOperatorError
 from ...modelfile import CompiledModel
 from ...program import Preprocess

@@ -17,8 +17,6 @@ from ...._util.types import Array
 from ....errors import UnsupportedOperatorError
 from .model import TfliteModel, TfliteOperator, TfliteTensor
 
-__all__ = ["NCHW", "PLAIN", "Builder"]
-
 PLAIN = "plain"
 NCHW = "nchw"
 
@@ -237,3 +235,34 @@ def _as_form(value: Array, form: str) -> Array:
         return value
     placed: Array = value.reshape((1,) * (4 - value.ndim) + value.shape).transpose(_TO_NCHW)
     return placed
+
+
+# Activations that are fused to TFLite's operators.
+
+
+_ACTIVATIONS: dict[int, tuple[str, tuple[float, ...]]] = {
+    1: ("Relu", ()),
+    2: ("Clip", (-1.0, 1.0)),
+    3: ("Clip", (0.0, 6.0)),
+    4: ("Tanh", ()),
+}
+
+
+def emit(
+    builder: Builder, operator: TfliteOperator, activation: int, form: str, op: str, inputs: Sequence[str], **attributes: Any
+) -> str:
+    """The node *op* that makes the result of *operator*, and the activation after it; what the node itself makes.
+
+    :param activation: its number in the file; 0 for none
+    """
+    if activation and activation not in _ACTIVATIONS:
+        raise builder.refusal(operator, f"activation number {activation} is fused to it")
+    name = builder.result(operator.outputs[0], form)
+    if not activation:
+        return builder.node(op, inputs, [name], **attributes)
+    linear = builder.node(op, inputs, [builder.free(f"{name}/linear")], **attributes)
+    kind, bounds = _ACTIVATIONS[activation]
+    if name in builder.ranges and kind in ("Relu", "Clip"):  # codes of the result cut off what the activation does
+        builder.ranges[linear] = builder.ranges[name]
+    builder.node(kind, [linear, *(builder.scalar(bound) for bound in bounds)], [name])
+    return linear

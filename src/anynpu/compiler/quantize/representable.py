@@ -1,10 +1,4 @@
-"""Results beyond float16: the float model shows which results of a model of halves a chip would lose.
-
-A chip stores the result of each layer as float16, what is beyond 65504 as infinity, and what is below its smallest number as zero. Float
-layers here compute in float32, so such a result is cast on its way. Nothing else is: a cast costs time, and few networks come near. Where
-no data is given, inputs are made up: bytes of a picture where it is known how they are normalised, else random numbers as networks are
-trained with.
-"""
+"""Tensors whose values a type cannot hold: results beyond float16, and results that are small against one quantization step."""
 
 from __future__ import annotations
 
@@ -20,11 +14,18 @@ from ...errors import AnynpuError
 from ...program import Preprocess
 from ..custom_operators import CustomTable
 from ..graph import Graph
+from ..lower.forms import Form
 from ..lower.steps import Step
-from .calibrate import FloatModel
+from .calibrate import Calibration, FloatModel
 from .dataset import Sample
 
-__all__ = ["ADDING", "HALF_MAX", "SMALLEST_FEW", "made_up", "near_the_end"]
+# Results beyond float16: the float model shows which results of a model of halves a chip would lose.
+#
+# A chip stores the result of each layer as float16, what is beyond 65504 as infinity, and what is below its smallest number as
+# zero. Float layers here compute in float32, so such a result is cast on its way. Nothing else is: a cast costs time, and few
+# networks come near. Where no data is given, inputs are made up: bytes of a picture where it is known how they are normalised,
+# else random numbers as networks are trained with.
+
 
 HALF_MAX = 65504.0
 """The largest float16."""
@@ -155,3 +156,37 @@ def _warn_of_tiny(graph: Graph, steps: Sequence[Step], tiny: Mapping[str, float]
         "all of it is 0" if tiny[(outputs or names)[0]] < 2.0**-25 else "little of it is left",
         f", and so with {many} more" if many else "",
     )
+
+
+# Results that are small against one code of what they are chosen from: integers would say little about them.
+#
+# The least of many numbers may be small against the largest, and the codes are spread over all of them. Then it is found among
+# real numbers.
+
+
+_CODES = 255
+_LEAST = 8
+"""A result that spans fewer codes of its operand is not chosen among codes."""
+
+_FOLLOWING = {Form.FUNCTION, Form.CONCAT, Form.SLICE, Form.PAD, Form.TRANSPOSE, Form.RESHAPE}
+
+
+def too_coarse(steps: Sequence[Step], seen: Calibration) -> set[str]:
+    """The operands of maxima that have to stay real, with what cheap integer steps make them from; a minimum is a maximum turned over."""
+    observed = set(seen.observer.names)
+    found: set[str] = set()
+    for step in reversed(steps):
+        if step.is_float:
+            continue
+        if step.form is Form.POOL and "Max" in step.node.op and observed.issuperset((step.outputs[0], step.inputs[0])):
+            result, operand = _span(seen, step.outputs[0]), _span(seen, step.inputs[0])
+            if 0.0 < result < _LEAST * operand / _CODES:
+                found.add(step.inputs[0])
+        elif step.form in _FOLLOWING and not found.isdisjoint(step.outputs):
+            found.update(step.reads)
+    return found
+
+
+def _span(seen: Calibration, name: str) -> float:
+    low, high = seen.observer.range(name, "minmax")
+    return max(high, 0.0) - min(low, 0.0)

@@ -1,4 +1,4 @@
-"""Windows of convolutions and poolings, and the index tables of a resize, read from ONNX attributes."""
+"""Attributes of ONNX nodes as numbers: windows of convolutions and poolings, index tables of Resize, Slice and Split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ...modelfile.operator_rules import MAX_PAD_BEYOND
 from ...program import RESIZE_BITS
 from ..graph import Graph, Node
 
-__all__ = ["Window", "resize_indices", "resize_scales", "window_of"]
+# Windows of convolutions and poolings, and the index tables of a resize, read from ONNX attributes.
+
 
 _MAX_VALUE = 1 << 20
 _TIE = 1e-6
@@ -145,3 +146,38 @@ def _nearest(source: npt.NDArray[np.float32], mode: str, scale: float) -> npt.ND
 def is_whole(number: float) -> bool:
     """Whether a scale is an integer, as far as float32 can tell."""
     return math.isclose(number, round(number), rel_tol=1e-6)
+
+
+# Slice and Split in one form: where each output starts, and its stride, by axis.
+
+
+def slice_bounds(graph: Graph, node: Node) -> list[tuple[list[int], list[int]]]:
+    """For each output: start and step by logical axis. Extents are those of the outputs."""
+    shape = graph.shapes[node.inputs[0]]
+    if node.op == "Split":
+        axis = int(node.attribute("axis", 0)) % len(shape)
+        bounds, offset = [], 0
+        for name in filter(None, node.outputs):
+            start = [0] * len(shape)
+            start[axis] = offset
+            bounds.append((start, [1] * len(shape)))
+            offset += graph.shapes[name][axis]
+        return bounds
+    starts, axes, steps = _slice_arguments(graph, node)
+    first, stride = [0] * len(shape), [1] * len(shape)
+    for begin, axis, step in zip(starts, axes, steps, strict=True):
+        extent = shape[axis]
+        first[axis % len(shape)] = min(max(begin + extent if begin < 0 else begin, 0), extent - 1)
+        stride[axis % len(shape)] = step
+    return [(first, stride)]
+
+
+def _slice_arguments(graph: Graph, node: Node) -> tuple[list[int], list[int], list[int]]:
+    if "starts" in node.attributes:
+        starts = list(node.attributes["starts"])
+        return starts, list(node.attribute("axes", range(len(starts)))), [1] * len(starts)
+    values = [graph.constant(name) if name else None for name in [*node.inputs[1:], "", "", ""]]
+    starts = [int(value) for value in values[0]] if values[0] is not None else []
+    axes = [int(value) for value in values[2]] if values[2] is not None else list(range(len(starts)))
+    steps = [int(value) for value in values[3]] if values[3] is not None else [1] * len(starts)
+    return starts, axes, steps
