@@ -76,7 +76,7 @@ def test_a_plan_claims_what_the_compiler_takes(tmp_path: Path) -> None:
     assert plan.reasons() == ["node 4: com.microsoft.BiasGelu is not a standard operator"]
     write_parts(plan, tmp_path)
     lines = (tmp_path / "plan").read_text(encoding="utf-8").splitlines()
-    assert lines[:4] == ["nodes 9", "part part0.rknn", "members 0 1 2 3", f"output {b'r1'.hex()}"]
+    assert lines[:4] == ["nodes 9", "part part0.anynpu", "members 0 1 2 3", f"output {b'r1'.hex()}"]
     assert lines[-1] == "end"
 
 
@@ -131,7 +131,7 @@ def test_a_model_is_compiled_when_its_session_is_created(provider: Provider, tmp
         np.testing.assert_array_equal(got, own.run(None, feed())[0])
     (entry,) = (tmp_path / "cache").iterdir()
     assert stat.S_IMODE((tmp_path / "cache").stat().st_mode) == 0o700
-    assert {path.name for path in entry.iterdir()} == {"log", "plan", "part0.rknn"}
+    assert {path.name for path in entry.iterdir()} == {"log", "plan", "part0.anynpu"}
     again, _ = sessions(provider, model, tmp_path / "cache", compiler="/absent/anynpu")
     np.testing.assert_array_equal(again.run(None, feed())[0], got)
     (entry / "plan").write_text("nodes 7\nend\n")

@@ -172,6 +172,7 @@ class Vendor:
     :ivar channel_groups: whether a tensor may have several scales
     :ivar picture_node: whether a model may begin with a node that takes the bytes of a picture
     :ivar integer_ends: whether inputs and outputs of a quantised model are codes, even where float layers read or make them
+    :ivar native_buffers: whether a program exchanges tensors in the form that the model declares, with no conversion by the library
     :ivar mark: the four bytes that a compiled model for its chips begins with
     :ivar suffixes: of compiled models
     :ivar files: what its own tools write
@@ -211,6 +212,7 @@ class Vendor:
     channel_groups: bool = False
     picture_node: bool = False
     integer_ends: bool = False
+    native_buffers: bool = False
     files: tuple[FileFormat, ...] = ()
     library_variable: str = ""
     library_names: tuple[str, ...] = ()

@@ -50,6 +50,7 @@ VENDOR = Vendor(
     },
     picture_node=True,
     mark=MARK,
+    native_buffers=True,
     suffixes=(".nb",),
     files=(FileFormat("nb", "the vendor's compiler", _recognises, at_first_use("anynpu.vip.files:read"), version_text=hex),),
     library_variable="ANYNPU_VIP_LIBRARY",

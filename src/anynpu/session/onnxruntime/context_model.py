@@ -126,7 +126,7 @@ def _of_anynpu(path: Path) -> _Description:
     model = read(path)
     first = model.programs[0]
     vendor = of_chip(chips.get(model.chip))
-    viplite = vendor.interface == "VIPLite"
+    viplite = vendor.native_buffers
 
     def ports(names: Sequence[str]) -> tuple[Port, ...]:
         return tuple(_port([vendor.port(model, program.tensors[name]) for program in model.programs]) for name in names)

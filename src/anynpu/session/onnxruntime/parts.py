@@ -131,8 +131,8 @@ def write_parts(plan: PartPlan, folder: Path) -> None:
     """Write the compiled parts and the plan, which the provider reads: a line for each fact, names as hexadecimal UTF-8."""
     lines = [f"nodes {plan.count}"]
     for number, part in enumerate(plan.parts):
-        part.model.save(folder / f"part{number}.rknn")
-        lines.append(f"part part{number}.rknn")
+        part.model.save(folder / f"part{number}.anynpu")
+        lines.append(f"part part{number}.anynpu")
         lines.append(f"members {' '.join(map(str, part.nodes))}")
         lines.extend(f"output {name.encode().hex()}" for name in part.outputs)
     lines.extend(f"left {text}" for text in plan.reasons())
