@@ -166,7 +166,7 @@ class TestContainer:
         path.write_bytes(data)
         with pytest.raises(ModelVersionError, match=rf"new.rknn: the file has version {modelfile.VERSION + 1}") as caught:
             modelfile.read(path)
-        assert "upgrade" in caught.value.hint
+        assert "install a newer anynpu" in caught.value.hint
 
     def test_a_file_of_the_first_version_says_that_the_model_must_be_compiled_again(self, tmp_path) -> None:
         path = modelfile.write(every_operator_model(), tmp_path / "old.rknn")

@@ -111,7 +111,7 @@ exit 0
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     run = subprocess.run(
-        ["/bin/sh", str(built.job / COMMANDS)], env=environment, capture_output=True, text=True, check=True, timeout=60
+        ["/bin/sh", str(built.job / COMMANDS)], env=environment, capture_output=True, text=True, check=True, timeout=600
     )
     assert "1 of " in run.stdout
     calls = (tmp_path / "calls").read_text().splitlines()
@@ -133,7 +133,7 @@ def test_a_table_of_other_names_is_left_alone(tmp_path: Path, network: Path) -> 
         [sys.executable, str(job / ACUITY_SCRIPT), str(table), str(job / "ranges.json")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
     )
     assert run.returncode == 1
     assert "nothing was changed" in run.stderr

@@ -130,7 +130,7 @@ def rknnlite():
 
 
 def served():
-    from anynpu import _optional
+    from anynpu._util import optional as _optional
     import anynpu.serve
     _optional.grpc_aio(), _optional.protobuf("descriptor"), _optional.prometheus_client()
 
