@@ -47,6 +47,7 @@ class Page:
     """
 
     def __init__(self, address: str, *, width: int = 1400, height: int = 1000, dark: bool = False) -> None:
+        browser = need("browser")
         self.console: list[str] = []
         self._number = 0
         self._session = ""
@@ -60,7 +61,7 @@ class Page:
         # Chromium reads its commands from descriptor 3 and answers on 4
         script = f'exec "$@" 3<&{theirs_in} 4>&{theirs_out} {theirs_in}<&- {theirs_out}>&-'
         self._process = subprocess.Popen(
-            ["bash", "-c", script, "browser", need("browser"), *flags],
+            ["bash", "-c", script, "browser", browser, *flags],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

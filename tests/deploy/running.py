@@ -21,7 +21,7 @@ INFER = "/v2/models/net/infer"
 LONG = 600.0
 """Seconds of a run that nobody waits for."""
 
-SERVER_BOARD = Path(__file__).parent / "compiler/board.py"
+SERVER_BOARD = Path(__file__).parent / "board.py"
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def pictures(folder: Path, height: int, width: int) -> Path:
 def through_both_scripts(folder: Path, model: Path, dtype: str, height: int, width: int, size: str = "") -> None:
     """Convert and execute by the scripts, and compare with a session on what they wrote."""
     target, dataset = folder / "model.rknn", pictures(folder, height, width)
-    done = execute(PROGRAMS / "program/convert.py", model, "rk3588", dtype, target, dataset, *([size] if size else []))
+    done = execute(PROGRAMS / "convert.py", model, "rk3588", dtype, target, dataset, *([size] if size else []))
     assert done.stdout.count("done") == 4
     image = cv2.cvtColor(cv2.imread(str(folder / "0.jpg")), cv2.COLOR_BGR2RGB)[np.newaxis]
     np.save(folder / "image.npy", image)
@@ -78,7 +78,7 @@ def test_five_models(tmp_path: Path, real_models: RealModels, name: str, dtype: 
 @pytest.mark.full
 def test_what_fails_ends_the_scripts_as_on_a_board(tmp_path: Path) -> None:
     (tmp_path / "text.onnx").write_text("hello")
-    convert = execute(PROGRAMS / "program/convert.py", tmp_path / "text.onnx", "rk3588", "fp", tmp_path / "x.rknn", code=255)
+    convert = execute(PROGRAMS / "convert.py", tmp_path / "text.onnx", "rk3588", "fp", tmp_path / "x.rknn", code=255)
     assert "Load model failed!" in convert.stdout
     missing = execute(PROGRAMS / "executor.py", tmp_path / "missing.rknn", "image.npy", "out.npz", code=255)
     assert "Load RKNN model failed" in missing.stdout

@@ -1,4 +1,4 @@
-"""A conversion script after the pattern of the model zoo's: program/convert.py MODEL PLATFORM TYPE OUTPUT [DATASET] [SIZE]."""
+"""A conversion script after the pattern of the model zoo's: convert.py MODEL PLATFORM TYPE OUTPUT [DATASET] [SIZE]."""
 
 import sys
 
