@@ -29,7 +29,7 @@ _OWNED = tuple(
     )
 )
 """Objects of Python that close what they opened when nobody has them any more."""
-_EXPLICIT = os.path.join(_PACKAGE, *"rknn/lite/".split("/"))
+_EXPLICIT = os.path.join(_PACKAGE, os.path.normpath("rknn/lite"), "")
 """The vendor's class, which has to be released."""
 _BOARD = "libanynpu_board.so"
 """The library that lies beside the drop-in libraries."""
