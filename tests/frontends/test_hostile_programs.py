@@ -302,6 +302,43 @@ def test_graphs_that_are_nested_without_end(tmp_path: Path) -> None:
     refused(path, "too deep|in place of JSON")
 
 
+@pytest.mark.parametrize("kind", ["exported", "script", "keras"])
+def test_texts_that_unpack_to_far_more_than_the_file(kind: str, tmp_path: Path) -> None:
+    """245 kB with 250 MB of brackets took more than 5.9 GB, since JSON takes 30 times its size."""
+    large = b"[" * (9 << 20)
+    parts, read = {
+        "exported": ({**parts_of(), "net/models/model.json": large}, written_again_exported),
+        "script": ({**SCRIPT, "net/code/more.py": large[: 5 << 20], "net/code/most.py": large[: 5 << 20]}, written_again_script),
+        "keras": ({"config.json": large}, check_keras_file),
+    }[kind]
+    path = tmp_path / "net"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in parts.items():
+            file.writestr(name, content, zipfile.ZIP_STORED if name.startswith("net/data/") else None)
+    with pytest.raises(CompileError, match="texts of"):
+        read(path)
+
+
+def test_texts_of_a_sound_script_are_compressed(tmp_path: Path) -> None:
+    code = SCRIPT["net/code/__torch__.py"] + b"".join(
+        b"    x = torch.conv2d(x, CONSTANTS.c%d)\n" % index for index in range(200_000)
+    )
+    with zipfile.ZipFile(tmp_path / "net", "w", zipfile.ZIP_DEFLATED) as file:
+        for name, content in {**SCRIPT, "net/code/__torch__.py": code}.items():
+            file.writestr(name, content, zipfile.ZIP_STORED if name.startswith("net/data/") else None)
+    assert contents(written_again_script(tmp_path / "net"))["code/__torch__.py"] == code
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_archives_that_torch_does_not_write(method: int, tmp_path: Path) -> None:
+    """The readers of these methods unpack a block whatever its size."""
+    with zipfile.ZipFile(tmp_path / "net", "w", method) as file:
+        for name, content in SCRIPT.items():
+            file.writestr(name, content, zipfile.ZIP_STORED if name.startswith("net/data/") else None)
+    with pytest.raises(CompileError, match="compressed"):
+        written_again_script(tmp_path / "net")
+
+
 SCRIPT = {
     "net/data.pkl": b"\x80\x02c__torch__\nNet\nq\x00)\x81}b.",
     "net/constants.pkl": b"\x80\x02).",

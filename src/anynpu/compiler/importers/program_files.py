@@ -11,6 +11,7 @@ import pickletools
 import re
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -163,7 +164,9 @@ def _is_listed(table: dict[str, frozenset[str]], namespace: str, name: str) -> b
 
 
 MAX_TEXT = 1 << 28
-"""Bytes of one text or pickle in an archive."""
+"""Bytes of all texts and pickles in an archive, unpacked."""
+FREE_TEXT, MAX_RATIO = 4 << 20, 16
+"""Bytes of texts that any archive may have, and that each byte of an archive may add: code of a network shrinks to a sixth."""
 MAX_TENSOR = 1 << 32
 """Bytes of one tensor: an ONNX file cannot hold as much."""
 MAX_EXPRESSION = 10_000
@@ -231,6 +234,7 @@ class _Parts:
         if len(roots) != 1:
             raise rejection(path, "is no archive of torch")
         self._entries = {entry.filename.partition("/")[2]: entry for entry in archive.infolist()}
+        self._texts = 0
 
     def names(self) -> list[str]:
         return list(self._entries)
@@ -240,8 +244,8 @@ class _Parts:
         entry = self._entries.get(name)
         if entry is None:
             raise rejection(self._path, f"has no part {name}")
-        if entry.file_size > MAX_TEXT:
-            raise CompileError(f"{self._path} has a text of {entry.file_size} bytes ({name})", hint="save it again")
+        self._texts += entry.file_size
+        _check_texts(self._path, self._texts)
         return self._read(entry)
 
     def tensor(self, name: str) -> bytes:
@@ -254,10 +258,22 @@ class _Parts:
         return self._read(entry)
 
     def _read(self, entry: zipfile.ZipInfo) -> bytes:
-        try:
-            return self._archive.read(entry)
-        except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
-            raise CompileError(f"{self._path} is damaged: {error}", hint="save it again") from None
+        return _unpacked(self._path, self._archive, entry)
+
+
+def _check_texts(path: Path, size: int) -> None:
+    """Raise where texts of *size* bytes unpack to far more than the archive: reading JSON takes 30 times its size in memory."""
+    if size > min(MAX_TEXT, FREE_TEXT + MAX_RATIO * path.stat().st_size):
+        raise CompileError(f"{path} unpacks to texts of {size} bytes, too many for its size", hint="save it again")
+
+
+def _unpacked(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise rejection(path, f"has a part that is compressed in another way ({entry.filename[:100]!r})")
+    try:
+        return archive.read(entry)
+    except (zipfile.BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, EOFError) as error:
+        raise CompileError(f"{path} is damaged: {error}", hint="save it again") from None
 
 
 def _written(parts: Mapping[str, bytes]) -> BinaryIO:
@@ -738,11 +754,12 @@ _SCRIPT_GLOBAL = re.compile(
     r"|torch (\w+Storage|u?int\d+|float\d+(_\w+)?|bfloat16|bool|complex\d+|qu?int\d+)",
     re.ASCII,
 )
-_PICKLE_OPCODES = """
+_PICKLE_NAMES = """
 PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE INT BININT BININT1 BININT2 LONG1 BINFLOAT BINUNICODE SHORT_BINUNICODE BINSTRING
 SHORT_BINSTRING EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS DICT BINPUT
 LONG_BINPUT BINGET LONG_BINGET GLOBAL REDUCE BUILD NEWOBJ BINPERSID
 """
+_PICKLE_OPCODES = frozenset(_PICKLE_NAMES.split())
 
 
 def written_again_script(path: Path) -> BinaryIO:
@@ -777,7 +794,7 @@ def _check_pickle(data: bytes) -> None:
     end = 0
     try:
         for opcode, argument, position in pickletools.genops(data):
-            if opcode.name not in _PICKLE_OPCODES.split():
+            if opcode.name not in _PICKLE_OPCODES:
                 raise _Unknown(f"has a pickle with the opcode {opcode.name}")
             if opcode.name == "GLOBAL" and not _SCRIPT_GLOBAL.fullmatch(str(argument)):
                 raise _Unknown(f"has a pickle that names {_short(argument)}")
@@ -850,12 +867,8 @@ def check_saved_model(folder: Path) -> None:
 
 
 def _archive_text(path: Path, archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> str:
-    if entry.file_size > MAX_TEXT:
-        raise CompileError(f"{path} has a text of {entry.file_size} bytes ({entry.filename})", hint="save it again")
-    try:
-        return archive.read(entry).decode("utf-8", "replace")
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError, RuntimeError) as error:
-        raise CompileError(f"{path} is damaged: {error}", hint="save it again") from None
+    _check_texts(path, entry.file_size)
+    return _unpacked(path, archive, entry).decode("utf-8", "replace")
 
 
 def _parsed_description(path: Path, text: str) -> Any:
