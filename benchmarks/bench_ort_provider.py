@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 import anynpu
 from anynpu._util import optional as _optional
 from anynpu.dropin.environment import execution_provider
-from anynpu.onnxruntime.context_model import PROVIDER, wrap_model
+from anynpu.session.onnxruntime.context_model import PROVIDER, wrap_model
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

@@ -274,3 +274,17 @@ def test_every_lower_bound_becomes_a_constraint() -> None:
     assert next(lowest_versions(old)) == "numpy==1.5; python_version < '3.11'"
     with pytest.raises(SystemExit, match="'numpy' has no lower bound"):
         list(lowest_versions({**project, "dependencies": ["numpy"]}))
+
+
+def test_variables_of_the_makefile_reach_the_tests() -> None:
+    """``conftest.py`` removes every other variable of ours, also one that ``make soak`` sets."""
+    kept = re.search(r"_OF_THE_SUITE = \{(.*?)\}", (TESTS / "conftest.py").read_text(encoding="utf-8"), re.DOTALL)
+    assert kept is not None
+    given = set(re.findall(r"\b(ANYNPU_\w+)=", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    read = {
+        name
+        for path in TESTS.rglob("test_*.py")
+        for name in re.findall(r"environ\.get\(\"(ANYNPU_\w+)", path.read_text(encoding="utf-8"))
+    }
+    assert "ANYNPU_EP_SESSIONS" in given & read
+    assert (given & read) - set(re.findall(r"\"(\w+)\"", kept[1])) == set()

@@ -11,7 +11,7 @@ from dropin.running import clean_environment
 from onnx import TensorProto, helper
 from tools import need
 
-from anynpu.onnxruntime.context_model import PROVIDER
+from anynpu.session.onnxruntime.context_model import PROVIDER
 
 from .building import PROGRAMS, SOURCES, build_nothing, build_provider, compiled, linkable, run_python
 from .test_parts import convolutions, saved
