@@ -49,12 +49,17 @@ def compiled(command: list[str | Path]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def build_library(target: Path, source: Path, compiler: str | None = None) -> Path:
+    """A shared library of one file."""
+    flags = ["-std=c11", "-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", "-Wl,-z,nodelete"]
+    folders = [f"-I{include_folder()}", f"-I{SOURCES / 'dropin' / 'ort_ep'}"]
+    compiled([compiler or need("cc"), *flags, *folders, source, "-o", target, "-ldl"])
+    return target
+
+
 def build_nothing(folder: Path, compiler: str | None = None) -> Path:
     """The RKNN library that does nothing."""
-    target = folder / "librknnrt_nothing.so"
-    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror", f"-I{include_folder()}"]
-    compiled([compiler or need("cc"), *flags, PROGRAMS / "nothing.c", "-o", target])
-    return target
+    return build_library(folder / "librknnrt_nothing.so", PROGRAMS / "nothing.c", compiler)
 
 
 def build_provider(folder: Path, compiler: str, *flags: str) -> Path:
@@ -81,6 +86,7 @@ def build_provider(folder: Path, compiler: str, *flags: str) -> Path:
 
 def build_host(folder: Path, compiler: str | None = None, release: Path | None = None) -> Path:
     """The program, compiled as C++ or by another *compiler* as C, and linked with the installed onnxruntime or a *release*."""
+    folder.mkdir(parents=True, exist_ok=True)
     target = folder / "host"
     libraries = linkable(folder / "onnxruntime", release)
     language = ["-std=c11"] if compiler else ["-x", "c++", "-std=c++17"]

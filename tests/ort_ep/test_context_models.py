@@ -192,6 +192,7 @@ def test_the_node_of_another_provider_is_not_claimed(provider: Provider, models:
         ({"contexts": "2x"}, "option contexts is '2x'"),
         ({"core_mask": "9"}, "core_mask is '9'"),
         ({"priority": "top"}, "priority is 'top'"),
+        ({"realtime": "fast"}, "realtime is 'fast'"),
         ({"library": "/absent/librknnrt.so"}, "library /absent/librknnrt.so cannot be loaded"),
         ({"library": "libm.so.6"}, "libm.so.6 has no rknn_init"),
     ],

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from dropin.running import clean_environment
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 from tools import need
 
 import anynpu
 from anynpu.dropin.environment import execution_provider
 from anynpu.session.onnxruntime.context_model import PROVIDER, wrap_model
 
-from .building import PROGRAMS, build_host, build_nothing, build_provider, build_rust_host, run_python
+from .building import PROGRAMS, build_host, build_library, build_nothing, build_provider, build_rust_host, run_python
 from .conftest import SIDE, Models, Provider
+from .test_parts import convolutions
+from .test_slots import declared
 
 RELEASES = Path(sys.prefix) / "onnxruntime"
 """``make test-all`` installs other releases of onnxruntime there."""
+
+
+def release_of_onnxruntime(name: str) -> Path | None:
+    """The folder of a release; None for the installed one."""
+    if name == "installed":
+        return None
+    if not (RELEASES / name).is_dir():
+        pytest.skip("needs other releases of onnxruntime: run `make test-all`, which installs them")
+    return RELEASES / name
 
 
 @pytest.fixture(scope="module")
@@ -116,6 +129,44 @@ def test_a_program_in_c_plus_plus(folder: Path, nothing: Path, nothing_model: Pa
     assert "there is no option 'x'" in failed.stderr
 
 
+def test_tensors_in_memory_of_the_device_are_used_in_place(
+    folder: Path, nothing: Path, nothing_model: Path, models: Models
+) -> None:
+    """Runs on them call neither rknn_inputs_set nor rknn_outputs_get, unless the library rejects the memory."""
+    host = build_host(folder)
+
+    def shared(model: Path, *tensors: str | Path, then: str = "", ways: str = "shared") -> subprocess.CompletedProcess[str]:
+        return run_host([host, execution_provider(), model, *tensors], HOST_WAYS=ways, HOST_THEN=then)
+
+    plain = ["x", "y", vector(folder), folder / "out", "1,16", "3", f"library={nothing}", "contexts=2", "core_mask=0"]
+    for then in ("inputs_set:-8", "outputs_get:-9", "set_io_mem:-5"):
+        done = shared(nothing_model, *plain, then=then)
+        assert done.returncode == 0, f"{then}: {done.stderr}"
+    failed = shared(nothing_model, *plain, then="run:-2")
+    assert "rknn_run returned RKNN_ERR_TIMEOUT" in failed.stderr
+    pixels = np.random.default_rng(2).integers(0, 255, (1, SIDE, SIDE, 3), np.uint8)
+    (folder / "pixels").write_bytes(pixels.tobytes())
+    (folder / "values").write_bytes(pixels.transpose(0, 3, 1, 2).astype(np.float32).tobytes())
+    for name in ("int8", "float16"):
+        model = getattr(models, name)
+        with anynpu.InferenceSession(str(model)) as own:
+            expected = own.run(None, {"images": pixels.transpose(0, 3, 1, 2).astype(np.float32)})[0].tobytes()
+        for form, file, shape in (("uint8", "pixels", f"1,{SIDE},{SIDE},3"), ("float", "values", f"1,3,{SIDE},{SIDE}")):
+            wrapped = wrap_model(model, folder / f"shared_{name}_{form}.onnx", embed=True, inputs=form)
+            (folder / "out").unlink(missing_ok=True)
+            done = shared(wrapped, "images", "features", folder / file, folder / "out", shape, "2")
+            assert done.returncode == 0, done.stderr
+            assert (folder / "out").read_bytes() == expected, (name, form)
+
+
+def test_the_first_session_chooses_the_speed_of_the_software_npu(folder: Path, models: Models) -> None:
+    """The option ``realtime``, in a program whose Python has read its environment before."""
+    wrapped = wrap_model(models.float16, folder / "realtime.onnx", embed=True)
+    seconds, message = run_python(PROGRAMS / "realtime.py", execution_provider(), wrapped).splitlines()
+    assert float(seconds) > 0.2  # at full speed a few milliseconds
+    assert "realtime is '1', the first session of this process has '0.0001'" in message
+
+
 @pytest.mark.full  # a Rust compiler
 def test_a_program_in_rust(folder: Path, models: Models, image: np.ndarray) -> None:
     host = build_rust_host(folder)
@@ -135,9 +186,14 @@ def under_exec(command: list[str | Path], code: int = 0) -> subprocess.Completed
     return done
 
 
-def test_an_unchanged_program_runs_on_the_provider(folder: Path, models: Models, image: np.ndarray) -> None:
+@pytest.mark.parametrize("ways", ["", "array", "prepacked", "array prepacked"])
+@pytest.mark.parametrize("release", ["installed", *(pytest.param(each, marks=pytest.mark.full) for each in ("1.23", "1.24"))])
+def test_an_unchanged_program_runs_on_the_provider(
+    folder: Path, models: Models, image: np.ndarray, release: str, ways: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A program that knows nothing of the provider, in C++: without exec it cannot open the model."""
-    host = build_host(folder)
+    monkeypatch.setenv("HOST_WAYS", ways)
+    host = build_host(folder / release, release=release_of_onnxruntime(release))
     wrapped = wrap_model(models.int8, folder / "unchanged.onnx", embed=True)
     (folder / "image").write_bytes(image.tobytes())
     command = [host, "cpu", wrapped, "images", "features", folder / "image", folder / "out", f"1,3,{SIDE},{SIDE}", "1"]
@@ -178,10 +234,8 @@ def tour(path: str, folder: Path, models: Models, image: np.ndarray) -> list[str
 @pytest.mark.full
 @pytest.mark.parametrize("release", ["1.23", "1.24", "installed"])
 def test_one_binary_serves_releases_of_onnxruntime(release: str, tmp_path: Path, models: Models, image: np.ndarray) -> None:
-    place = RELEASES / release
-    if release != "installed" and not place.is_dir():
-        pytest.skip("needs other releases of onnxruntime: run `make test-all`, which installs them")
-    lines = tour("" if release == "installed" else str(place), tmp_path, models, image)
+    place = release_of_onnxruntime(release)
+    lines = tour(str(place or ""), tmp_path, models, image)
     version = lines[0].removeprefix("release ")
     assert release == "installed" or version.startswith(f"{release}.")
     minor = int(version.split(".")[1])
@@ -192,6 +246,37 @@ def test_one_binary_serves_releases_of_onnxruntime(release: str, tmp_path: Path,
     ways = ["device", *(["name"] if minor >= 25 else []), *(["policy"] if minor >= 24 else [])]
     assert [line for line in lines if line.startswith("by")] == [f"by {way} equal" for way in ways]
     assert lines[-3:] == ["fork 0", "threads 0 wrong", "unregistered equal"]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the watched tables are written for x86-64")
+@pytest.mark.parametrize("release", ["1.23", "1.24", "installed"])
+def test_every_slot_that_is_used_is_called(release: str, tmp_path: Path, models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On each release, through tables that note the calls and pass them on."""
+    place = release_of_onnxruntime(release)
+    watched = build_library(tmp_path / "libwatched_ep.so", PROGRAMS / "watched.c")
+    monkeypatch.setenv("WATCHED_PROVIDER", str(execution_provider()))
+    monkeypatch.setenv("WATCHED_CALLS", str(tmp_path / "calls"))
+    wrap_model(models.dynamic, tmp_path / "dynamic.onnx", embed=True)
+    onnx.save(with_tensor_attribute(convolutions("BiasGelu")), tmp_path / "plain.onnx")
+    version = run_python(PROGRAMS / "every_call.py", watched, tmp_path, path=str(place or ""))
+    assert release == "installed" or version.startswith(f"{release}.")
+    used = {name for macro, slots in declared().items() if macro != "ORT_PRELOAD_SLOTS" for name in slots}
+    if release == "1.23":
+        used -= set(declared()["ORT_EP_API_24_SLOTS"])
+    assert set((tmp_path / "calls").read_text(encoding="utf-8").split()) == used
+
+
+def with_tensor_attribute(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with a node that has a tensor as an attribute, added to its result."""
+    (output,) = proto.graph.output
+    result, shape = output.name, [dim.dim_value for dim in output.type.tensor_type.shape.dim]
+    output.name = "sum"
+    tensor = numpy_helper.from_array(np.ones(1, np.float32))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array(shape), "shape"))
+    proto.graph.node.append(helper.make_node("ConstantOfShape", ["shape"], ["ones"], value=tensor))
+    proto.graph.node.append(helper.make_node("Add", [result, "ones"], ["sum"]))
+    return proto
 
 
 @pytest.mark.full  # a cross compiler, an emulator and onnxruntime for aarch64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -21,7 +22,12 @@ TABLES = {
     "ORT_EP_API_24_SLOTS": "OrtEpApi",
     "ORT_MODEL_EDITOR_API_SLOTS": "OrtModelEditorApi",
 }
-REAL = (Path("/usr/include/onnxruntime"), Path("/usr/local/include/onnxruntime"), Path("/usr/include"))
+REAL = (
+    *map(Path, filter(None, [os.environ.get("ORT_INCLUDE_DIR")])),
+    Path("/usr/include/onnxruntime"),
+    Path("/usr/local/include/onnxruntime"),
+    Path("/usr/include"),
+)
 
 
 def declared() -> dict[str, dict[str, int]]:

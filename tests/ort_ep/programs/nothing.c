@@ -98,3 +98,27 @@ int rknn_set_core_mask(rknn_context context, rknn_core_mask mask)
     (void)mask;
     return result("set_core_mask");
 }
+
+rknn_tensor_mem *rknn_create_mem_from_fd(rknn_context context, int32_t fd, void *address, uint32_t size, int32_t offset)
+{
+    (void)context;
+    rknn_tensor_mem *memory = calloc(1, sizeof *memory);
+    if (memory != NULL)
+        *memory = (rknn_tensor_mem){.virt_addr = address, .fd = fd, .offset = offset, .size = size};
+    return memory;
+}
+
+int rknn_set_io_mem(rknn_context context, rknn_tensor_mem *memory, rknn_tensor_attr *attr)
+{
+    (void)context;
+    (void)memory;
+    (void)attr;
+    return result("set_io_mem");
+}
+
+int rknn_destroy_mem(rknn_context context, rknn_tensor_mem *memory)
+{
+    (void)context;
+    free(memory);
+    return 0;
+}

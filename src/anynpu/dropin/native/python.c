@@ -23,6 +23,10 @@ static const char bootstrap[] =
     "    for name in list(os.environ._data):\n"
     "        if %d or name.startswith(b'ANYNPU_'):\n"
     "            del os.environ._data[name]\n"
+    "realtime = bytes.fromhex('%s').decode()\n" /* set by this process after its Python had read the environment */
+    "if realtime:\n"
+    "    import os\n"
+    "    os.environ.setdefault('ANYNPU_REALTIME', realtime)\n"
     "def start(library, folders, version, address):\n"
     "    here = '.'.join(map(str, sys.version_info[:2]))\n"
     "    def fill():\n"
@@ -61,7 +65,7 @@ static struct {
     void (*after_fork_child)(void);
 } python;
 
-enum { WAS_WITHOUT_LOCK = 1 }; /* what PyGILState_Ensure gives to a thread that has to give the lock back */
+enum { REALTIME_SIZE = 32, WAS_WITHOUT_LOCK = 1 }; /* what PyGILState_Ensure gives to a thread that has to give the lock back */
 
 static int started_here;
 static __thread int fork_state;
@@ -105,11 +109,13 @@ static void to_hex(const char *text, char *hex)
 
 static int fill_table(anynpu_start *start, const struct anynpu_settings *settings)
 {
-    static char code[sizeof bootstrap + 4 * sizeof settings->site];
-    static char library[256], site[2 * sizeof settings->site + 1];
+    static char code[sizeof bootstrap + 4 * sizeof settings->site + 2 * REALTIME_SIZE];
+    static char library[256], site[2 * sizeof settings->site + 1], realtime[2 * REALTIME_SIZE + 1];
+    const char *speed = secure_getenv("ANYNPU_REALTIME");
     to_hex(start->library, library);
     to_hex(settings->site, site);
-    snprintf(code, sizeof code, bootstrap, anynpu_is_secure(), started_here, library, site, settings->version,
+    to_hex(speed != NULL && strlen(speed) <= REALTIME_SIZE ? speed : "", realtime);
+    snprintf(code, sizeof code, bootstrap, anynpu_is_secure(), started_here, realtime, library, site, settings->version,
              (unsigned long long)(uintptr_t)start);
     const char *threads = getenv("OPENBLAS_NUM_THREADS");
     if (threads == NULL)

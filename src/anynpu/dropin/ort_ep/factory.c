@@ -66,7 +66,7 @@ static OrtStatus *choose_device(
     *chosen = NULL;
     for (size_t index = 0; index < count; index++) {
         OrtHardwareDeviceType type = ort.HardwareDevice_Type(hardware[index]);
-        if (type == DEVICE_NPU && ort.HardwareDevice_VendorId(hardware[index]) == ROCKCHIP_PCI) {
+        if (ort.HardwareDevice_VendorId(hardware[index]) == ROCKCHIP_PCI && type == DEVICE_NPU) {
             *chosen = hardware[index];
             return NULL;
         }
@@ -100,6 +100,8 @@ static OrtStatus *get_supported_devices(
     OrtStatus *status = ort_ep.CreateEpDevice(self, chosen, metadata, NULL, &out[0]);
     ort.ReleaseKeyValuePairs(metadata);
     if (status == NULL)
+        status = announce_memory(out[0], ROCKCHIP_PCI);
+    if (status == NULL)
         *written = 1;
     return status;
 }
@@ -119,6 +121,21 @@ static void release_ep(OrtEpFactory *self, OrtEp *ep)
     (void)self;
     if (ep != NULL)
         free_provider(ep);
+}
+
+static OrtStatus *create_allocator(OrtEpFactory *self, const OrtMemoryInfo *info, const OrtKeyValuePairs *options, OrtAllocator **out)
+{
+    (void)self;
+    (void)info;
+    (void)options;
+    *out = shared_allocator();
+    return NULL;
+}
+
+static void release_allocator(OrtEpFactory *self, OrtAllocator *allocator)
+{
+    (void)self;
+    (void)allocator; /* tensors may outlive the session */
 }
 
 static OrtStatus *create_data_transfer(OrtEpFactory *self, OrtDataTransferImpl **out)
@@ -195,6 +212,8 @@ OrtStatus *CreateEpFactories(
         .GetSupportedDevices = get_supported_devices,
         .CreateEp = create_ep,
         .ReleaseEp = release_ep,
+        .CreateAllocator = create_allocator,
+        .ReleaseAllocator = release_allocator,
         .CreateDataTransfer = create_data_transfer,
         .IsStreamAware = is_stream_aware,
     };

@@ -90,13 +90,34 @@ static bool loaded(const char *name, void **handle, char *path, size_t size)
     return *handle != NULL;
 }
 
-static OrtStatus *load_dropin(const char *file, const char *reason, void **handle, char *path, size_t size)
+/* The software NPU of a process has one speed, which it reads when it starts. */
+static OrtStatus *set_realtime(const Settings *settings)
+{
+    static char *decided;
+    char *wanted = strdup(settings->realtime), *before = NULL;
+    if (wanted == NULL)
+        return no_memory();
+    if (__atomic_compare_exchange_n(&decided, &before, wanted, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+        if (wanted[0] != '\0')
+            setenv("ANYNPU_REALTIME", wanted, 1);
+        return NULL;
+    }
+    bool same = wanted[0] == '\0' || strcmp(before, wanted) == 0;
+    free(wanted);
+    return same ? NULL
+                : fail_with(ORT_INVALID_ARGUMENT, "anynpu: realtime is '%s', the first session of this process has '%s'\n"
+                            "  hint: the software NPU has one speed; set realtime for the first session, or ANYNPU_REALTIME for the process",
+                            settings->realtime, before);
+}
+
+static OrtStatus *load_dropin(const Settings *settings, const char *file, const char *reason, void **handle, char *path, size_t size)
 {
     char folder[PATH_SIZE], name[PATH_SIZE];
     if (!own_folder(folder, sizeof folder) || snprintf(name, sizeof name, "%s/%s", folder, file) >= (int)sizeof name
         || access(name, R_OK) != 0)
         return fail("anynpu: %s, and the software NPU's %s is not beside the provider\n"
                     "  hint: install anynpu for Linux, or name a library with the option library", reason, file);
+    TRY(set_realtime(settings));
     if (!loaded(name, handle, path, size))
         return fail("anynpu: %s cannot be loaded: %s\n  hint: reinstall anynpu", name, dlerror());
     return NULL;
@@ -150,9 +171,9 @@ OrtStatus *load_library(const Settings *settings, const char *file, void **handl
     if (strcmp(device, "npu") == 0)
         return load_vendor(file, "device=npu is set", handle, path, size);
     if (strncmp(device, "sim", 3) == 0)
-        return load_dropin(file, "device=sim is set", handle, path, size);
+        return load_dropin(settings, file, "device=sim is set", handle, path, size);
     Machine machine = look_at_machine();
     if (machine.has_npu)
         return load_vendor(file, "this machine has an NPU", handle, path, size);
-    return load_dropin(file, "this machine has no NPU", handle, path, size);
+    return load_dropin(settings, file, "this machine has no NPU", handle, path, size);
 }

@@ -3,8 +3,9 @@
  * Objects: the factory lives as long as the process. A provider belongs to one session and holds its settings. A node is one EPContext node
  * or one compiled part of a model: it owns a network, which is a model that a vendor's library has loaded, and a pool of contexts to run it.
  *
- * Locks: there is none. A run takes a free context from the pool, by a semaphore and a bit mask, and returns it. No thread waits for another
- * one while it holds anything else: sessions are created with the lock of a Python interpreter held that a run may need.
+ * Locks: a run takes a free context from the pool, by a semaphore and a bit mask, and returns it. The list of shared memory has the only lock,
+ * which is held to look up an address. No thread waits for another one while it holds anything else: sessions are created with the lock of a
+ * Python interpreter held that a run may need.
  */
 #ifndef ANYNPU_ORT_PROVIDER_H
 #define ANYNPU_ORT_PROVIDER_H
@@ -108,6 +109,7 @@ typedef struct {
     char library[PATH_SIZE];
     int contexts; /* 0: one for each core */
     uint32_t core_mask; /* 0: the library chooses */
+    char realtime[32]; /* of the software NPU; empty for as fast as the machine can */
     int priority; /* 0 high, 1 medium, 2 low; -1: the library chooses */
     /* for models that are not compiled yet */
     char target[32], dtype[32]; /* the chip; empty for the compiler's choice */
@@ -161,6 +163,20 @@ struct Network {
     Port *inputs, *outputs;
     bool dynamic;
 };
+
+/* -- memory that programs and the NPU share */
+
+typedef struct {
+    uint64_t region;
+    void *base;
+    size_t offset;
+    int descriptor;
+} SharedPlace;
+
+/* Where a tensor lies in memory of the provider's allocator; false if it does not. */
+bool find_shared(const Tensor *tensor, SharedPlace *place);
+OrtAllocator *shared_allocator(void);
+OrtStatus *announce_memory(OrtEpDevice *device, uint32_t vendor);
 
 OrtStatus *open_rknn(const Settings *settings, const Source *source, Network **network);
 OrtStatus *open_vip(const Settings *settings, const Source *source, Network **network);

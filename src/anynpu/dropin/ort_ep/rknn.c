@@ -10,7 +10,26 @@
 
 #define REQUIRED(each) \
     each(init) each(destroy) each(query) each(inputs_set) each(run) each(outputs_get) each(outputs_release)
-#define OPTIONAL(each) each(dup_context) each(set_core_mask) each(set_input_shapes)
+#define OPTIONAL(each) \
+    each(dup_context) each(set_core_mask) each(set_input_shapes) each(create_mem_from_fd) each(set_io_mem) each(destroy_mem)
+
+/* Shared memory that a context uses for one input or output.
+ *
+ * region, offset: where it lies
+ * rejected: the library does not take memory for this port; the ordinary calls do */
+typedef struct {
+    rknn_tensor_mem *memory;
+    uint64_t region;
+    size_t offset;
+    bool rejected;
+} Bound;
+
+/* A context for tensors in shared memory; the vendor's library does not take both kinds of calls on one. */
+typedef struct {
+    rknn_context context;
+    uint32_t mask;
+    Bound *ports; /* inputs, then outputs */
+} InPlace;
 
 typedef struct {
     Network base;
@@ -23,6 +42,7 @@ typedef struct {
     rknn_tensor_attr *inputs, *outputs;
     rknn_context contexts[MAX_CONTEXTS];
     uint32_t masks[MAX_CONTEXTS];
+    InPlace *in_place[MAX_CONTEXTS]; /* null until a run needs it */
     int count;
 } RknnNetwork;
 
@@ -182,21 +202,133 @@ static OrtStatus *set_shapes(Network *base, int index, const Tensor *inputs, Por
     return NULL;
 }
 
+/* -- tensors in shared memory */
+
+static OrtStatus *use_mask(const RknnNetwork *network, rknn_context context, uint32_t *mask, uint32_t wanted)
+{
+    if (*mask != wanted && network->set_core_mask != NULL) {
+        CHECKED(set_core_mask, context, (rknn_core_mask)wanted);
+        *mask = wanted;
+    }
+    return NULL;
+}
+
+/* Whether the library reads or writes a tensor as it lies: images in NHWC without padding, outputs in the order of ONNX. */
+static bool lies_right(const Port *port, const rknn_tensor_attr *attr, const Tensor *tensor, bool is_input)
+{
+    bool padded = attr->w_stride != 0 && attr->n_dims == 4 && attr->w_stride != attr->dims[attr->fmt == RKNN_TENSOR_NHWC ? 2 : 3];
+    return is_input ? !padded && (port->rank != 4 || tensor->nhwc) : !tensor->nhwc;
+}
+
+static rknn_tensor_format format_of(const Port *port, const Tensor *tensor)
+{
+    return port->rank != 4 ? RKNN_TENSOR_UNDEFINED : tensor->nhwc ? RKNN_TENSOR_NHWC : RKNN_TENSOR_NCHW;
+}
+
+/* Let a port use the memory in which its tensor lies; false if the library does not take it. */
+static bool use_memory(
+    const RknnNetwork *network, rknn_context context, Bound *bound, const Port *port, const rknn_tensor_attr *known, const Tensor *tensor,
+    const SharedPlace *place)
+{
+    if (bound->rejected || (bound->memory != NULL && bound->region == place->region && bound->offset == place->offset))
+        return !bound->rejected;
+    uint64_t end = place->offset + tensor->bytes; /* of memory that exists */
+    rknn_tensor_mem *memory = end > INT32_MAX ? NULL : network->create_mem_from_fd(
+        context, place->descriptor, place->base, (uint32_t)tensor->bytes, (int32_t)place->offset);
+    rknn_tensor_attr attr = *known;
+    attr.type = rknn_of(tensor->type);
+    attr.fmt = format_of(port, tensor);
+    attr.size = (uint32_t)tensor->bytes;
+    attr.pass_through = 0;
+    bool taken = memory != NULL && network->set_io_mem(context, memory, &attr) == RKNN_SUCC;
+    rknn_tensor_mem *old = taken ? bound->memory : memory;
+    if (old != NULL)
+        network->destroy_mem(context, old);
+    if (taken)
+        *bound = (Bound){.memory = memory, .region = place->region, .offset = place->offset};
+    else
+        bound->rejected = true;
+    return taken;
+}
+
+static InPlace *make_in_place(RknnNetwork *network)
+{
+    InPlace *made = calloc(1, sizeof *made);
+    Bound *ports = calloc(network->base.input_count + network->base.output_count + 1, sizeof *ports);
+    if (made == NULL || ports == NULL || network->dup_context(&network->contexts[0], &made->context) != RKNN_SUCC) {
+        free(made);
+        free(ports);
+        return NULL;
+    }
+    made->ports = ports;
+    return made;
+}
+
+/* Run on tensors that all lie in shared memory; done is false where that is not so, or the library does not take it. */
+static OrtStatus *run_in_place(
+    RknnNetwork *network, int index, uint32_t core_mask, const Tensor *inputs, const Tensor *outputs, bool *done)
+{
+    const Network *base = &network->base;
+    size_t count = base->input_count + base->output_count;
+    SharedPlace places[2 * MAX_PORTS];
+    *done = false;
+    if (base->dynamic || network->dup_context == NULL || network->create_mem_from_fd == NULL || network->set_io_mem == NULL
+        || network->destroy_mem == NULL)
+        return NULL;
+    for (size_t number = 0; number < count; number++) {
+        bool is_input = number < base->input_count;
+        size_t place = is_input ? number : number - base->input_count;
+        const Tensor *tensor = is_input ? &inputs[place] : &outputs[place];
+        const Port *port = is_input ? &base->inputs[place] : &base->outputs[place];
+        if (!find_shared(tensor, &places[number])
+            || !lies_right(port, is_input ? &network->inputs[place] : &network->outputs[place], tensor, is_input))
+            return NULL;
+    }
+    if (network->in_place[index] == NULL && (network->in_place[index] = make_in_place(network)) == NULL)
+        return NULL;
+    InPlace *own = network->in_place[index];
+    for (size_t number = 0; number < count; number++) {
+        bool is_input = number < base->input_count;
+        size_t place = is_input ? number : number - base->input_count;
+        if (!use_memory(network, own->context, &own->ports[number], is_input ? &base->inputs[place] : &base->outputs[place],
+                        is_input ? &network->inputs[place] : &network->outputs[place], is_input ? &inputs[place] : &outputs[place],
+                        &places[number]))
+            return NULL;
+    }
+    TRY(use_mask(network, own->context, &own->mask, core_mask));
+    CHECKED(run, own->context, NULL);
+    *done = true;
+    return NULL;
+}
+
+static void close_in_place(RknnNetwork *network, InPlace *own)
+{
+    for (size_t number = 0; number < network->base.input_count + network->base.output_count; number++)
+        if (own->ports[number].memory != NULL)
+            network->destroy_mem(own->context, own->ports[number].memory);
+    network->destroy(own->context);
+    free(own->ports);
+    free(own);
+}
+
 static OrtStatus *run(Network *base, int index, uint32_t core_mask, const Tensor *inputs, const Tensor *outputs)
 {
     RknnNetwork *network = (RknnNetwork *)base;
     rknn_context context = network->contexts[index];
     rknn_input fed[MAX_PORTS];
     rknn_output got[MAX_PORTS];
-    if (network->masks[index] != core_mask && network->set_core_mask != NULL) {
-        CHECKED(set_core_mask, context, (rknn_core_mask)core_mask);
-        network->masks[index] = core_mask;
-    }
+    bool done;
+    TRY(run_in_place(network, index, core_mask, inputs, outputs, &done));
+    if (done)
+        return NULL;
+    TRY(use_mask(network, context, &network->masks[index], core_mask));
     for (uint32_t number = 0; number < base->input_count; number++) {
         const Tensor *input = &inputs[number];
-        rknn_tensor_format fmt = base->inputs[number].rank != 4 ? RKNN_TENSOR_UNDEFINED : input->nhwc ? RKNN_TENSOR_NHWC : RKNN_TENSOR_NCHW;
-        fed[number] = (rknn_input){
-            .index = number, .buf = input->data, .size = (uint32_t)input->bytes, .type = rknn_of(input->type), .fmt = fmt};
+        fed[number] = (rknn_input){.index = number,
+                                   .buf = input->data,
+                                   .size = (uint32_t)input->bytes,
+                                   .type = rknn_of(input->type),
+                                   .fmt = format_of(&base->inputs[number], input)};
     }
     CHECKED(inputs_set, context, (uint32_t)base->input_count, fed);
     CHECKED(run, context, NULL);
@@ -214,8 +346,11 @@ static OrtStatus *run(Network *base, int index, uint32_t core_mask, const Tensor
 static void close_network(Network *base)
 {
     RknnNetwork *network = (RknnNetwork *)base;
-    for (int index = network->count - 1; index >= 0; index--)
+    for (int index = network->count - 1; index >= 0; index--) {
+        if (network->in_place[index] != NULL)
+            close_in_place(network, network->in_place[index]);
         network->destroy(network->contexts[index]);
+    }
     free(base->inputs);
     free(base->outputs);
     free(network->inputs);

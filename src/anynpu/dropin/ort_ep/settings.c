@@ -74,6 +74,15 @@ static const struct {
     TEXT("std", std),         TEXT("shape", shape),   TEXT("cache_dir", cache), TEXT("compiler", compiler),
 };
 
+static OrtStatus *parse_realtime(const char *text, char *out, size_t size)
+{
+    char *end;
+    double speed = strtod(text, &end);
+    if (end == text || *end != '\0' || !(speed >= 0 && speed <= 1e6))
+        return fail_with(ORT_INVALID_ARGUMENT, "anynpu: realtime is '%s'\n  hint: use 1 for the speed of the chip, 2 for twice as fast, 0 for no waiting", text);
+    return copy_text("realtime", text, out, size);
+}
+
 static OrtStatus *take(Settings *settings, const char *name, const char *text)
 {
     for (size_t index = 0; index < sizeof texts / sizeof *texts; index++)
@@ -89,8 +98,10 @@ static OrtStatus *take(Settings *settings, const char *name, const char *text)
         return parse_core_mask(text, &settings->core_mask);
     if (strcmp(name, "priority") == 0)
         return parse_priority(text, &settings->priority);
+    if (strcmp(name, "realtime") == 0)
+        return parse_realtime(text, settings->realtime, sizeof settings->realtime);
     return fail_with(ORT_INVALID_ARGUMENT,
-                     "anynpu: there is no option '%s'\n  hint: options are device, library, contexts, core_mask, priority, target, dtype, dataset, "
+                     "anynpu: there is no option '%s'\n  hint: options are device, library, contexts, core_mask, priority, realtime, target, dtype, dataset, "
                      "mean, std, shape, cache_dir, compiler, compile_timeout", name);
 }
 
