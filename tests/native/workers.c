@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "workers.h"
 
@@ -39,7 +40,7 @@ static int check_pool(size_t threads)
         size_t count = 1 + task % MAX_ROWS;
         struct layer layer = {rows[task % 2], rows[(task + 1) % 2], anynpu_workers_threads(pool)};
         struct layer same = {alone[task % 2], alone[(task + 1) % 2], 1};
-        anynpu_share_rows(pool, add_up, &layer, count);
+        anynpu_share_rows(pool, 2 + task % (threads - 1), add_up, &layer, count);
         add_up(&same, 0, 0, count);
         if (memcmp(rows, alone, sizeof rows) != 0)
             return 0;
@@ -50,8 +51,28 @@ static int check_pool(size_t threads)
     return 1;
 }
 
+/* Runs share the processors: with more runs than processors, none gets more threads than it is sure of. */
+static int check_shares(void)
+{
+    struct anynpu_workers *pool = anynpu_workers_open(4);
+    int runs = (int)sysconf(_SC_NPROCESSORS_ONLN) + 1, right = pool != NULL;
+    for (int i = 0; i < runs; i++)
+        anynpu_count_runs(1);
+    for (size_t least = 1; right && least <= 5; least++)
+        right = anynpu_threads_now(pool, least) == (least < 4 ? least : 4);
+    for (int i = 0; i < runs; i++)
+        anynpu_count_runs(-1);
+    size_t alone = right ? anynpu_threads_now(pool, 1) : 0;
+    anynpu_workers_close(pool);
+    return alone >= 1 && alone <= 4;
+}
+
 int main(void)
 {
+    if (!check_shares()) {
+        printf("wrong shares\n");
+        return 1;
+    }
     for (size_t threads = 2; threads <= 4; threads++)
         if (!check_pool(threads)) {
             printf("wrong with %zu threads\n", threads);

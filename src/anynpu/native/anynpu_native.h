@@ -203,17 +203,20 @@ void anynpu_matrix_multiply_source(const struct anynpu_matrix *b, const struct a
 
 /* A pool for so many threads, the caller's among them; fewer where the system gives no more. NULL: none but the caller's. */
 struct anynpu_workers *anynpu_workers_open(size_t threads);
+/* Whether layers have so much work that can be shared, in products of a fast convolution. */
+int anynpu_worth_sharing(const struct anynpu_layer *layers, size_t count, double least);
 size_t anynpu_workers_threads(const struct anynpu_workers *workers);
 /* Returns when its threads have ended. Not during a run. */
 void anynpu_workers_close(struct anynpu_workers *workers);
 
 struct anynpu_sharing {
     struct anynpu_workers *workers;
+    size_t threads;      /* used in any case; the others of the pool while processors are idle */
     size_t scratch_step; /* bytes from the scratch of one thread to the next one's, a multiple of 64 */
     uint64_t least_work; /* a layer with less of it runs on the caller's thread alone: as many products of a fast convolution */
 };
 
-/* anynpu_execute, with the rows of convolutions and pooling shared by several threads. The bytes are the same. */
+/* anynpu_execute, with the layers shared by several threads, all but padding and conversions. The bytes are the same. */
 int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
                           void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached);
 

@@ -241,35 +241,6 @@ static void run_matmul(const struct anynpu_layer *layer, const struct anynpu_mat
         plain->matmul[layer->codes](matmul, a, b, y, scratch);
 }
 
-/* Rows of all products of a layer, one after the other: [first, last) of batch * m. */
-static void run_matmul_rows(const struct anynpu_layer *layer, void *const *tensors, void *scratch, size_t first, size_t last)
-{
-    const struct anynpu_matmul *all = layer->descriptor;
-    size_t element = layer->codes == ANYNPU_CODES_I16 ? sizeof(int16_t) : sizeof(int8_t);
-    for (size_t rows; first < last; first += rows) {
-        size_t batch = first / all->m, row = first % all->m;
-        size_t a = all->a_offsets[batch] + row * all->k, b = all->b_offsets[batch];
-        struct anynpu_matmul part = *all;
-        rows = last - first < all->m - row ? last - first : all->m - row;
-        part.batch = 1, part.m = rows, part.a_offsets = &a, part.b_offsets = &b;
-        run_matmul(layer, &part, tensors, (uint8_t *)tensors[layer->output] + first * all->n * element, scratch);
-    }
-}
-
-static void run_float_matmul_rows(const struct anynpu_layer *layer, void *const *tensors, size_t first, size_t last)
-{
-    const struct anynpu_float_matmul *all = layer->descriptor;
-    const struct anynpu_float_operators *floats = ((const struct anynpu_operators *)layer->operators)->floats;
-    for (size_t rows; first < last; first += rows) {
-        size_t batch = first / all->m, row = first % all->m;
-        size_t a = all->a_offsets[batch] + row * all->k, b = all->b_offsets[batch];
-        struct anynpu_float_matmul part = *all;
-        rows = last - first < all->m - row ? last - first : all->m - row;
-        part.batch = 1, part.m = rows, part.a_offsets = &a, part.b_offsets = &b;
-        floats->matmul(&part, tensors[layer->inputs[0]], tensors[layer->inputs[1]], (float *)tensors[layer->output] + first * all->n);
-    }
-}
-
 static void run_layer(const struct anynpu_layer *layer, void *const *tensors, void *scratch)
 {
     const struct anynpu_operators *plain = layer->operators;
@@ -328,23 +299,351 @@ static void run_layer(const struct anynpu_layer *layer, void *const *tensors, vo
     }
 }
 
+/* ---- parts of a layer ---- */
+
+enum {
+    PART_INPUTS = 16,
+    BLOCK = 64 /* elements that stay together where any number of them could be computed apart */
+};
+
+/* A layer of its own that computes some units of another. */
+struct part {
+    struct anynpu_layer layer;
+    int32_t inputs[PART_INPUTS];
+    void *tensors[PART_INPUTS + 1]; /* the inputs, and the output */
+    size_t a_offset, b_offset;
+    union {
+        struct anynpu_table table;
+        struct anynpu_binary binary;
+        struct anynpu_concat concat;
+        struct anynpu_move move;
+        struct anynpu_resize resize;
+        struct anynpu_matmul matmul;
+        struct anynpu_float_binary float_binary;
+        struct anynpu_float_unary unary;
+        struct anynpu_float_reduce reduce;
+        struct anynpu_float_softmax softmax;
+        struct anynpu_float_normalize normalize;
+        struct anynpu_float_matmul float_matmul;
+        struct anynpu_float_cast cast;
+    } is;
+};
+
+static size_t blocks_of(size_t count)
+{
+    return count / BLOCK + (count % BLOCK != 0);
+}
+
+/* The first axis that has several places; so many axes: there is none. */
+static size_t long_axis(const size_t *shape, size_t axes)
+{
+    size_t axis = 0;
+    while (axis < axes && shape[axis] <= 1)
+        axis++;
+    return axis;
+}
+
+static size_t places(const size_t *shape, size_t axes)
+{
+    size_t axis = long_axis(shape, axes);
+    return axis < axes ? shape[axis] : 0;
+}
+
+static size_t product(const size_t *shape, size_t first, size_t last)
+{
+    size_t all = 1;
+    for (; first < last; first++)
+        all *= shape[first];
+    return all;
+}
+
+/* The units of a layer's output that can be computed apart: rows, blocks, or places along an axis; 0: it runs as a whole. */
+static size_t units_of(const struct anynpu_layer *layer)
+{
+    const void *descriptor = layer->descriptor;
+    const struct anynpu_table *table = descriptor;
+    const struct anynpu_concat *concat = descriptor;
+    const struct anynpu_resize *resize = descriptor;
+    const struct anynpu_matmul *matmul = descriptor;
+    const struct anynpu_float_matmul *float_matmul = descriptor;
+    switch ((enum anynpu_layer_kind)layer->kind) {
+    case ANYNPU_LAYER_TABLE:
+        return table->row == NULL ? blocks_of(table->count) : table->channels == 0 ? 0 : table->count / table->channels;
+    case ANYNPU_LAYER_BINARY:
+        return places(((const struct anynpu_binary *)descriptor)->shape, 5);
+    case ANYNPU_LAYER_CONCAT:
+        return concat->inputs <= PART_INPUTS ? concat->outer : 0;
+    case ANYNPU_LAYER_MOVE:
+        return places(((const struct anynpu_move *)descriptor)->shape, ((const struct anynpu_move *)descriptor)->axes);
+    case ANYNPU_LAYER_RESIZE:
+        return resize->n * resize->oh;
+    case ANYNPU_LAYER_MATMUL:
+        return matmul->batch * matmul->m;
+    case ANYNPU_LAYER_FLOAT_MATMUL:
+        return float_matmul->batch * float_matmul->m;
+    case ANYNPU_LAYER_FLOAT_BINARY:
+        return places(((const struct anynpu_float_binary *)descriptor)->shape, 6);
+    case ANYNPU_LAYER_FLOAT_UNARY:
+        return blocks_of(((const struct anynpu_float_unary *)descriptor)->count);
+    case ANYNPU_LAYER_FLOAT_CAST:
+        return blocks_of(((const struct anynpu_float_cast *)descriptor)->count);
+    case ANYNPU_LAYER_FLOAT_REDUCE:
+        return ((const struct anynpu_float_reduce *)descriptor)->outer;
+    case ANYNPU_LAYER_FLOAT_SOFTMAX:
+        return ((const struct anynpu_float_softmax *)descriptor)->outer;
+    case ANYNPU_LAYER_FLOAT_NORMALIZE:
+        return ((const struct anynpu_float_normalize *)descriptor)->rows;
+    case ANYNPU_LAYER_PAD:
+    case ANYNPU_LAYER_CONVERT:
+        return 0;
+    default:
+        return rows_of(layer);
+    }
+}
+
+/* An input or the output of a part begins so many bytes after that of the layer. */
+static void skip(struct part *part, size_t tensor, size_t bytes)
+{
+    part->tensors[tensor] = (uint8_t *)part->tensors[tensor] + bytes;
+}
+
+static size_t blocks_from(size_t count, size_t block, size_t first, size_t last)
+{
+    const size_t end = last * block;
+    return (end < count ? end : count) - first * block;
+}
+
+/* What computes the units from first on, of one image or matrix at most; returns how many it is. */
+static size_t make_part(const struct anynpu_layer *layer, void *const *tensors, size_t first, size_t last, struct part *part)
+{
+    const void *descriptor = layer->descriptor;
+    const size_t element = layer->codes == ANYNPU_CODES_I16 ? sizeof(int16_t) : sizeof(int8_t);
+    size_t units = last - first, inputs = 1, total, axis, block;
+    part->layer = *layer;
+    part->layer.inputs = part->inputs;
+    part->layer.output = PART_INPUTS;
+    part->layer.descriptor = &part->is;
+    part->tensors[PART_INPUTS] = tensors[layer->output];
+    if (layer->kind == ANYNPU_LAYER_CONCAT)
+        inputs = ((const struct anynpu_concat *)descriptor)->inputs;
+    else if (layer->kind == ANYNPU_LAYER_FLOAT_NORMALIZE)
+        inputs = 3;
+    else if (layer->kind == ANYNPU_LAYER_BINARY || layer->kind == ANYNPU_LAYER_FLOAT_BINARY || layer->kind == ANYNPU_LAYER_MATMUL ||
+             layer->kind == ANYNPU_LAYER_FLOAT_MATMUL)
+        inputs = 2;
+    for (size_t i = 0; i < inputs; i++) {
+        part->inputs[i] = layer->inputs[i] < 0 ? -1 : (int32_t)i;
+        part->tensors[i] = layer->inputs[i] < 0 ? NULL : tensors[layer->inputs[i]];
+    }
+    switch ((enum anynpu_layer_kind)layer->kind) {
+    case ANYNPU_LAYER_TABLE:
+        part->is.table = *(const struct anynpu_table *)descriptor;
+        block = part->is.table.row == NULL ? BLOCK : part->is.table.channels;
+        part->is.table.count = blocks_from(part->is.table.count, block, first, last);
+        skip(part, 0, first * block * element);
+        skip(part, PART_INPUTS, first * block * element);
+        break;
+    case ANYNPU_LAYER_BINARY:
+        part->is.binary = *(const struct anynpu_binary *)descriptor;
+        axis = long_axis(part->is.binary.shape, 5);
+        part->is.binary.shape[axis] = units;
+        skip(part, 0, first * part->is.binary.a_strides[axis] * element);
+        skip(part, 1, first * part->is.binary.b_strides[axis] * element);
+        skip(part, PART_INPUTS, first * product(part->is.binary.shape, axis + 1, 6) * element);
+        break;
+    case ANYNPU_LAYER_CONCAT:
+        part->is.concat = *(const struct anynpu_concat *)descriptor;
+        part->is.concat.outer = units;
+        total = 0;
+        for (size_t i = 0; i < inputs; i++) {
+            skip(part, i, first * part->is.concat.inner[i] * part->is.concat.element_size);
+            total += part->is.concat.inner[i] * part->is.concat.element_size;
+        }
+        skip(part, PART_INPUTS, first * total);
+        break;
+    case ANYNPU_LAYER_MOVE:
+        part->is.move = *(const struct anynpu_move *)descriptor;
+        axis = long_axis(part->is.move.shape, part->is.move.axes);
+        part->is.move.shape[axis] = units;
+        part->is.move.start += (ptrdiff_t)first * part->is.move.strides[axis];
+        skip(part, PART_INPUTS, first * product(part->is.move.shape, axis + 1, part->is.move.axes) * part->is.move.element_size);
+        break;
+    case ANYNPU_LAYER_RESIZE: {
+        struct anynpu_resize *resize = &part->is.resize;
+        *resize = *(const struct anynpu_resize *)descriptor;
+        const size_t image = first / resize->oh, row = first % resize->oh;
+        units = units < resize->oh - row ? units : resize->oh - row;
+        resize->n = 1, resize->oh = units, resize->rows += 3 * row;
+        skip(part, 0, image * resize->h * resize->w * resize->c * element);
+        skip(part, PART_INPUTS, first * resize->ow * resize->c * element);
+        break;
+    }
+    case ANYNPU_LAYER_MATMUL: {
+        struct anynpu_matmul *matmul = &part->is.matmul;
+        *matmul = *(const struct anynpu_matmul *)descriptor;
+        const size_t batch = first / matmul->m, row = first % matmul->m;
+        units = units < matmul->m - row ? units : matmul->m - row;
+        part->a_offset = matmul->a_offsets[batch] + row * matmul->k, part->b_offset = matmul->b_offsets[batch];
+        matmul->batch = 1, matmul->m = units, matmul->a_offsets = &part->a_offset, matmul->b_offsets = &part->b_offset;
+        skip(part, PART_INPUTS, first * matmul->n * element);
+        break;
+    }
+    case ANYNPU_LAYER_FLOAT_MATMUL: {
+        struct anynpu_float_matmul *matmul = &part->is.float_matmul;
+        *matmul = *(const struct anynpu_float_matmul *)descriptor;
+        const size_t batch = first / matmul->m, row = first % matmul->m;
+        units = units < matmul->m - row ? units : matmul->m - row;
+        part->a_offset = matmul->a_offsets[batch] + row * matmul->k, part->b_offset = matmul->b_offsets[batch];
+        matmul->batch = 1, matmul->m = units, matmul->a_offsets = &part->a_offset, matmul->b_offsets = &part->b_offset;
+        skip(part, PART_INPUTS, first * matmul->n * sizeof(float));
+        break;
+    }
+    case ANYNPU_LAYER_FLOAT_BINARY:
+        part->is.float_binary = *(const struct anynpu_float_binary *)descriptor;
+        axis = long_axis(part->is.float_binary.shape, 6);
+        part->is.float_binary.shape[axis] = units;
+        skip(part, 0, first * part->is.float_binary.a_strides[axis] * sizeof(float));
+        skip(part, 1, first * part->is.float_binary.b_strides[axis] * sizeof(float));
+        skip(part, PART_INPUTS, first * product(part->is.float_binary.shape, axis + 1, 6) * sizeof(float));
+        break;
+    case ANYNPU_LAYER_FLOAT_UNARY:
+        part->is.unary = *(const struct anynpu_float_unary *)descriptor;
+        part->is.unary.count = blocks_from(part->is.unary.count, BLOCK, first, last);
+        skip(part, 0, first * BLOCK * sizeof(float));
+        skip(part, PART_INPUTS, first * BLOCK * sizeof(float));
+        break;
+    case ANYNPU_LAYER_FLOAT_CAST:
+        part->is.cast = *(const struct anynpu_float_cast *)descriptor;
+        part->is.cast.count = blocks_from(part->is.cast.count, BLOCK, first, last);
+        skip(part, 0, first * BLOCK * (part->is.cast.to_half ? sizeof(float) : sizeof(uint16_t)));
+        skip(part, PART_INPUTS, first * BLOCK * (part->is.cast.to_half ? sizeof(uint16_t) : sizeof(float)));
+        break;
+    case ANYNPU_LAYER_FLOAT_REDUCE:
+        part->is.reduce = *(const struct anynpu_float_reduce *)descriptor;
+        part->is.reduce.outer = units;
+        skip(part, 0, first * part->is.reduce.extent * part->is.reduce.inner * sizeof(float));
+        skip(part, PART_INPUTS, first * part->is.reduce.inner * sizeof(float));
+        break;
+    case ANYNPU_LAYER_FLOAT_SOFTMAX:
+        part->is.softmax = *(const struct anynpu_float_softmax *)descriptor;
+        part->is.softmax.outer = units;
+        total = first * part->is.softmax.extent * part->is.softmax.inner * sizeof(float);
+        skip(part, 0, total);
+        skip(part, PART_INPUTS, total);
+        break;
+    default:
+        part->is.normalize = *(const struct anynpu_float_normalize *)descriptor;
+        part->is.normalize.rows = units;
+        skip(part, 0, first * part->is.normalize.extent * sizeof(float));
+        skip(part, PART_INPUTS, first * part->is.normalize.extent * sizeof(float));
+    }
+    return units;
+}
+
+static void run_units(const struct anynpu_layer *layer, void *const *tensors, void *scratch, size_t first, size_t last)
+{
+    if (rows_of(layer) > 0) {
+        run_rows(layer, tensors, scratch, first, last);
+        return;
+    }
+    while (first < last) {
+        struct part part;
+        first += make_part(layer, tensors, first, last, &part);
+        run_layer(&part.layer, part.tensors, scratch);
+    }
+}
+
 /* ---- one layer on several threads ---- */
 
-/* How much more a product costs than in a fast convolution of many channels, roughly. */
-enum { COST_BY_CHANNEL = 6, COST_PLAIN = 8 };
+/* How much more a product costs than in a fast convolution of many channels, and what an element of other operators costs, roughly. */
+enum {
+    COST_BY_CHANNEL = 6,
+    COST_PLAIN = 8,
+    COST_MATMUL = 2,
+    COST_MOVED = 20,
+    COST_COMBINED = 40,
+    COST_GATHERED = 60,
+    COST_FUNCTION = 200
+};
 
-/* Of a layer that has rows. A file may claim what leaves 64 bits: so it is no integer. */
+static double elements_of(const size_t *shape, size_t axes)
+{
+    double all = 1;
+    for (size_t axis = 0; axis < axes; axis++)
+        all *= (double)shape[axis];
+    return all;
+}
+
+/* Of a layer that has units. A file may claim what leaves 64 bits: so it is no integer. */
 static double work_of(const struct anynpu_layer *layer)
 {
-    const struct anynpu_conv *conv = layer->kind == ANYNPU_LAYER_CONV_TRANSPOSE ? layer->descriptor : conv_of(layer);
-    const struct anynpu_pool *pool = layer->descriptor;
+    const void *descriptor = layer->descriptor;
+    const struct anynpu_conv *conv = layer->kind == ANYNPU_LAYER_CONV_TRANSPOSE ? descriptor : conv_of(layer);
     const double plain = layer->kernel == NULL ? COST_PLAIN : 1;
-    if (conv == NULL)
+    double work = 0;
+    switch ((enum anynpu_layer_kind)layer->kind) {
+    case ANYNPU_LAYER_POOL: {
+        const struct anynpu_pool *pool = descriptor;
         return plain * COST_BY_CHANNEL * (double)pool->n * (double)pool->oh * (double)pool->ow * (double)pool->c * (double)pool->kh *
                (double)pool->kw;
+    }
+    case ANYNPU_LAYER_MATMUL: {
+        const struct anynpu_matmul *matmul = descriptor;
+        return (layer->kernel == NULL ? COST_PLAIN : COST_MATMUL) * (double)matmul->batch * (double)matmul->m * (double)matmul->k *
+               (double)matmul->n;
+    }
+    case ANYNPU_LAYER_FLOAT_MATMUL: {
+        const struct anynpu_float_matmul *matmul = descriptor;
+        return COST_PLAIN * (double)matmul->batch * (double)matmul->m * (double)matmul->k * (double)matmul->n;
+    }
+    case ANYNPU_LAYER_TABLE:
+        return COST_MOVED * (double)((const struct anynpu_table *)descriptor)->count;
+    case ANYNPU_LAYER_BINARY:
+        return plain * COST_COMBINED * elements_of(((const struct anynpu_binary *)descriptor)->shape, 6);
+    case ANYNPU_LAYER_CONCAT:
+        for (size_t i = 0; i < ((const struct anynpu_concat *)descriptor)->inputs; i++)
+            work += COST_MOVED * (double)((const struct anynpu_concat *)descriptor)->inner[i];
+        return work * (double)((const struct anynpu_concat *)descriptor)->outer;
+    case ANYNPU_LAYER_MOVE:
+        return COST_GATHERED * elements_of(((const struct anynpu_move *)descriptor)->shape, ((const struct anynpu_move *)descriptor)->axes);
+    case ANYNPU_LAYER_RESIZE: {
+        const struct anynpu_resize *resize = descriptor;
+        return plain * COST_COMBINED * (double)resize->n * (double)resize->oh * (double)resize->ow * (double)resize->c;
+    }
+    case ANYNPU_LAYER_FLOAT_BINARY:
+        return COST_GATHERED * elements_of(((const struct anynpu_float_binary *)descriptor)->shape, 6);
+    case ANYNPU_LAYER_FLOAT_CAST:
+        return COST_GATHERED * (double)((const struct anynpu_float_cast *)descriptor)->count;
+    case ANYNPU_LAYER_FLOAT_UNARY:
+        return COST_FUNCTION * (double)((const struct anynpu_float_unary *)descriptor)->count;
+    case ANYNPU_LAYER_FLOAT_REDUCE: {
+        const struct anynpu_float_reduce *reduce = descriptor;
+        return COST_GATHERED * (double)reduce->outer * (double)reduce->extent * (double)reduce->inner;
+    }
+    case ANYNPU_LAYER_FLOAT_SOFTMAX: {
+        const struct anynpu_float_softmax *softmax = descriptor;
+        return COST_FUNCTION * (double)softmax->outer * (double)softmax->extent * (double)softmax->inner;
+    }
+    case ANYNPU_LAYER_FLOAT_NORMALIZE: {
+        const struct anynpu_float_normalize *normalize = descriptor;
+        return COST_FUNCTION * (double)normalize->rows * (double)normalize->extent;
+    }
+    default:
+        break;
+    }
+    if (conv == NULL)
+        return 0;
     double products = (double)conv->n * (double)conv->oh * (double)conv->ow * (double)conv->cout * (double)conv->kh * (double)conv->kw *
                       (double)(conv->cin / conv->groups);
     return plain * products * (conv->groups == conv->cin ? COST_BY_CHANNEL : 1);
+}
+
+int anynpu_worth_sharing(const struct anynpu_layer *layers, size_t count, double least)
+{
+    double all = 0;
+    for (size_t i = 0; i < count; i++)
+        all += units_of(&layers[i]) > 1 ? work_of(&layers[i]) : 0;
+    return all >= least;
 }
 
 struct shared_layer {
@@ -352,28 +651,32 @@ struct shared_layer {
     void *const *tensors;
     uint8_t *scratch;
     size_t scratch_step;
-    size_t first_row;
+    size_t first;
 };
 
-static void run_shared_rows(const void *job, size_t thread, size_t first, size_t last)
+static void run_shared_units(const void *job, size_t thread, size_t first, size_t last)
 {
     const struct shared_layer *shared = job;
-    run_rows(shared->layer, shared->tensors, shared->scratch + thread * shared->scratch_step, shared->first_row + first,
-             shared->first_row + last);
+    run_units(shared->layer, shared->tensors, shared->scratch + thread * shared->scratch_step, shared->first + first,
+              shared->first + last);
 }
 
-static void share_rows(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, void *const *tensors, void *scratch,
-                       size_t first, size_t last)
+static void share_units(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, void *const *tensors, void *scratch,
+                        size_t first, size_t last)
 {
     const struct shared_layer job = {layer, tensors, scratch, sharing->scratch_step, first};
-    anynpu_share_rows(sharing->workers, run_shared_rows, &job, last - first);
+    const size_t threads = last - first > 1 ? anynpu_threads_now(sharing->workers, sharing->threads) : 1;
+    if (threads > 1)
+        anynpu_share_rows(sharing->workers, threads, run_shared_units, &job, last - first);
+    else
+        run_units(layer, tensors, scratch, first, last);
 }
 
 static void run_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, void *const *tensors, void *scratch)
 {
-    size_t rows = rows_of(layer);
-    if (rows > 1 && work_of(layer) >= (double)sharing->least_work)
-        share_rows(sharing, layer, tensors, scratch, 0, rows);
+    size_t units = units_of(layer);
+    if (units > 1 && work_of(layer) >= (double)sharing->least_work)
+        share_units(sharing, layer, tensors, scratch, 0, units);
     else
         run_layer(layer, tensors, scratch);
 }
@@ -395,32 +698,21 @@ static int end_of(const int32_t *stop, int64_t deadline_ns, int64_t now)
     return deadline_ns >= 0 && now >= deadline_ns ? ANYNPU_EXPIRED : ANYNPU_FINISHED;
 }
 
-/* A layer that takes long is cut into pieces of rows, so that a run can be stopped within it: some tenths of a second each. Other layers
+/* A layer that takes long is cut into pieces of its units, so that a run can be stopped within it: some tenths of a second each. Other layers
  * cost no more than a few operations for each byte that they write. */
 #define WORK_OF_A_PIECE 4e9
 
 struct cut {
-    size_t rows, step;
+    size_t units, step;
 };
 
 static struct cut cut_of(const struct anynpu_layer *layer)
 {
-    struct cut cut = {0};
-    double work = 0;
-    if (layer->kind == ANYNPU_LAYER_MATMUL) {
-        const struct anynpu_matmul *matmul = layer->descriptor;
-        cut.rows = matmul->batch * matmul->m;
-        work = COST_PLAIN * (double)cut.rows * (double)matmul->k * (double)matmul->n;
-    } else if (layer->kind == ANYNPU_LAYER_FLOAT_MATMUL) {
-        const struct anynpu_float_matmul *matmul = layer->descriptor;
-        cut.rows = matmul->batch * matmul->m;
-        work = COST_PLAIN * (double)cut.rows * (double)matmul->k * (double)matmul->n;
-    } else if ((cut.rows = rows_of(layer)) > 0) {
-        work = work_of(layer);
-    }
-    cut.step = cut.rows;
+    struct cut cut = {.units = units_of(layer)};
+    cut.step = cut.units;
+    double work = cut.units > 0 ? work_of(layer) : 0;
     if (work > WORK_OF_A_PIECE) {
-        double step = (double)cut.rows * (WORK_OF_A_PIECE / work);
+        double step = (double)cut.units * (WORK_OF_A_PIECE / work);
         cut.step = step < 1 ? 1 : (size_t)step;
     }
     return cut;
@@ -429,25 +721,21 @@ static struct cut cut_of(const struct anynpu_layer *layer)
 static int run_pieces(const struct anynpu_sharing *sharing, const struct anynpu_layer *layer, struct cut cut, void *const *tensors,
                       void *scratch, const int32_t *stop, int64_t deadline_ns)
 {
-    for (size_t first = 0; first < cut.rows; first += cut.step) {
-        size_t last = cut.rows - first < cut.step ? cut.rows : first + cut.step;
+    for (size_t first = 0; first < cut.units; first += cut.step) {
+        size_t last = cut.units - first < cut.step ? cut.units : first + cut.step;
         int end = end_of(stop, deadline_ns, deadline_ns >= 0 ? now_ns() : 0);
         if (end != ANYNPU_FINISHED)
             return end;
-        if (layer->kind == ANYNPU_LAYER_MATMUL)
-            run_matmul_rows(layer, tensors, scratch, first, last);
-        else if (layer->kind == ANYNPU_LAYER_FLOAT_MATMUL)
-            run_float_matmul_rows(layer, tensors, first, last);
-        else if (sharing != NULL && last - first > 1)
-            share_rows(sharing, layer, tensors, scratch, first, last);
+        if (sharing != NULL)
+            share_units(sharing, layer, tensors, scratch, first, last);
         else
-            run_rows(layer, tensors, scratch, first, last);
+            run_units(layer, tensors, scratch, first, last);
     }
     return ANYNPU_FINISHED;
 }
 
-int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
-                          void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
+static int run_layers(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
+                      void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
 {
     int alone = sharing == NULL || !anynpu_workers_usable(sharing->workers);
     int timed = clock_ns != NULL || deadline_ns >= 0;
@@ -458,7 +746,7 @@ int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct any
         if (end != ANYNPU_FINISHED)
             return end;
         struct cut cut = cut_of(layer);
-        if (cut.step < cut.rows) {
+        if (cut.step < cut.units) {
             end = run_pieces(alone ? NULL : sharing, layer, cut, tensors, scratch, stop, deadline_ns);
             if (end != ANYNPU_FINISHED)
                 return end;
@@ -475,6 +763,15 @@ int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct any
         }
     }
     return ANYNPU_FINISHED;
+}
+
+int anynpu_execute_shared(const struct anynpu_sharing *sharing, const struct anynpu_layer *layers, size_t count, void *const *tensors,
+                          void *scratch, const int32_t *stop, int64_t deadline_ns, int64_t *clock_ns, size_t *reached)
+{
+    anynpu_count_runs(1);
+    int end = run_layers(sharing, layers, count, tensors, scratch, stop, deadline_ns, clock_ns, reached);
+    anynpu_count_runs(-1);
+    return end;
 }
 
 int anynpu_execute(const struct anynpu_layer *layers, size_t count, void *const *tensors, void *scratch, const int32_t *stop,

@@ -511,7 +511,7 @@ void anynpu_matrix_multiply_source(const struct anynpu_matrix *b, const struct a
         .step = scratch_of(b, kernel, m, panels_size(b, kernel, m), NULL).size};
     const size_t panels = (b->n + kernel->width - 1) / kernel->width;
     if (workers != NULL && anynpu_workers_usable(workers))
-        anynpu_share_rows(workers, multiply_panels, &shared, panels);
+        anynpu_share_rows(workers, anynpu_workers_threads(workers), multiply_panels, &shared, panels);
     else
         multiply_panels(&shared, 0, 0, panels);
 }

@@ -51,8 +51,9 @@ class Device:
 
     :param chip: name in the catalogue
     :param memory_limit: the most bytes of device memory, as on a board with little of it; None for no limit
-    :param host_threads: host threads that a run uses, integer and float layers alike; if not given, one, or for integer layers as
-        many as the job occupies cores (and the machine has processors)
+    :param host_threads: host threads that a run uses, integer and float layers alike; if not given, one, or as many as the job
+        occupies cores (and the machine has processors), and besides, except in real time, the processors of the machine on which
+        nothing else runs, shared equally by the runs of this process
     :param engine: what executes layers: ``"native"`` (compiled kernels; the default), ``"reference"`` (numpy, slow, the same bytes), or an
         engine of your own. The environment variable ``ANYNPU_ENGINE`` takes the place of the default
     :param board: name of a board whose cores all processes that name it share; the environment variable ``ANYNPU_BOARD`` by default
@@ -80,8 +81,8 @@ class Device:
         self.chip = chips.get(chip)
         self.timing = _timing_of(self.chip, timing)
         """What predictions rest on; None: what is known of the chip."""
-        self.engine: Engine = choose_engine(engine, threads=host_threads)
         speed = speed_of(realtime)
+        self.engine: Engine = choose_engine(engine, threads=host_threads, idle=speed is None)
         self.clock = None if speed is None else RealTimeClock(self.chip.cores, speed)
         """Makes jobs take the chip's time; None where they do not."""
         injector = faults.active()

@@ -25,11 +25,13 @@ from anynpu.compiler.lower.float_layers import FloatEmitter
 from anynpu.compiler.lower.steps import Step
 from anynpu.errors import DeviceTimeout, JobCancelled, ModelFormatError, ShapeError, UnsupportedOperatorError
 from anynpu.npu import Device, RunControl
+from anynpu.npu.engines import native_workers
 from anynpu.npu.engines.float_kernels import KERNELS
 from anynpu.npu.engines.float_native import NativeStretch, native_stretch
 from anynpu.npu.engines.float_onnxruntime import OnnxStretch
 from anynpu.npu.engines.native import NativeEngine
 from anynpu.npu.engines.native_levels import available, level_names
+from anynpu.npu.engines.native_workers import WorkerThreads
 from anynpu.npu.engines.onnx_writer import onnx_model
 from anynpu.program import Float, FloatOp, FloatStretch, Layer, MemoryPlan, Model, Program, immediate
 from anynpu.tensor import DType, Layout, TensorSpec
@@ -143,6 +145,19 @@ def run_both(program: Program, stretch: FloatStretch, inputs: Mapping[str, Array
         yield given[name], wanted[name]
 
 
+def on_threads(program: Program, stretch: FloatStretch, inputs: Mapping[str, Array], level: str, threads: int) -> Iterator[Array]:
+    """Outputs of the kernels on several threads, which share even the smallest layers."""
+    native = native_stretch(program, stretch, level=level_names().index(level))
+    assert native is not None, "there is no kernel"
+    given, workers = arrays_for(program, stretch, inputs), WorkerThreads(0)
+    workers.threads = threads
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native_workers, "LEAST_WORK", 0)
+        native.bind(given, workers)(RunControl())
+    workers.close()
+    return (given[name] for name in stretch.outputs)
+
+
 def check(graph: Graph, *outputs: str, held: DType = DType.FLOAT32, rtol: float = 1e-5, atol: float = 1e-6) -> None:
     program = graph.program(*outputs, held=held)
     modelfile.read(modelfile.to_bytes(Model("rk3588", "fp16", (program,))))
@@ -150,10 +165,11 @@ def check(graph: Graph, *outputs: str, held: DType = DType.FLOAT32, rtol: float 
     results = []
     for level in LEVELS:
         outputs = list(run_both(program, stretch, graph.inputs, level))
+        results.append([given.tobytes() for given in on_threads(program, stretch, graph.inputs, level, 3)])
         for given, wanted in outputs:
             np.testing.assert_allclose(given, wanted, rtol=rtol, atol=atol, err_msg=level)
         results.append([given.tobytes() for given, _ in outputs])
-    assert all(result == results[0] for result in results), "instruction sets give different bytes"
+    assert all(result == results[0] for result in results), "instruction sets or threads give different bytes"
 
 
 # ---- operators ----

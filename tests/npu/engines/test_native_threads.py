@@ -23,7 +23,7 @@ import anynpu
 from anynpu._native import ffi
 from anynpu.errors import DeviceTimeout
 from anynpu.npu import CoreMask, Device, NativeEngine, RunControl
-from anynpu.npu.engines import native_workers
+from anynpu.npu.engines import native, native_workers
 from anynpu.npu.engines.base import BoundProgram, CustomSteps, no_custom_steps
 from anynpu.npu.engines.native_levels import available
 from anynpu.npu.engines.native_workers import WorkerThreads
@@ -43,10 +43,8 @@ from .test_native_running import cancel_inside, chain, memory, untouched
 
 LEVELS = list(available())
 THREADS = (2, 3)
-SHARED = ("conv", "depthwise", "pool")
-"""How the names of operators begin whose rows are shared."""
-SMALL = sorted(operator for operator in BUILDERS if operator.startswith(SHARED))
-LARGE = sorted(operator for operator in LARGE_BUILDERS if operator.startswith(SHARED))
+SMALL = sorted(BUILDERS)
+LARGE = sorted(LARGE_BUILDERS)
 
 
 class Threads:
@@ -94,16 +92,11 @@ def workers_of(bound: BoundProgram) -> WorkerThreads:
 # ---- the same bytes ----
 
 
-def test_the_cases_are_there() -> None:
-    assert len(SMALL) >= 6
-    assert len(LARGE) >= 8
-
-
 @pytest.mark.parametrize("dtype", [DType.INT8, DType.INT16], ids=lambda dtype: dtype.value)
 @pytest.mark.parametrize("operator", SMALL)
 @pytest.mark.usefixtures("share_all")
 def test_small_cases(operator: str, dtype: DType, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(12):
+    for seed in range(8):
         for level in LEVELS:
             for threads in THREADS:
                 with guarded_scratch(monkeypatch):
@@ -114,7 +107,7 @@ def test_small_cases(operator: str, dtype: DType, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("operator", LARGE)
 @pytest.mark.usefixtures("share_all")
 def test_large_cases(operator: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed in range(24):
+    for seed in range(12):
         made = large_case(operator, seed)
         for level in LEVELS:
             alone = tuple(run_native(made, NativeEngine(isa=level, threads=1)))
@@ -340,6 +333,62 @@ def test_a_job_uses_as_many_threads_as_cores(processors: int, monkeypatch: pytes
             context.execute(mask=mask)
             device.submit(context, {"x": x}, mask=mask).result(120)
     assert engine.threads == [min(cores, processors) for cores in (1, 1, 1, 2, 3) for _ in range(3)]
+
+
+# ---- idle processors ----
+
+
+@pytest.fixture
+def idle_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three, for every program."""
+    monkeypatch.setattr(native_workers, "available_processors", lambda: 3)
+    monkeypatch.setattr(native, "IDLE_WORK", 0)
+
+
+@pytest.mark.usefixtures("idle_processors", "share_all")
+def test_a_run_uses_idle_processors_by_default(more_threads: Threads) -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (1, 64)).astype(np.int8)
+    results = []
+    settings: list[tuple[dict[str, Any], int]] = [
+        ({}, 2),
+        ({"host_threads": 1}, 0),
+        ({"host_threads": 2}, 1),
+        ({"realtime": 1e6}, 0),
+        ({"engine": NativeEngine()}, 0),
+    ]
+    for arguments, more in settings:
+        with Device("rk3588", **arguments) as device, device.load(dense_chain(3, 64)).context() as context:
+            results += [context.run({"x": x})[0].tobytes() for _ in range(20)]
+            assert more_threads.are(more), arguments
+    assert more_threads.are(0)
+    assert len(set(results)) == 1
+
+
+@pytest.mark.usefixtures("idle_processors", "share_all")
+def test_contexts_that_run_at_once_share_idle_processors(program: Program) -> None:
+    executable = NativeEngine(idle=True).prepare(program)
+    wanted = memory(program)
+    NativeEngine().prepare(program).bind(wanted).run(RunControl())
+    given = [memory(program) for _ in range(4)]
+
+    def many(arrays: dict[str, Array]) -> None:
+        bound = executable.bind(arrays)
+        for _ in range(20):
+            bound.run(RunControl())
+
+    runs = [threading.Thread(target=many, args=(arrays,)) for arrays in given]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join(600)
+    assert all(arrays["t40"].tobytes() == wanted["t40"].tobytes() for arrays in given)
+
+
+def test_small_programs_leave_idle_processors_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_workers, "available_processors", lambda: 3)
+    engine = NativeEngine(idle=True)
+    assert not engine.prepare(chain(40, 4, channels=8)).idle  # type: ignore[attr-defined]
+    assert engine.prepare(chain(40, 64)).idle  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("many_processors")

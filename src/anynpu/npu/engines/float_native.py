@@ -27,6 +27,7 @@ from .float_plan import FloatPlan, NoKernel, Value
 from .native_arrays import aligned_bytes
 from .native_levels import choose_level, level_names
 from .native_memory import check_array
+from .native_workers import WorkerThreads
 from .preparation import Preparation
 
 __all__ = ["NativeStretch", "constant_values", "native_stretch"]
@@ -85,14 +86,16 @@ class NativeStretch:
         for name in stretch.outputs:
             plan.leave(name, plan.cast(values[name], self._specs[name].dtype.storage))
         self._layers, self._count, self._private_bytes = plan.finish()
+        self.layers = self._layers, self._count
+        """For C: the layers, and how many there are."""
 
     @property
     def private_bytes(self) -> int:
         """Memory of one context for what lies between the layers."""
         return self._private_bytes
 
-    def bind(self, arrays: Mapping[str, Array]) -> Callable[[RunControl], None]:
-        """Tie the stretch to the memory of one context; gives what runs it there."""
+    def bind(self, arrays: Mapping[str, Array], workers: WorkerThreads | None = None) -> Callable[[RunControl], None]:
+        """Tie the stretch to the memory of one context; gives what runs it there, on the threads of *workers*."""
         for name, spec in self._specs.items():
             check_array(arrays[name], spec)
         private = aligned_bytes(self._private_bytes)
@@ -115,7 +118,11 @@ class NativeStretch:
             stop[0] = 0
             deadline = -1 if control.deadline is None else math.ceil(control.deadline * 1e9)
             with control.watching(request_stop):
-                end = lib.anynpu_execute(self._layers, self._count, table, ffi.NULL, stop, deadline, ffi.NULL, reached)
+                sharing = ffi.NULL if workers is None else workers.sharing(workers.threads)
+                scratch = workers.scratch if workers is not None and sharing else ffi.NULL
+                end = lib.anynpu_execute_shared(
+                    sharing, self._layers, self._count, table, scratch, stop, deadline, ffi.NULL, reached
+                )
             if end != lib.ANYNPU_FINISHED:
                 raise control.reason("did not finish")
 

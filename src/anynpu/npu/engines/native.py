@@ -23,13 +23,13 @@ from ...program import Custom, Float, Program
 from ..control import RunControl
 from . import native_arrays, reference
 from .base import BoundProgram, CustomSteps, Executable, LayerTime, Step, StretchRunner, checked_stretches, no_custom_steps
-from .float_native import native_stretch
+from .float_native import NativeStretch, native_stretch
 from .float_onnxruntime import OnnxStretch
 from .native_levels import choose_level, level_names
 from .native_lowering import Lowering, NativeLayer
 from .native_memory import check_array, with_room
 from .native_operators import lower
-from .native_workers import WorkerThreads
+from .native_workers import IDLE_WORK, WorkerThreads
 from .preparation import Preparation
 
 __all__ = ["NativeEngine"]
@@ -39,7 +39,8 @@ class NativeEngine:
     """Integer layers in C, with the bytes of the reference engine. Float layers in C if it has their kernels, else in onnxruntime.
 
     :param threads: host threads that a run uses, for integer and for float layers; if not given, as many as the job occupies cores,
-        and one for float layers
+        and one for float layers in onnxruntime
+    :param idle: without *threads*, a run also uses processors of the machine on which nothing else runs; several runs share them
     :param isa: the instruction set, one of ``native_levels.level_names()``; if not given, what the environment variable ``ANYNPU_ISA``
         says, and without that the best that the processor has
     :param native_floats: False runs all float layers in onnxruntime, as the reference engine does
@@ -50,8 +51,11 @@ class NativeEngine:
 
     name = "native"
 
-    def __init__(self, *, threads: int | None = None, isa: str | None = None, native_floats: bool = True) -> None:
+    def __init__(
+        self, *, threads: int | None = None, isa: str | None = None, native_floats: bool = True, idle: bool = False
+    ) -> None:
         self._threads = threads
+        self._idle = idle and threads is None
         self._native_floats = native_floats
         self.isa = choose_level(isa)
 
@@ -63,7 +67,7 @@ class NativeEngine:
         for stretch in checked_stretches(program):
             made = native_stretch(program, stretch, level=level, preparation=preparation) if self._native_floats else None
             runners[stretch.first] = made or OnnxStretch(program, stretch, threads=self._threads or 1, preparation=preparation)
-        return NativeExecutable(program, runners, level, preparation, self._threads)
+        return NativeExecutable(program, runners, level, preparation, self._threads, idle=self._idle)
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,8 @@ class NativeExecutable:
         level: int,
         preparation: Preparation,
         threads: int | None = None,
+        *,
+        idle: bool = False,
     ) -> None:
         self._program = program
         self._threads = threads
@@ -123,6 +129,12 @@ class NativeExecutable:
                 self._choose(place, made, level)
             self._pack(place, chosen)
             self.kernels[index] = ffi.string(lib.anynpu_kernel_name(ffi.addressof(place))).decode()
+        floats = [stretch.layers for stretch in stretches.values() if isinstance(stretch, NativeStretch)]
+        idle = idle and any(
+            lib.anynpu_worth_sharing(layers, count, float(IDLE_WORK)) for layers, count in [(self._layers, len(native)), *floats]
+        )
+        self.idle = idle
+        """Whether runs use idle processors: not where handing out the work takes longer than the work."""
         preparation.take(self.scratch_size)  # each context has it once for each thread
 
     def _choose(self, place: Any, made: NativeLayer, level: int) -> bool:
@@ -164,16 +176,20 @@ class NativeExecutable:
         for name in self._lowering.places:
             check_array(arrays[name], self._program.tensors[name])
         held, before, after = with_room(self._program, arrays, self._lowering.places.keys())
-        parts = [part if isinstance(part, _Run) else (part, self._python_step(part, held, custom)) for part in self._parts]
+        workers = WorkerThreads(self.scratch_size, self.idle)
+        parts = [
+            part if isinstance(part, _Run) else (part, self._python_step(part, held, custom, workers)) for part in self._parts
+        ]
         pointers = [held[name] for name in self._lowering.places]
-        return _NativeBound(self, parts, pointers, before, after, self._threads)
+        return _NativeBound(self, parts, pointers, before, after, self._threads, workers)
 
-    def _python_step(self, index: int, arrays: Mapping[str, Array], custom: CustomSteps) -> Step:
+    def _python_step(self, index: int, arrays: Mapping[str, Array], custom: CustomSteps, workers: WorkerThreads) -> Step:
         layer = self._program.layers[index]
         if isinstance(layer.op, Custom):
             return custom(index, arrays)
         if isinstance(layer.op, Float):
-            return self._stretches[index].bind(arrays)
+            stretch = self._stretches[index]
+            return stretch.bind(arrays, workers) if isinstance(stretch, NativeStretch) else stretch.bind(arrays)
         program = self._program
 
         def step(control: RunControl) -> None:
@@ -193,6 +209,7 @@ class _NativeBound(BoundProgram):
         before: Sequence[tuple[Array, Array]],
         after: Sequence[tuple[Array, Array]],
         threads: int | None,
+        workers: WorkerThreads,
     ) -> None:
         super().__init__(())
         self._executable = executable
@@ -205,7 +222,7 @@ class _NativeBound(BoundProgram):
         self._stop = ffi.new("int32_t *")
         self._reached = ffi.new("size_t *")
         self._threads = threads
-        self._workers = WorkerThreads(executable.scratch_size)
+        self._workers = workers
 
     def run(
         self,
@@ -216,7 +233,7 @@ class _NativeBound(BoundProgram):
         threads: int = 1,
     ) -> None:
         """Execute all layers; see :meth:`BoundProgram.run`. What the engine was told about threads goes before *threads*."""
-        threads = self._threads or threads
+        threads = self._workers.threads = self._threads or threads
         for target, source in self._before:
             np.copyto(target, source)
         self._stop[0] = 0
@@ -258,7 +275,7 @@ class _NativeBound(BoundProgram):
             self._execute(_Run(layers[0], layers[-1] + 1), control, clock, threads)
 
     def _execute(self, stretch: _Run, control: RunControl, clock: list[LayerTime] | None, threads: int) -> None:
-        sharing = self._workers.sharing(threads) if threads > 1 else ffi.NULL
+        sharing = self._workers.sharing(threads) if threads > 1 or self._executable.idle else ffi.NULL
         count = stretch.last - stretch.first
         times = ffi.NULL if clock is None else ffi.new("int64_t[]", count)
         deadline = -1 if control.deadline is None else math.ceil(control.deadline * 1e9)

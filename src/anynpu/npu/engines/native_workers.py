@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from ..._native import ffi, lib
 from ...tensor import round_up
 from . import native_arrays
 
-__all__ = ["LEAST_WORK", "WorkerThreads"]
+__all__ = ["IDLE_WORK", "LEAST_WORK", "WorkerThreads"]
 
 LEAST_WORK = 1_000_000
 """Products of a fast convolution below which a layer stays on one thread: about 5 microseconds. Handing out rows costs about one."""
+
+IDLE_WORK = 20_000_000
+"""Products of fast convolutions below which a program leaves idle processors alone: about 100 microseconds."""
+
+_MOST_IDLE = 8
+"""Threads that a run has at most on idle processors: layers have no more parts of a useful size."""
 
 
 class WorkerThreads:
@@ -21,10 +28,14 @@ class WorkerThreads:
     by ``fork`` does not have them; a run there uses one thread.
 
     :param scratch_size: bytes that one thread needs
+    :param idle: whether a run also uses idle processors, beyond the threads that it is given
     """
 
-    def __init__(self, scratch_size: int) -> None:
-        self._step = round_up(scratch_size, native_arrays.ALIGNMENT)
+    def __init__(self, scratch_size: int, idle: bool = False) -> None:
+        self._step = round_up(max(scratch_size, 1), native_arrays.ALIGNMENT)
+        self._most = min(available_processors(), _MOST_IDLE) if idle else 1
+        self.threads = 1
+        """Those of the run at hand."""
         self._threads = 1
         self._pool: Any = None
         self._sharing: Any = ffi.NULL
@@ -34,10 +45,15 @@ class WorkerThreads:
 
     def sharing(self, threads: int) -> Any:
         """What ``anynpu_execute_shared`` wants to know for a run on so many threads; NULL where one is all there is."""
-        if threads != self._threads:
+        most = max(threads, self._most)
+        if most == 1:
+            return ffi.NULL
+        if most != self._threads:
             self.close()
-            self._threads = threads  # also where the system gives fewer: asking again for every run would not help
-            self._open(threads)
+            self._threads = most  # also where the system gives fewer: asking again for every run would not help
+            self._open(most)
+        if self._sharing:
+            self._sharing.threads = threads
         return self._sharing
 
     def _open(self, threads: int) -> None:
@@ -57,3 +73,10 @@ class WorkerThreads:
             ffi.release(self._pool)
         self._threads, self._pool, self._memory = 1, None, None
         self._sharing = self.scratch = ffi.NULL
+
+
+def available_processors() -> int:
+    """Processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0)) or 1
+    return os.cpu_count() or 1
