@@ -372,13 +372,14 @@ def maximum(x: Codes, kernel: int, stride: int) -> Codes:
 
 def global_average(x: Codes, stages: Sequence[tuple[float, int]]) -> Codes:
     """The mean of all pixels as depthwise convolutions of at most 7 x 7; *stages* are the scale and zero point of each."""
+    weight = F(math.prod(x.shape[1:]) ** (-1 / len(stages)))
     for scale, zero in stages:
         channels, *spatial = x.shape
         kernel = [min(extent, 7) for extent in spatial]
         windows = [-(-extent // size) for extent, size in zip(spatial, kernel, strict=True)]
         missing = [count * size - extent for count, size, extent in zip(windows, kernel, spatial, strict=True)]
         before = [extent // 2 for extent in missing]
-        weights = np.full((channels, 1, *kernel), F(math.prod(windows) / math.prod(spatial)), F)
+        weights = np.full((channels, 1, *kernel), weight, F)
         after = [extent - first for extent, first in zip(missing, before, strict=True)]
         x = conv(x, weights, None, scale, zero, strides=kernel, pads=[*before, *after], groups=channels)
     return x

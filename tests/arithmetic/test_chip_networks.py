@@ -88,7 +88,7 @@ def test_a_global_average_is_computed_in_stages(size: tuple[int, int], tmp_path:
 
 
 def test_the_stages_that_the_vendors_program_has(tmp_path: Path) -> None:
-    """8 x 8 pixels: 7 x 7 with the weight 1/16, stride 7, padding 3, then 2 x 2 with the weight 1/4."""
+    """8 x 8 pixels: 7 x 7, stride 7, padding 3, then 2 x 2. The weights are those of rknn-toolkit2 2.5.0: 1/8 in both."""
     net = Net(np.random.default_rng(0))
     x = net.input((3, 8, 8))
     net.tensors["t0"] = Codes(np.zeros((3, 1, 1), object), net.tensors[x].scale, net.tensors[x].zero)

@@ -91,15 +91,24 @@ def test_a_channel_without_weights_keeps_its_bias() -> None:
     assert np.abs(result[0, :, 0, 0] - bias).max() < 0.006
 
 
-def test_a_nearest_resize_copies_codes_whatever_the_configuration_says() -> None:
+@pytest.mark.parametrize("alone", [True, False])
+@pytest.mark.parametrize("op", ["Resize", "MaxPool"])
+def test_a_nearest_resize_and_a_max_pool_copy_codes_whatever_the_configuration_says(op: str, alone: bool) -> None:
+    """Both tensors have the scale of the result where nothing else reads the other one, and that of the other one elsewhere."""
     net = Net()
     made = net.conv(net.input("x", (1, 8, 4, 4)), 8)
-    large = net.op("Resize", made, "", net.constant(np.array([1, 1, 2, 2], F)), mode="nearest")
+    if op == "Resize":
+        large = net.op("Resize", made, "", net.constant(np.array([1, 1, 2, 2], F)), mode="nearest")
+    else:
+        large = net.op("MaxPool", made, kernel_shape=[2, 2])
     net.output(net.op("Concat", large, net.op("Relu", large), axis=1))
+    if not alone:
+        net.output(net.op("Relu", made))
     ranges = {made: (0.05, 3), large: (0.04, 5)}
     program = _compiled(net, ranges, (1, 8, 4, 4)).programs[0]
     scales = {spec.quantization.scale for name, spec in program.tensors.items() if name in (made, large) and spec.quantization}
-    assert scales == {float(F(0.05))}
+    assert scales == {float(F(0.04 if alone else 0.05))}
     assert not any("Requantize" in layer.kind for layer in program.layers)
-    board = _compiled(net, ranges, (1, 8, 4, 4), arithmetic="chip").programs[0]
-    assert any("Requantize" in layer.kind for layer in board.layers)  # a board was seen to do it
+    if op == "Resize":
+        board = _compiled(net, ranges, (1, 8, 4, 4), arithmetic="chip").programs[0]
+        assert any("Requantize" in layer.kind for layer in board.layers)  # a board was seen to do it

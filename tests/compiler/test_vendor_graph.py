@@ -292,30 +292,74 @@ def test_channels_in_another_order_are_a_convolution() -> None:
     assert layers(compiled(joined, shape=(1, 8, 3, 3))) == ["Conv", "Conv", "Conv", "ConvAdd"]
 
 
-def test_channels_in_another_order_before_a_convolution_are_part_of_it() -> None:
-    """The same function as with a Gather of its own, which our recipe leaves as it is."""
+def test_channels_in_another_order_before_a_convolution_are_a_convolution() -> None:
+    """The same function as with a Gather of its own, which our own quantization leaves as it is."""
     net = Net(opset=18)
     x = net.input("x", (1, 8, 3, 3))
     net.output(conv(net, net.op("Gather", net.op("Relu", x), net.constant([7, 1, 2, 3, 4, 5, 6, 0, 0]), axis=1), ins=9))
     sample = {"x": np.random.default_rng(1).uniform(-2, 2, (1, 8, 3, 3)).astype(np.float32)}
     model = anynpu.compile(net.proto(), "rk3588", dataset=[sample], quantizer="vendor")
-    assert layers(model) == ["Relu", "Conv"]
+    assert layers(model) == ["Relu", "Conv", "Conv"]
     (expected,), (given,) = run_fp32(net.proto(), [sample])[0], run_model(model, [sample])[0]
     np.testing.assert_allclose(given, expected, atol=0.05 * np.abs(expected).max())
 
 
-def test_so_are_they_before_several_convolutions_unless_something_else_reads_them() -> None:
-    for other, expected in ((False, ["Relu", "Conv", "Conv"]), (True, ["Relu", "Conv", "Conv", "Conv", "Relu"])):
+def test_channels_of_a_concat_in_another_order_go_into_the_convolutions_that_read_them() -> None:
+    for other, expected in ((False, ["Relu", "Relu", "Concat", "Conv", "Conv"]), (True, ["Relu", "Relu", "Concat", "ConvRelu"])):
         net = Net(opset=18)
-        chosen = net.op("Gather", net.op("Relu", net.input("x", (1, 8, 3, 3))), net.constant([7, 1, 2, 3, 4, 5, 6, 0]), axis=1)
-        results = [conv(net, chosen), conv(net, chosen)] + [net.op("Relu", chosen)] * other
-        for result in results:
-            net.output(result)
+        x = net.input("x", (1, 8, 3, 3))
+        joined = net.op("Concat", net.op("Relu", x), net.op("Relu", net.op("Neg", x)), axis=1)
+        chosen = net.op("Gather", joined, net.constant([15, 1, 2, 3, 4, 5, 6, 0]), axis=1)
+        results = [net.op("Relu", chosen)] if other else [conv(net, chosen), conv(net, chosen)]
+        net.output(*results)
         sample = {"x": np.random.default_rng(1).uniform(-2, 2, (1, 8, 3, 3)).astype(np.float32)}
         model = anynpu.compile(net.proto(), "rk3588", dataset=[sample], quantizer="vendor")
-        assert sorted(layers(model)) == sorted(expected)
+        assert [kind for kind in layers(model) if kind != "Neg"] == expected
         for wanted, given in zip(run_fp32(net.proto(), [sample])[0], run_model(model, [sample])[0], strict=True):
             np.testing.assert_allclose(given, wanted, atol=0.05 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("group", [1, 2, 8])
+def test_channels_of_a_convolution_in_another_order_are_part_of_it(group: int) -> None:
+    def build(net: Net, x: str) -> str:
+        return net.op("Relu", net.op("Gather", conv(net, x, group=group), net.constant([7, 1, 2, 3, 4, 5, 6, 0]), axis=1))
+
+    assert layers(compiled(build)) == ["ConvRelu"]
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_a_convolution_that_is_split_is_one_convolution_per_part(group: int) -> None:
+    """Each part has its own activation and range. One that a third operator reads is left whole, and so is a depthwise one."""
+
+    def build(net: Net, x: str, group: int = group, *, other: bool = False) -> str:
+        made = conv(net, x, group=group)
+        first, second = net.ops("Split", made, net.constant([3, 5]), count=2, axis=1)
+        parts = [net.op("Relu", first), net.op("Tanh", second), *([net.op("Relu", made)] * other)]
+        return net.op("Concat", *parts, axis=1)
+
+    assert layers(compiled(build)) == ["ConvRelu", "Conv~Tanh", "Concat"]
+    for left in (lambda net, x: build(net, x, other=True), lambda net, x: build(net, x, 8)):
+        assert "Split" in layers(compiled(left))
+
+
+def test_a_hard_swish_after_a_fully_connected_layer_takes_codes() -> None:
+    assert layers(compiled(after(dense, op("HardSwish"))))[-1] == "Gemm|HardSwish"
+    assert layers(compiled(after(dense, op("Tanh"))))[-1] == "Gemm~Tanh"
+
+
+def test_the_parts_of_a_concat_are_computed_when_they_are_there() -> None:
+    """The part that is made first is added unrounded, wherever it stands in the Concat."""
+    names: list[str] = []
+
+    def build(net: Net, x: str, *, reverse: bool) -> str:
+        early = net.op("Relu", conv(net, x))
+        late = net.op("Relu", conv(net, early))
+        names[:] = [early, late]
+        return conv(net, net.op("Concat", *([late, early] if reverse else [early, late]), axis=1), 4, kernel=1, ins=16)
+
+    for reverse in (False, True):
+        model = compiled(lambda net, x, reverse=reverse: build(net, x, reverse=reverse))
+        assert model.programs[0].layers[-1].inputs == (names[0], f"{names[1]}_conv")
 
 
 @pytest.mark.parametrize("first", [0, 1])
@@ -578,3 +622,23 @@ def test_weights_have_the_codes_of_the_toolkit_at_ties() -> None:
     codes, scales, zeros = toolkit_weights(np.concatenate([[low, high], steps * scale])[None])
     assert scales[0] == scale
     assert (codes[0, 2:] - zeros[0]).tolist() == [2, 12, -8, 22, -98, 32]
+
+
+def test_the_factor_of_a_gelu_stays_with_it() -> None:
+    """A factor before a fully connected layer goes into its weights otherwise."""
+    model = compiled(after(dense, gelu, lambda net, x: net.op("MatMul", x, net.weights(5, 3))))
+    assert layers(model)[-2:] == ["Gemm~Gelu", "Gemm"]
+
+
+@pytest.mark.parametrize("group", [1, 2, 8])
+def test_the_toolkit_is_given_no_reordered_channels_of_a_convolution(group: int) -> None:
+    """It reorders the weights of a grouped convolution without the inputs of its groups."""
+    net = Net(opset=18)
+    made = conv(net, net.input("x", (1, 8, 3, 3)), group=group)
+    order = net.constant([0, 4, 1, 5, 2, 6, 3, 7])
+    net.output(net.op("Relu", net.op("Gather", made, order, axis=1)))
+    samples = [{"x": np.random.default_rng(1).uniform(-2, 2, (1, 8, 3, 3)).astype(np.float32)}]
+    given = handover(net.proto(), "rk3588", dataset=samples, refit=False)
+    assert [node.op_type for node in given.model.graph.node] == ["Conv", "Relu"]
+    (expected,), (found,) = (run_fp32(proto, samples)[0] for proto in (net.proto(), given.model))
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)

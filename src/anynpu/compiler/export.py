@@ -30,6 +30,7 @@ from .quantize.model_samples import Study, open_study
 from .quantize.search import Score, Trial, Workbench
 from .quantize.simulate import simulated_weights
 from .quantize.tensor_scales import Ranges, exact_tensors
+from .toolkit.graph_rules import with_selected_results
 from .toolkit.quantizer import (
     VENDOR,
     WholeRanges,
@@ -161,6 +162,7 @@ def better(candidate: Score, other: Score) -> bool:
 
 
 def _proto(graph: Graph) -> Any:
+    graph = with_selected_results(graph)
     return to_onnx(graph, graph.nodes, graph.inputs, graph.outputs, name="anynpu")
 
 

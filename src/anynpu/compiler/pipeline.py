@@ -58,7 +58,7 @@ from .toolkit.quantizer import (
     quotients,
     toolkit_quantization,
     with_changes_of_scale,
-    without_copies,
+    with_copied_scales,
 )
 from .toolkit.simulation import lower_simulation
 from .warnings import float_ends, warn_of_later_sizes, warn_of_loss, warn_of_unread_inputs, warn_of_wide_weights
@@ -334,10 +334,11 @@ class _Compilation:
         if self.toolkit:
             on_cpu = quotients(entry.graph, steps)
             if kind.arithmetic != CHIP:  # the toolkit's simulator copies codes here, whatever its configuration says
-                given = without_copies(given, steps)
+                given = with_copied_scales(given, entry.graph, steps)
             quantization = toolkit_quantization(entry.graph, steps, self.ranges, preprocess, given)
-            steps = with_changes_of_scale(entry.graph, steps, quantization)
-            if kind.unrounded and sums_in_float32(steps):
+            simulated = kind.unrounded and sums_in_float32(steps)
+            steps = with_changes_of_scale(entry.graph, steps, quantization, moves=not simulated)
+            if simulated:
                 return lower_simulation(entry.graph, steps, self.chip, quantization, on_cpu)
         else:
             heads, clip = self.recipe.heads, self.recipe.clip
@@ -559,9 +560,9 @@ def plan_steps(graph: Graph, kind: Format, hybrid: Sequence[str], rules: FusionR
                 step.is_float = True
     if kind.arithmetic == CHIP:
         if rules.curves:
-            assign_curves(graph, steps)
+            assign_curves(graph, steps, rules)
     elif kind.unrounded:
-        leave_unrounded(graph, steps)
+        leave_unrounded(graph, steps, rules)
     return steps
 
 

@@ -39,6 +39,7 @@ class FusionRules:
     :ivar depthwise_leak: so does a LeakyRelu
     :ivar earlier_summand: of two convolutions that are added, the one that comes first in the model is fused with the Add, and the other
         one's result has codes. Otherwise the later one is fused
+    :ivar dense_codes: activations that take an int8 value after a fully connected layer; others work on the unrounded sum
     :ivar curves: an activation after a convolution works on the unrounded sum, where the chip has a table for it. Otherwise on the value
         that is rounded to 8 bits, as the open driver of the RK3588 allows
     :ivar codes: tensors that are codes in any case, since a model that is quantised already has them so
@@ -49,6 +50,7 @@ class FusionRules:
     depthwise_sum: bool = True
     depthwise_leak: bool = True
     earlier_summand: bool = False
+    dense_codes: tuple[str, ...] = ()
     curves: bool = True
     codes: frozenset[str] = frozenset()
 
@@ -67,6 +69,7 @@ def toolkit_rules(chip: Chip) -> FusionRules:
         depthwise_sum=chip.name not in _DEPTHWISE_SUM_APART,
         depthwise_leak=False,
         earlier_summand=True,
+        dense_codes=("HardSwish",),
     )
 
 
@@ -380,24 +383,24 @@ def _fuse_residuals(graph: Graph, steps: list[Step], rules: FusionRules) -> list
 _RELATIVE, _ABSOLUTE = 1e-5, 1e-6
 
 
-def assign_curves(graph: Graph, steps: list[Step]) -> None:
+def assign_curves(graph: Graph, steps: list[Step], rules: FusionRules = OWN_RULES) -> None:
     """Give each step that computes its activation by a curve the shape of that curve."""
     for step in steps:
-        shape = _shape_after(graph, step)
+        shape = _shape_after(graph, step, rules)
         if shape is not None:
             step.curve = shape
 
 
-def leave_unrounded(graph: Graph, steps: list[Step]) -> None:
+def leave_unrounded(graph: Graph, steps: list[Step], rules: FusionRules = OWN_RULES) -> None:
     """Mark each step whose activation the vendor's simulator takes on the unrounded result."""
     for step in steps:
-        step.unrounded = _shape_after(graph, step) in _OF_THE_SIMULATOR
+        step.unrounded = _shape_after(graph, step, rules) in _OF_THE_SIMULATOR
 
 
 _OF_THE_SIMULATOR = tuple(CURVES.values())
 
 
-def _shape_after(graph: Graph, step: Step) -> Shape | None:
+def _shape_after(graph: Graph, step: Step, rules: FusionRules) -> Shape | None:
     """The tabulated function that follows the step's unrounded result; None where there is none, or a code in between."""
     activation = step.activation
     if (
@@ -409,8 +412,9 @@ def _shape_after(graph: Graph, step: Step) -> Shape | None:
     ):
         return None
     shape = shape_of(activation)
-    is_curve = step.form is Form.DENSE or not is_depthwise_layer(graph, step) or shape is CURVES["Elu"]
-    return shape if is_curve else None
+    if step.form is Form.DENSE:
+        return shape if activation.label not in rules.dense_codes else None
+    return shape if not is_depthwise_layer(graph, step) or shape is CURVES["Elu"] else None
 
 
 def simulated_function(activation: Activation) -> Function:

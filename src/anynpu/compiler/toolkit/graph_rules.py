@@ -4,10 +4,12 @@
 * A constant that is added to the result of a transposed convolution stays an operator of its own, and so does a normalisation after it.
 * A factor before a fully connected layer goes into its weights.
 * Two convolutions of one input whose results are added are one convolution.
-* Channels that are put into another order, or some of them left out, are a convolution with ones for weights. Where it is not split, it
-  goes into the convolutions that read it, where nothing else does.
-* A convolution that alone reads a Concat becomes one convolution per part and their sums, where the parts do not fit the chip's blocks of
-  channels, or where the results of all parts are smaller than the Concat.
+* Channels that are put into another order, or some of them left out, are part of the convolution before, if nothing else reads that one.
+  Otherwise they are a convolution with ones for weights. After a Concat, where it is not split, it goes into the convolutions that read
+  it, where nothing else does.
+* A convolution that only Split and Slice nodes over channels read becomes one convolution per part.
+* A convolution that alone reads a Concat becomes one convolution per part, computed as soon as the part is there, and their sums, where
+  the parts do not fit the chip's blocks of channels, or where the results of all parts are smaller than the Concat.
 * A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
   its own.
 
@@ -23,7 +25,9 @@ from typing import Any
 
 import numpy as np
 
+from ..._util.types import Array
 from ..graph import Graph, Node
+from ..lower.attributes import slice_bounds
 from ..lower.forms import Form
 from ..passes.simplify import simplify
 
@@ -184,9 +188,10 @@ def simplify_as_toolkit(graph: Graph) -> None:
     simplify(graph)
     _fold_factors(graph)
     _merge_sums(graph)
-    selections = _select_channels(graph)
+    selections = _split_results(graph, _select_results(graph, _select_channels(graph)))
     _split_concats(graph)
     _fold_selections(graph, [node for node in selections if node.inputs[0] not in moved])
+    _split_concats(graph)  # what a selection went into may alone read a Concat
     _stage_averages(graph)
     graph.remove_unused()
 
@@ -218,13 +223,30 @@ def _fold_factors(graph: Graph) -> None:
             continue
         factor = next(graph.constants[name] for name in mul.inputs if name in graph.constants)
         reader = _only_product(graph, mul.outputs[0])
-        if factor.size != 1 or reader is None:
+        if factor.size != 1 or reader is None or _gates_itself(graph, data[0]):
             continue
         weights = (graph.constants[reader.inputs[1]] * factor.reshape(())).astype(np.float32)
         reader.inputs[1] = graph.add_constant(f"{reader.outputs[0]}.scaled", weights)
         graph.nodes.remove(mul)
         for node in graph.nodes:
             node.inputs = [data[0] if name == mul.outputs[0] else name for name in node.inputs]
+
+
+def _gates_itself(graph: Graph, name: str) -> bool:
+    """Whether a tensor is another one times a function of that one, as in Gelu and HardSwish, which a factor after it is part of."""
+    makers = graph.producers()
+    product = makers.get(name)
+    if product is None or product.op != "Mul" or any(entry in graph.constants for entry in product.inputs):
+        return False
+    for gate, other in (product.inputs, product.inputs[::-1]):
+        while (maker := makers.get(gate)) is not None and gate != other:
+            data = [entry for entry in maker.inputs if entry and entry not in graph.constants]
+            if len(data) != 1 or graph.shapes[data[0]] != graph.shapes[gate]:
+                break
+            gate = data[0]
+        if gate == other:
+            return True
+    return False
 
 
 def _only_product(graph: Graph, name: str) -> Node | None:
@@ -310,9 +332,11 @@ def _select_channels(graph: Graph) -> list[Node]:
 
 
 def _fold_selections(graph: Graph, selections: list[Node]) -> None:
-    """Put a selection that was not split into the weights of the convolutions that read it, where nothing else does."""
+    """Put a selection of a Concat that was not split into the weights of the convolutions that read it, where nothing else does."""
     for node in selections:
-        readers = graph.consumers().get(node.outputs[0], [])
+        readers, maker = graph.consumers().get(node.outputs[0], []), graph.producers().get(node.inputs[0])
+        if maker is None or maker.op != "Concat":
+            continue
         if not any(entry is node for entry in graph.nodes) or not readers or node.outputs[0] in graph.outputs:
             continue
         if not all(_takes_selection(graph, reader, node.outputs[0]) for reader in readers):
@@ -344,16 +368,137 @@ def _selection(graph: Graph, node: Node) -> Node | None:
     return Node("Conv", [node.inputs[0], weights], list(node.outputs), {"kernel_shape": [1, 1]}, node.name)
 
 
+def _select_results(graph: Graph, selections: list[Node]) -> list[Node]:
+    """Let convolutions that only a selection reads make no other channels, and those in its order; gives the selections that are left."""
+    left = []
+    for node in selections:
+        conv, readers = graph.producers().get(node.inputs[0]), graph.consumers()[node.inputs[0]]
+        if conv is None or len(readers) > 1 or not _has_rows(graph, conv):
+            left.append(node)
+            continue
+        rows = graph.constants[node.inputs[1]][:, :, 0, 0].argmax(axis=1)
+        made = _rows(graph, conv, node.outputs[0], rows)
+        graph.nodes = [made if entry is conv else entry for entry in graph.nodes if entry is not node]
+    return left
+
+
+def with_selected_results(graph: Graph) -> Graph:
+    """The graph without selections of the channels of a convolution: the convolution makes these channels.
+
+    For the toolkit: rknn-toolkit2 2.5.0 itself reorders the weights of a grouped convolution, but not the inputs of its groups.
+    """
+    graph = replace(
+        graph,
+        nodes=list(graph.nodes),
+        constants=dict(graph.constants),
+        shapes=dict(graph.shapes),
+        dtypes=dict(graph.dtypes),
+    )
+    made = [(node, _selection(graph, node)) for node in graph.nodes]
+    originals = {id(selection): node for node, selection in made if selection is not None}
+    graph.nodes = [selection or node for node, selection in made]
+    _select_results(graph, [selection for _, selection in made if selection is not None])
+    graph.nodes = [originals.get(id(node), node) for node in graph.nodes]
+    graph.remove_unused()
+    return graph
+
+
+def _has_rows(graph: Graph, conv: Node) -> bool:
+    """Whether nothing stands against a convolution with some of the channels of this one."""
+    bias = len(conv.inputs) < 3 or not conv.inputs[2] or conv.inputs[2] in graph.constants
+    constant = conv.op == "Conv" and not conv.domain and conv.inputs[1] in graph.constants
+    return constant and bias and not graph.is_visible(conv.outputs[0]) and graph.rank(conv.inputs[0]) == 4
+
+
+def _rows(graph: Graph, conv: Node, name: str, rows: Any) -> Node:
+    """A convolution without groups that makes the channels *rows* of another one, as the tensor *name*."""
+    weights = _dense(graph.constants[conv.inputs[1]], int(conv.attribute("group", 1)))
+    inputs = [conv.inputs[0], graph.add_constant(f"{name}.weights", np.ascontiguousarray(weights[rows]))]
+    if conv.inputs[2:] and conv.inputs[2]:
+        inputs.append(graph.add_constant(f"{name}.bias", np.ascontiguousarray(graph.constants[conv.inputs[2]][rows])))
+    attributes = {key: value for key, value in conv.attributes.items() if key != "group"}
+    return Node("Conv", inputs, [name], attributes, f"{conv.label}.{name}")
+
+
+# a convolution whose channels are split
+
+
+def _split_results(graph: Graph, selections: list[Node]) -> list[Node]:
+    """Make one convolution per part of a convolution that only Split and Slice nodes over channels read.
+
+    :param selections: convolutions that select channels
+    :returns: these, and the parts of those that were split in their place
+    """
+    found = list(selections)
+    for conv in list(graph.nodes):
+        readers = graph.consumers().get(conv.outputs[0], [])
+        if not readers or not _has_parts(graph, conv, readers):
+            continue
+        parts = [part for reader in readers for part in _parts_of_result(graph, conv, reader)]
+        gone = {id(conv), *map(id, readers)}
+        place = next(index for index, node in enumerate(graph.nodes) if node is conv)
+        kept = [[node for node in nodes if id(node) not in gone] for nodes in (graph.nodes[:place], graph.nodes[place:])]
+        graph.nodes = [*kept[0], *parts, *kept[1]]
+        if any(node is conv for node in found):
+            found = [*(node for node in found if node is not conv), *parts]
+    return found
+
+
+def _has_parts(graph: Graph, conv: Node, readers: list[Node]) -> bool:
+    if not _has_rows(graph, conv):
+        return False
+    depthwise = int(conv.attribute("group", 1)) == graph.shapes[conv.inputs[0]][1] > 1
+    return not depthwise and all(_is_channel_part(graph, reader, conv.outputs[0]) for reader in readers)
+
+
+def _is_channel_part(graph: Graph, node: Node, source: str) -> bool:
+    """Whether a node takes channels in a row out of *source*."""
+    if node.op not in ("Split", "Slice") or node.domain or node.inputs[0] != source:
+        return False
+    whole = graph.shapes[source]
+    for name, (_, steps) in zip(filter(None, node.outputs), slice_bounds(graph, node), strict=True):
+        shape = graph.shapes[name]
+        if shape[0] != whole[0] or shape[2:] != whole[2:] or any(step != 1 for step in steps):
+            return False
+    return True
+
+
+def _dense(weights: Array, group: int) -> Array:
+    """Weights of a grouped convolution as those of one without groups."""
+    outputs, inputs = len(weights) // group, weights.shape[1]
+    dense = np.zeros((len(weights), inputs * group, *weights.shape[2:]), weights.dtype)
+    for index in range(group):
+        rows, columns = (slice(index * size, (index + 1) * size) for size in (outputs, inputs))
+        dense[rows, columns] = weights[rows]
+    return dense
+
+
+def _parts_of_result(graph: Graph, conv: Node, reader: Node) -> list[Node]:
+    """A convolution for each result of a Split or Slice."""
+    bounds = zip(filter(None, reader.outputs), slice_bounds(graph, reader), strict=True)
+    return [_rows(graph, conv, name, slice(starts[1], starts[1] + graph.shapes[name][1])) for name, (starts, _) in bounds]
+
+
 # Concat before a convolution
 
 
 def _split_concats(graph: Graph) -> None:
+    """Make one convolution per part of a Concat. Each stands where its part is made, and their sums where the convolution stood."""
     makers = graph.producers()
+    after: dict[int, list[Node]] = {}
+    first: list[Node] = []
     nodes: list[Node] = []
     for node in graph.nodes:
         concat = makers.get(node.inputs[0]) if node.op == "Conv" and not node.domain else None
-        nodes += _parts(graph, node, concat) if concat is not None and _is_split(graph, node, concat) else [node]
-    graph.nodes = nodes
+        if concat is None or not _is_split(graph, node, concat):
+            nodes.append(node)
+            continue
+        parts, sums = _parts(graph, node, concat)
+        for part in parts:
+            maker = makers.get(part.inputs[0])
+            (first if maker is None else after.setdefault(id(maker), [])).append(part)
+        nodes += sums
+    graph.nodes = first + [entry for node in nodes for entry in (node, *after.get(id(node), ()))]
 
 
 def _is_split(graph: Graph, conv: Node, concat: Node) -> bool:
@@ -371,10 +516,11 @@ def _is_split(graph: Graph, conv: Node, concat: Node) -> bool:
     return alone and (saves or any(size % _BLOCK for size in sizes))
 
 
-def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
+def _parts(graph: Graph, conv: Node, concat: Node) -> tuple[list[Node], list[Node]]:
     """A convolution per part, the last with the bias, and their sums; named as the toolkit's configuration names them.
 
-    The second part has codes of its own. Every other part is added unrounded: its convolution has the sum so far as second operand.
+    Of the first two parts the one that is computed later has int8 values of its own. Every other part is added unrounded: its convolution
+    has the sum so far as second operand.
     """
     result, weights = conv.outputs[0], graph.constants[conv.inputs[1]]
     shape, dtype = graph.shapes[result], graph.dtypes[result]
@@ -388,13 +534,13 @@ def _parts(graph: Graph, conv: Node, concat: Node) -> list[Node]:
         bias = conv.inputs[2:] if number == len(concat.inputs) - 1 else []
         parts.append(Node("Conv", [source, columns, *bias], [name], dict(conv.attributes), "" if number else conv.name))
         first = last
-    made, total = [parts[0]], parts[0].outputs[0]
+    sums, total = [], parts[0].outputs[0]
     for part in parts[1:]:
         name = result if part is parts[-1] else graph.free_name(f"{total}_add")
         graph.shapes[name], graph.dtypes[name] = shape, dtype
-        made += [part, Node("Add", [total, part.outputs[0]], [name])]
+        sums.append(Node("Add", [total, part.outputs[0]], [name]))
         total = name
-    return made
+    return parts, sums
 
 
 # global averages
@@ -419,19 +565,26 @@ def _is_global_average(graph: Graph, node: Node) -> bool:
 
 
 def _stages(graph: Graph, node: Node) -> list[Node]:
-    """The mean of all pixels: sums of windows, of which the last one's weight is one over the number of windows before it."""
+    """The mean of all pixels: sums of windows, each with the same weight, whose power by the number of stages is one over all pixels.
+
+    Results between the stages have the names of the toolkit's configuration.
+    """
     made: list[Node] = []
     result = node.outputs[0]
     name, (count, channels, *spatial) = node.inputs[0], graph.shapes[node.inputs[0]]
     shaped = len(graph.shapes[result]) == 4  # a ReduceMean may drop the axes it has reduced
+    stages, extents = 1, spatial
+    while max(extents) > _MAX_WINDOW:
+        stages, extents = stages + 1, [-(-extent // _MAX_WINDOW) for extent in extents]
+    value = np.float32(math.prod(spatial) ** (-1 / stages))
     while True:
         kernel = [min(extent, _MAX_WINDOW) for extent in spatial]
         windows = [-(-extent // size) for extent, size in zip(spatial, kernel, strict=True)]
         missing = [number * size - extent for number, size, extent in zip(windows, kernel, spatial, strict=True)]
         before = [extent // 2 for extent in missing]
-        value = np.float32(math.prod(windows) / math.prod(spatial))
         last = math.prod(windows) == 1
-        output = result if last and shaped else graph.free_name(f"{result}.stage{len(made) + 1}")
+        name_of_stage = f"{result}.mean" if last else f"{node.label}_2conv{len(made)}"
+        output = result if last and shaped else graph.free_name(name_of_stage)
         weights = graph.add_constant(f"{output}.weights", np.full((channels, 1, *kernel), value, np.float32))
         attributes = {
             "group": channels,
@@ -442,8 +595,8 @@ def _stages(graph: Graph, node: Node) -> list[Node]:
         graph.shapes[output], graph.dtypes[output] = (count, channels, *windows), np.dtype(np.float32)
         made.append(Node("Conv", [name, weights], [output], attributes, node.name if last else output))
         if last and not shaped:
-            extents = graph.add_constant(f"{result}.shape", np.array(graph.shapes[result], np.int64))
-            made.append(Node("Reshape", [output, extents], [result], {}, f"{node.label}.shape"))
+            target = graph.add_constant(f"{result}.shape", np.array(graph.shapes[result], np.int64))
+            made.append(Node("Reshape", [output, target], [result], {}, f"{node.label}.shape"))
         if last:
             return made
         name, spatial = output, windows

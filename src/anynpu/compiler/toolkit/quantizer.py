@@ -132,10 +132,7 @@ def _ends(quantization: Quantization) -> tuple[float, float]:
 
 def _joined(graph: Graph, steps: list[Step]) -> dict[str, str]:
     """Tensors that only a Concat reads, and its result: the toolkit gives none of them a wider range than the result has."""
-    readers: dict[str, list[Step]] = {}
-    for step in steps:
-        for name in step.reads:
-            readers.setdefault(name, []).append(step)
+    readers = _readers_of(steps)
     found: dict[str, str] = {}
     for name in readers:
         end = name
@@ -307,10 +304,7 @@ CHANGE_OF_SCALE = "Requantize"
 
 def quotients(graph: Graph, steps: list[Step]) -> set[str]:
     """Results of divisions of two tensors that the toolkit stores as codes: nothing but integer layers reads them."""
-    readers: dict[str, list[Step]] = {}
-    for step in steps:
-        for name in step.reads:
-            readers.setdefault(name, []).append(step)
+    readers = _readers_of(steps)
     integers = {name for step in steps if not step.is_float for name in step.outputs} | set(graph.inputs)
     return {
         step.outputs[0]
@@ -324,49 +318,87 @@ def quotients(graph: Graph, steps: list[Step]) -> set[str]:
     }
 
 
-def without_copies(given: Mapping[str, Quantization], steps: list[Step]) -> dict[str, Quantization]:
-    """The scales that are *given*, without those of images that are made larger by copying codes."""
-    copied = {
-        name
-        for step in steps
-        if step.form is Form.RESIZE and not step.is_float and step.node.attribute("mode", "nearest") == "nearest"
-        for name in step.outputs
-    }
-    return {name: value for name, value in given.items() if name not in copied}
+def with_copied_scales(given: Mapping[str, Quantization], graph: Graph, steps: list[Step]) -> dict[str, Quantization]:
+    """The scales that are *given*, with one scale for what a nearest Resize or a MaxPool reads and for its result, as the toolkit has it.
+
+    A tensor that nothing else reads takes the scale of the result, and otherwise the result that of the tensor. The latter is so for a
+    Reshape or Transpose too.
+    """
+    readers = _readers_of(steps)
+    result = dict(given)
+    for step in reversed(steps):
+        nearest = step.form is Form.RESIZE and step.node.attribute("mode", "nearest") == "nearest"
+        copies = nearest or (step.form is Form.POOL and "Max" in step.node.op)
+        if step.is_float or not (copies or step.form in _VIEWS):
+            continue
+        source, made = step.inputs[0], step.outputs[0]
+        alone = len(readers[source]) == 1 and source not in graph.outputs and source not in graph.inputs
+        if alone and not copies:
+            continue
+        scale = result.pop(made, None)
+        if scale is not None and alone:
+            result[source] = result[made] = scale
+    return result
+
+
+def _readers_of(steps: list[Step]) -> dict[str, list[Step]]:
+    """Which steps read each tensor."""
+    readers: dict[str, list[Step]] = {}
+    for step in steps:
+        for name in step.reads:
+            readers.setdefault(name, []).append(step)
+    return readers
 
 
 def with_changes_of_scale(
-    graph: Graph, steps: list[Step], quantization: dict[str, Quantization], *, products: bool = True
+    graph: Graph, steps: list[Step], quantization: dict[str, Quantization], *, products: bool = True, moves: bool = True
 ) -> list[Step]:
     """The steps with those between them that only change a scale. Their tensors enter *graph* and *quantization*.
 
     :param products: also before the second operand of a product of activations, which the toolkit quantises again
+    :param moves: also where values are only moved; the simulation of the toolkit rounds each result of such a step itself
     """
     result: list[Step] = []
+
+    def change(source: str, made: str, target: Quantization) -> Step:
+        quantization[made] = target
+        node = Node("Identity", [source], [made], {}, made)
+        return Step(Form.FUNCTION, node, [node], [source], [made], Activation(lambda x: x, CHANGE_OF_SCALE, (node,)), source)
+
+    def like(source: str, name: str) -> str:
+        name = graph.free_name(name)
+        graph.shapes[name], graph.dtypes[name] = graph.shapes[source], graph.dtypes[source]
+        return name
+
     for step in steps:
-        wanted = None if step.is_float else _wanted(step, quantization, products)
+        if moves and not step.is_float and step.form is Form.SLICE and len(step.outputs) > 1:
+            own = quantization[step.inputs[0]]
+            parts = {name: like(name, f"{name}@part") for name in step.outputs if quantization[name] != own}
+            quantization.update(dict.fromkeys(parts.values(), own))
+            node = replace(step.node, outputs=[parts.get(name, name) for name in step.node.outputs])
+            outputs = [parts.get(name, name) for name in step.outputs]
+            result.append(replace(step, node=node, nodes=[node], outputs=outputs) if parts else step)
+            result += [change(source, name, quantization[name]) for name, source in parts.items()]
+            continue
+        wanted = None if step.is_float else _wanted(step, quantization, products, moves)
         if wanted is None:
             result.append(step)
             continue
         position, target = wanted
         source = step.inputs[position]
-        name = graph.free_name(f"{step.outputs[0]}@scale")
-        graph.shapes[name], graph.dtypes[name] = graph.shapes[source], graph.dtypes[source]
-        quantization[name] = target
-        node = Node("Identity", [source], [name], {}, name)
-        function = Activation(lambda x: x, CHANGE_OF_SCALE, (node,))
-        result.append(Step(Form.FUNCTION, node, [node], [source], [name], function, source))
+        name = like(source, f"{step.outputs[0]}@scale")
+        result.append(change(source, name, target))
         inputs = [name if index == position else old for index, old in enumerate(step.inputs)]
         result.append(replace(step, inputs=inputs))
     return result
 
 
-def _wanted(step: Step, quantization: Mapping[str, Quantization], products: bool) -> tuple[int, Quantization] | None:
+def _wanted(step: Step, quantization: Mapping[str, Quantization], products: bool, moves: bool) -> tuple[int, Quantization] | None:
     """Which input of a step needs which other scale."""
     if step.form is Form.MATMUL and products:
         second = quantization[step.inputs[1]]
         largest = max(abs(-128 - second.zero_point), abs(127 - second.zero_point)) * second.scale
         return 1, Affine.per_tensor(float(np.float32(largest / 127)), 0)
-    if keeps_scale(step) and quantization[step.inputs[0]] != quantization[step.outputs[0]]:
+    if moves and keeps_scale(step) and quantization[step.inputs[0]] != quantization[step.outputs[0]]:
         return 0, quantization[step.outputs[0]]
     return None

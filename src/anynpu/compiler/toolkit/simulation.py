@@ -61,6 +61,7 @@ class _Writer:
                 self.graph.dtypes[name] = np.dtype(np.int8)
         self._nodes: list[Node] = []
         self._values: dict[str, str] = {}
+        self._added: dict[str, str] = {}
         self._mark = ""
 
     def step(self, step: Step) -> Step:
@@ -105,7 +106,8 @@ class _Writer:
             return name
         if name not in self._values:
             value = self._dequantized(name, name, f"{name}@{self._mark}")
-            self._values[name] = self._halved(name, value, f"{name}@{self._mark}@float16") if step.is_float else value
+            half = step.is_float and not all(map(self._is_coded, step.outputs))  # int8 to int8: float32 in between
+            self._values[name] = self._halved(name, value, f"{name}@{self._mark}@float16") if half else value
         return self._values[name]
 
     def _finish(self, name: str, source: str) -> None:
@@ -118,20 +120,21 @@ class _Writer:
 
     def _halved(self, name: str, source: str, result: str) -> str:
         """*source* rounded to float16, which is what a tensor without codes is in the toolkit's files."""
-        types, half = onnx().TensorProto, f"{result}@half"
-        self._like(name, result)
-        self._like(name, half, np.float16)
+        types, half = onnx().TensorProto, self._like(name, f"{result}@half", np.float16)
+        result = self._like(name, result)
         self._add(Node("Cast", [source], [half], {"to": types.FLOAT16}, half))
         self._add(Node("Cast", [half], [result], {"to": types.FLOAT}, result))
         return result
 
     def _quantized(self, name: str, source: str, result: str) -> str:
         """*source* as codes of the tensor *name*."""
-        self._add(Node("QuantizeLinear", [source, *self._ends(name)], [self._like(name, result, np.int8)], {}, result))
+        result = self._like(name, result, np.int8)
+        self._add(Node("QuantizeLinear", [source, *self._ends(name)], [result], {}, result))
         return result
 
     def _dequantized(self, name: str, codes: str, result: str) -> str:
-        self._add(Node("DequantizeLinear", [codes, *self._ends(name)], [self._like(name, result, np.float32)], {}, result))
+        result = self._like(name, result, np.float32)
+        self._add(Node("DequantizeLinear", [codes, *self._ends(name)], [result], {}, result))
         return result
 
     def _ends(self, name: str) -> list[str]:
@@ -179,7 +182,7 @@ class _Writer:
 
     def _weights(self, step: Step, rows: Array, shape: tuple[int, ...]) -> str:
         """Weights as codes that are dequantised; as numbers where a scale belongs to one of several groups of them."""
-        name = f"{step.node.outputs[0]}@weights"
+        name = self.graph.free_name(f"{step.node.outputs[0]}@weights")
         codes, scales, zeros = toolkit_weights(rows)
         axis = {Form.CONV: 0, Form.DENSE: len(shape) - 1}.get(step.form or Form.CONV, 1)
         if shape[axis] != len(rows):
@@ -204,14 +207,17 @@ class _Writer:
         self._nodes.append(node)
 
     def _like(self, name: str, result: str, dtype: Any = None) -> str:
+        """A tensor of the shape of *name*: that one itself, or a new one that is called *result* or, where there is such a one, similar."""
+        result = result if result == name else self.graph.free_name(result)
         self.graph.shapes[result] = self._graph.shapes[name]
         self.graph.dtypes[result] = self._graph.dtypes[name] if dtype is None else np.dtype(dtype)
         return result
 
     def _constant(self, name: str, value: Array) -> str:
-        self.graph.constants[name] = np.ascontiguousarray(value).reshape(value.shape)
-        self.graph.shapes[name], self.graph.dtypes[name] = value.shape, value.dtype
-        return name
+        """A constant that is called *name* or similar; the same one for the same name."""
+        if name not in self._added:
+            self._added[name] = self.graph.add_constant(name, np.ascontiguousarray(value).reshape(value.shape))
+        return self._added[name]
 
 
 def _by_output(step: Step, weights: Array) -> Array:
