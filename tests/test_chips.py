@@ -418,5 +418,6 @@ def test_the_page_shows_the_catalogue_as_it_is() -> None:
     spec.loader.exec_module(chips_page)
     page = chips_page.PAGE.read_text(encoding="utf-8")
     assert page == chips_page.updated(page), "run python tools/chips_page.py"
+    assert chips_page.SOURCES.read_text(encoding="utf-8") == chips_page.sources()
     for chip in ALL:
         assert f"| {chip.name} |" in page

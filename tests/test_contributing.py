@@ -1,4 +1,4 @@
-"""docs/contributing.md names files and names in them that exist."""
+"""docs/architecture.md names files and names in them that exist."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+from documentation import section
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "anynpu"
-PAGE = (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8")
+PAGE = section("architecture", "What to touch")
 SUBJECTS = (
     *(
         "A chip",
@@ -18,13 +19,13 @@ SUBJECTS = (
         "A float operator",
         "A query of rknn_query",
     ),
-    *("An option of a session", "A command", "An instruction set", "A path of the REST face", "A field of the model file"),
-    *("A vendor", "A quantised type", "A Python package that programs find under exec"),
+    *("An option of a session", "A command", "An instruction set", "A REST endpoint", "A field of the model file"),
+    *("A vendor", "A quantized type", "A Python package that programs find under exec"),
 )
 
 
 def sections() -> dict[str, str]:
-    parts = re.split(r"^## (.+)$", PAGE, flags=re.MULTILINE)
+    parts = re.split(r"^### (.+)$", PAGE, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 

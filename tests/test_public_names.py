@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from documentation import section
+
 import anynpu
 
 PACKAGE = Path(__file__).parents[1] / "src" / "anynpu"
@@ -48,9 +50,8 @@ def test_one_class_for_one_word() -> None:
 
 
 def test_the_glossary_has_the_classes_that_it_names() -> None:
-    """Each row of docs/glossary.md that names a class names one that exists, in the module that it says."""
-    page = (Path(__file__).parents[1] / "docs" / "glossary.md").read_text(encoding="utf-8")
-    rows = re.findall(r"`(anynpu(?:\.\w+)+)\.(\w+)`", page)
+    """Each row of docs/messages.md that names a class names one that exists, in the module that it says."""
+    rows = re.findall(r"`(anynpu(?:\.\w+)+)\.(\w+)`", section("messages", "Glossary"))
     assert len(rows) > 10
     for module, name in rows:
         assert hasattr(importlib.import_module(module), name), (module, name)

@@ -1,15 +1,18 @@
-"""Write the tables of docs/chips.md from the catalogue: python tools/chips_page.py."""
+"""Write the tables of docs/chips.md and docs/chips-sources.csv from the catalog: python tools/chips_page.py."""
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
 
 from anynpu import chips
-from anynpu.chips import CALLS, QUERIES, Chip, OperatorLimits
+from anynpu.chips import Chip, OperatorLimits
 
 PAGE = Path(__file__).parents[1] / "docs" / "chips.md"
+SOURCES = PAGE.with_name("chips-sources.csv")
 MARK = "<!-- everything below is written by tools/chips_page.py -->"
 
 Cell = tuple[str, str, Callable[[Chip], str]]
@@ -73,31 +76,6 @@ def _layout(entries: list[Chip]) -> list[str]:
     return _chip_table(columns, entries)
 
 
-def _matmul(entries: list[Chip]) -> list[str]:
-    rows = [
-        [
-            chip.name + ("\\*" if chip.sources["matmul"].assumed else ""),
-            kind,
-            f"{rules.k_multiple}, {rules.n_multiple}",
-            f"(K/{rules.a_block}, M, {rules.a_block})",
-            f"(N/{rules.b_block_n}, K/{rules.b_block_k}, {rules.b_block_n}, {rules.b_block_k})",
-            f"(N/{rules.c_block}, M, {rules.c_block})",
-            str(rules.segment_k or "-"),
-        ]
-        for chip in entries
-        for kind, rules in chip.matmul.items()
-    ]
-    return _table(["chip", "type", "K, N multiples", "A native", "B native", "C native", "B in segments of K"], rows)
-
-
-def _products(entries: list[Chip]) -> list[str]:
-    def of(chip: Chip) -> str:
-        return ", ".join(f"{a} x {b} -> {c}" for a, b, c in chip.matmul_types)
-
-    columns: list[Cell] = [("A x B -> C", "matmul_types", of)]
-    return _chip_table(columns, [chip for chip in entries if chip.matmul])
-
-
 def _operators() -> list[str]:
     common = frozenset.intersection(*(chip.limits.npu_operators for chip in chips.all_chips()))
     columns: list[Cell] = [
@@ -136,26 +114,21 @@ def _limits() -> list[str]:
     return _table(["operator", "limits, int8 and float16"], rows)
 
 
-def _support(names: tuple[str, ...], answers: Callable[[Chip], Mapping[str, bool]], entries: list[Chip]) -> list[str]:
-    columns: dict[tuple[bool, ...], list[str]] = {}
-    for chip in entries:
-        columns.setdefault(tuple(answers(chip)[name] for name in names), []).append(chip.name)
-    heading = ["", *(", ".join(group) for group in columns.values())]
-    return _table(heading, ([f"`{name}`", *("yes" if column[i] else "no" for column in columns)] for i, name in enumerate(names)))
-
-
-def _sources() -> list[str]:
+def sources() -> str:
+    """The source of every value, as CSV."""
     keys = [field.name for field in fields(Chip) if field.name not in ("sources", "limits")]
     keys += [f"limits.{field.name}" for field in fields(OperatorLimits)]
     keys += sorted({key for chip in chips.all_chips() for key in chip.sources} - {*keys, "limits"})
-    rows: list[list[str]] = []
+    table = io.StringIO()
+    rows = csv.writer(table, lineterminator="\n")
+    rows.writerow(["value", "source", "chips"])
     for key in keys:
         groups: dict[str, list[str]] = {}
         for chip in chips.all_chips():
             if key in chip.sources:
                 groups.setdefault(str(chip.sources[key]), []).append(chip.name)
-        rows += [[f"`{key}`", text, ", ".join(names)] for text, names in groups.items()]
-    return _table(["value", "source", "chips"], rows)
+        rows.writerows([key, text, " ".join(names)] for text, names in groups.items())
+    return table.getvalue()
 
 
 def tables() -> str:
@@ -165,10 +138,6 @@ def tables() -> str:
         ["## Hardware", "", *_hardware()],
         ["## Layouts and cores of the RKNN chips", "", "By type: int8 / float16 / int16.", "", *_layout(rknn)],
         ["## What the NPU executes", "", *_limits(), *_operators()],
-        ["## Matmul", "", f"K is at most {rknn[0].matmul['int8'].k_max}.", "", *_matmul(rknn), "", *_products(rknn)],
-        ["## Calls", "", *_support(CALLS, lambda chip: chip.calls, rknn)],
-        ["## Queries", "", *_support(QUERIES, lambda chip: chip.queries, rknn)],
-        ["## Sources", "", *_sources()],
     ]
     return "\n".join(line for part in parts for line in part).rstrip() + "\n"
 
@@ -181,3 +150,4 @@ def updated(page: str) -> str:
 
 if __name__ == "__main__":
     PAGE.write_text(updated(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    SOURCES.write_text(sources(), encoding="utf-8")

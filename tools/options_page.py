@@ -1,15 +1,14 @@
-"""Write the tables of options in docs/ from the tables in the sources: python tools/options_page.py."""
+"""Write the tables of options and findings in docs/ from the sources: python tools/options_page.py."""
 
 from __future__ import annotations
 
-import dataclasses
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
-from anynpu._util.options import TABLE, Option, OptionTable
+from anynpu._util.options import Option, OptionTable
 from anynpu.compiler import CompileOptions
+from anynpu.devtools.sanitizer import KINDS
 from anynpu.serve import ServeOptions
 from anynpu.session import SessionOptions
 
@@ -27,43 +26,33 @@ def flag_text(entry: Option) -> str:
     return flags if plain is bool or not value else f"`{names[0]} {value}`"
 
 
-def flag_rows(table: type[OptionTable]) -> str:
-    """One row per option that the command line has."""
-    defaults = {field.name: field.default for field in dataclasses.fields(table)}  # type: ignore[arg-type]
-    lines = ["| option | meaning |", "|---|---|"]
-    for name, entry in table.options().items():
-        if entry.flag is None:
-            continue
-        default = defaults[name] if entry.flag_default is TABLE else entry.flag_default
-        plain = isinstance(default, (int, float, str)) and not isinstance(default, bool) and default not in ("", "default")
-        parts = [
-            entry.doc,
-            entry.command,
-            f"`{default}` is the default" if plain else "",
-            "repeat for more" if entry.kind == list[str] | None else "",
-        ]
-        text = "; ".join(filter(None, parts))
-        lines.append(f"| {flag_text(entry)} | {text}{f'. {entry.see}' if entry.see else ''} |")
-    return "\n".join(lines) + "\n"
-
-
-def keyword_rows(table: type[OptionTable]) -> str:
-    """One row per option, by its name in Python."""
-    lines = ["| option | default | meaning |", "|---|---|---|"]
+def option_rows(table: type[OptionTable]) -> str:
+    """One row per option: its name in Python, its flag, its default and what it means."""
+    lines = ["| option | flag | default | meaning |", "|---|---|---|---|"]
     defaults = table.written()
     for name, entry in table.options().items():
         names = ", ".join(f"`{each}`" for each in (name, *entry.aliases))
+        flag = flag_text(entry) if entry.flag else ""
         default = "" if defaults[name] in (None, ()) else f"`{defaults[name]!r}`"
-        text = "; ".join(filter(None, (entry.doc, entry.python)))
-        lines.append(f"| {names} | {default} | {text}{f'. {entry.see}' if entry.see else ''} |")
+        text = "; ".join(filter(None, (entry.doc, entry.command, entry.python)))
+        lines.append(f"| {names} | {flag} | {default} | {text}{f'. {entry.see}' if entry.see else ''} |")
     return "\n".join(lines) + "\n"
 
 
-TABLES: Mapping[tuple[str, str], tuple[type[OptionTable], Any]] = {
-    ("docs/cli.md", "CompileOptions"): (CompileOptions, flag_rows),
-    ("docs/cli.md", "ServeOptions"): (ServeOptions, flag_rows),
-    ("docs/serving.md", "ServeOptions"): (ServeOptions, keyword_rows),
-    ("docs/session.md", "SessionOptions"): (SessionOptions, keyword_rows),
+def finding_rows() -> str:
+    """One row per kind of finding of the sanitizer."""
+    lines = ["| finding | meaning | on a board | fix |", "|---|---|---|---|"]
+    for kind in KINDS.values():
+        cells = (f"`{kind.id}`", kind.title, kind.board, kind.mend)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES: Mapping[tuple[str, str], Callable[[], str]] = {
+    ("docs/options.md", "CompileOptions"): lambda: option_rows(CompileOptions),
+    ("docs/options.md", "ServeOptions"): lambda: option_rows(ServeOptions),
+    ("docs/options.md", "SessionOptions"): lambda: option_rows(SessionOptions),
+    ("docs/messages.md", "Findings"): finding_rows,
 }
 """Page and name of each table, and how its rows are written."""
 
@@ -79,6 +68,6 @@ def updated(page: str, name: str, rows: str) -> str:
 
 
 if __name__ == "__main__":
-    for (page, name), (table, rows) in TABLES.items():
+    for (page, name), rows in TABLES.items():
         path = ROOT / page
-        path.write_text(updated(path.read_text(encoding="utf-8"), name, rows(table)), encoding="utf-8")
+        path.write_text(updated(path.read_text(encoding="utf-8"), name, rows()), encoding="utf-8")

@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 LIST = ROOT / "tests" / "public_names.txt"
 PACKAGE = ROOT / "src" / "anynpu"
 
-INTERNAL = ("architecture.md", "contributing.md", "glossary.md", "releases.md")
+INTERNAL = ("architecture.md",)
 """Pages that name modules for those who change the package."""
 
 _DOTTED = re.compile(r"\banynpu(?:\.[A-Za-z]\w*)+")

@@ -1,4 +1,4 @@
-"""Write the tables of docs/rknn-calls.md from the catalogue and the table below: python tools/rknn_calls_page.py."""
+"""Write the tables of docs/rknn.md from the catalogue and the table below: python tools/rknn_calls_page.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anynpu import chips
 from anynpu.chips import CALLS, QUERIES, Chip
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "rknn-calls.md"
+PAGE = ROOT / "docs" / "rknn.md"
 TESTS = ROOT / "tests" / "rknn"
 MARK = "<!-- everything below is written by tools/rknn_calls_page.py -->"
 
@@ -18,7 +18,7 @@ DOCUMENTS, LOGGED, CHOICE, HERE, NOWHERE = "documents", "logged", "choice", "onl
 CALL_NOTES: dict[str, tuple[str, str, str]] = {
     "rknn_init": ("test_calls_contexts", DOCUMENTS, "process priority and GPU preference are accepted and change nothing"),
     "rknn_set_core_mask": ("test_calls_contexts", DOCUMENTS, "operators that cannot be split run on core 0"),
-    "rknn_dup_context": ("test_calls_contexts", DOCUMENTS, "refused for dynamic shapes"),
+    "rknn_dup_context": ("test_calls_contexts", DOCUMENTS, "rejected for dynamic shapes"),
     "rknn_destroy": ("test_calls_contexts", CHOICE, "a run in another thread ends between two layers"),
     "rknn_query": ("test_queries", DOCUMENTS, "see the table of queries"),
     "rknn_inputs_set": (
@@ -46,14 +46,14 @@ CALL_NOTES: dict[str, tuple[str, str, str]] = {
     "rknn_mem_sync": (
         "test_calls_memory",
         DOCUMENTS,
-        "nothing to do: host and device see the same memory, but under the [sanitizer](sanitizer.md)",
+        "nothing to do: host and device see the same memory, but under the [sanitizer](failures.md#sanitizer)",
     ),
     "rknn_matmul_create": ("test_matmul_calls", DOCUMENTS, ""),
     "rknn_matmul_set_io_mem": ("test_matmul_calls", DOCUMENTS, ""),
     "rknn_matmul_set_core_mask": ("test_matmul_calls", DOCUMENTS, ""),
     "rknn_matmul_run": ("test_matmul_calls", CHOICE, "saturation of int16 is not documented"),
     "rknn_matmul_destroy": ("test_matmul_calls", DOCUMENTS, ""),
-    "rknn_register_custom_ops": ("test_customop_calls", DOCUMENTS, "[Custom operators](rknn-custom-operators.md)"),
+    "rknn_register_custom_ops": ("test_customop_calls", DOCUMENTS, "[Custom operators](#custom-operators)"),
     "rknn_custom_op_get_op_attr": ("test_customop_calls", DOCUMENTS, ""),
     "rknn_set_batch_core_num": ("test_calls_contexts", DOCUMENTS, ""),
 }
@@ -63,7 +63,7 @@ LATER_CALLS: dict[str, tuple[str, str, str, str]] = {
         "rknn_create_mem",
         "test_calls_memory",
         DOCUMENTS,
-        "SRAM is accounted for; cache flags count under the [sanitizer](sanitizer.md)",
+        "SRAM is accounted for; cache flags count under the [sanitizer](failures.md#sanitizer)",
     ),
     "rknn_set_input_shape": ("rknn_set_input_shapes", "test_availability", CHOICE, "deprecated; for models with one input"),
     "rknn_matmul_create_dynamic_shape": ("rknn_matmul_create", "test_matmul_calls", DOCUMENTS, ""),
@@ -80,7 +80,7 @@ QUERY_NOTES: dict[str, tuple[str, str, str]] = {
     "RKNN_QUERY_INPUT_ATTR": ("test_attributes", LOGGED, "the native attributes on RV1103 and RV1106"),
     "RKNN_QUERY_OUTPUT_ATTR": ("test_attributes", LOGGED, ""),
     "RKNN_QUERY_PERF_DETAIL": ("test_queries", CHOICE, "predicted times in the vendor's columns; an empty text on small chips"),
-    "RKNN_QUERY_PERF_RUN": ("test_queries", CHOICE, "predicted, see [Timing](timing.md)"),
+    "RKNN_QUERY_PERF_RUN": ("test_queries", CHOICE, "predicted, see [Predicted latency](choose-a-chip.md#predicted-latency)"),
     "RKNN_QUERY_SDK_VERSION": ("test_queries", CHOICE, "version 2.3.2; names anynpu in place of a build"),
     "RKNN_QUERY_MEM_SIZE": ("test_queries", CHOICE, "sizes of our own memory plan; structs of 8 bytes are filled as well"),
     "RKNN_QUERY_CUSTOM_STRING": ("test_queries", DOCUMENTS, ""),
@@ -153,7 +153,7 @@ def _queries() -> list[str]:
 
 def tables() -> str:
     """The generated part of the page."""
-    parts = [["## Calls", "", *_calls()], ["## Queries", "", *_queries()]]
+    parts = [["### Calls", "", *_calls()], ["### Queries", "", *_queries()]]
     return "\n".join(line for part in parts for line in part).rstrip() + "\n"
 
 

@@ -5,7 +5,7 @@
 
 The folder holds ``published_fps.csv`` with ``graphs/`` beside it, and optionally ``matmul.csv`` and ``allwinner.csv``. The
 figures are not part of the project; the fitted numbers are in ``chips/timing/parameters.py``. ``--page`` writes the tables of
-``docs/timing.md``.
+``docs/validation.md``.
 
 int8 networks are fitted by ``anynpu.chips.timing.calibration``, a chip at a time. float16 networks are few, so the four chips are fitted
 together: what their hardware has in common is shared, and each number is tethered to what the int8 fit says of the chip. Nothing is
@@ -299,7 +299,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--data", type=Path, default=os.environ.get("ANYNPU_TIMING_DATA"), help="the folder with the figures")
     parser.add_argument("--json", type=Path, help="write all results there")
-    parser.add_argument("--page", action="store_true", help="write the tables of docs/timing.md")
+    parser.add_argument("--page", action="store_true", help="write the tables of docs/validation.md")
     options = parser.parse_args()
     if options.data is None:
         parser.error("give --data FOLDER or set ANYNPU_TIMING_DATA")

@@ -1,4 +1,4 @@
-"""Write the tables of docs/timing.md from what ``tools/timing_fit.py`` found:
+"""Write the tables of docs/validation.md from what ``tools/timing_fit.py`` found:
 
 python tools/timing_fit.py --data FOLDER --json fit.json
 python tools/timing_page.py fit.json
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-PAGE = Path(__file__).parents[1] / "docs" / "timing.md"
+PAGE = Path(__file__).parents[1] / "docs" / "validation.md"
 END = "<!-- end -->"
 CHIPS = ("rk3588", "rk3576", "rk3566", "rk3562")
 

@@ -1,6 +1,6 @@
 """From float weights, scales and codes to the chip's bytes, a second time: plain loops over Python integers.
 
-Nothing of ``anynpu`` is used here. The rule is written down from what is known of the chip (docs/fidelity.md), operator by operator, each
+Nothing of ``anynpu`` is used here. The rule is written down from what is known of the chip (docs/validation.md), operator by operator, each
 with the numbers that the vendor's toolkit derives: weights by output channel with a zero point, in float32 steps; multipliers of 15 bits;
 tables of 513 entries. Rounding half to even is Python's own ``round`` of a fraction.
 """

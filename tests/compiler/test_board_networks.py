@@ -109,7 +109,7 @@ def test_the_integers_of_a_known_program(name: str) -> None:
     ("cases", "expected", "share"), [(NETWORKS, 634, 0.02), (PROGRAMS, 206, 0.5)], ids=["networks", "programs"]
 )
 def test_the_rule_of_the_simulator_gets_bytes_wrong(cases: list[str], expected: int, share: float, tmp_path: Path) -> None:
-    """What the same cases give with sums in float32: the numbers of docs/fidelity.md."""
+    """What the same cases give with sums in float32: the numbers of docs/validation.md."""
     wrong = sum(wrong_bytes(name, compiled(name, "simulator").save(tmp_path / f"{name}.rknn")) for name in cases)
     # one program has 190 ties, and the order in which a processor sums decides them
     assert wrong == pytest.approx(expected, rel=share)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from documentation import blocks, section
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
@@ -298,14 +297,9 @@ def test_nothing_but_constants_as_inputs() -> None:
 
 
 def test_the_example_of_the_page_runs() -> None:
-    page = Path(__file__).parents[2] / "docs" / "compiler.md"
-    (block,) = [
-        block
-        for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-        if "cstSharpen" in block
-    ]
+    (block,) = blocks(section("import-models", "Custom operators"))
     names: dict[str, Any] = {}
-    exec(compile(block, str(page), "exec"), names)
+    exec(compile(block, "import-models.md", "exec"), names)
     run_custom(names["model"], [{"x": names["samples"][0]}], {"cstSharpen": names["compute"]})
 
 

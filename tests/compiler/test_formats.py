@@ -12,6 +12,7 @@ import cv2
 import numpy as np
 import onnx
 import pytest
+from documentation import blocks, section
 
 import anynpu
 from anynpu import modelfile
@@ -468,11 +469,11 @@ def test_a_damaged_file_is_refused(dtype: str) -> None:
     assert data[:4] == b"VPMN"
     assert modelfile.read(data).dtype == NAMES[dtype]
     choice = random.Random(7)
-    for section in unpack(data).values():
-        start = data.index(bytes(section))  # between sections lies padding, which says nothing
-        for _ in range(20 if len(section) else 0):
+    for part in unpack(data).values():
+        start = data.index(bytes(part))  # between sections lies padding, which says nothing
+        for _ in range(20 if len(part) else 0):
             broken = bytearray(data)
-            broken[start + choice.randrange(len(section))] ^= 1 << choice.randrange(8)
+            broken[start + choice.randrange(len(part))] ^= 1 << choice.randrange(8)
             with pytest.raises(ModelFormatError):
                 modelfile.read(bytes(broken))
     for end in sorted(choice.sample(range(len(data)), 20)):
@@ -490,9 +491,7 @@ def test_a_file_with_the_start_of_the_other_family_is_refused() -> None:
 
 
 def test_the_example_of_the_page_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    page = Path(__file__).parents[2] / "docs" / "compiler.md"
-    section = page.read_text(encoding="utf-8").partition("## Formats of Allwinner's chips")[2]
-    block = section.partition("```python\n")[2].partition("```")[0]
-    exec(compile(block, str(page), "exec"), {})
+    (block,) = blocks(section("how-it-works", "Formats of Allwinner's chips"))
+    exec(compile(block, "how-it-works.md", "exec"), {})
     said = [line.partition("  # ")[2] for line in block.splitlines() if line.startswith("print(")]
     assert capsys.readouterr().out.splitlines() == said

@@ -1,4 +1,4 @@
-"""quantizer="vendor": where int8 codes stand, as Rockchip's toolkit has it. docs/vendor-graph.md has these rows as a table.
+"""quantizer="vendor": where int8 codes stand, as Rockchip's toolkit has it. docs/validation.md has these rows as a table.
 
 A layer is written as its operator and what is fused to it: ``Conv~Swish`` takes Swish on the unrounded sum, ``Conv|Swish`` on a code,
 ``ConvRelu`` has a limit and one rounding. Between two layers there always is a code.

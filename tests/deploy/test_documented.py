@@ -1,4 +1,4 @@
-"""What docs/deploy.md says to do with the files of the proxies: the commands that put addresses into them, and TLS; and no board at all."""
+"""What docs/serving.md says to do with the files of the proxies: commands that set addresses, TLS, and no board at all."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import yaml
+from documentation import blocks, section
 from tools import need
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE
@@ -24,13 +25,12 @@ from .running import INFER, ROOT, Board, ask, infer_body
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("proxies")]
 
-PAGE = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+PAGE = section("serving", "Several boards behind a proxy")
 
 
 def block(language: str) -> str:
     """The only block of a language in the page."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    assert isinstance(found, str)
+    (found,) = blocks(PAGE, language)
     return found
 
 

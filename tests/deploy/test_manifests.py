@@ -216,7 +216,7 @@ def test_containers_have_limits_and_images_by_variable() -> None:
     text = dockerfile()
     assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${PYTHON_IMAGE}", "${PYTHON_IMAGE}"]
     assert text.index("ARG PYTHON_IMAGE=") < text.index("FROM ")
-    page = (ROOT / "docs" / "deploy.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "serving.md").read_text(encoding="utf-8")
     for variable in ("PYTHON_IMAGE", "ANYNPU_PYTHON_IMAGE", "ANYNPU_NGINX_IMAGE", "ANYNPU_MEMORY"):
         assert f"`{variable}`" in page
 

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import queue
-import re
 import select
 import threading
 from collections import Counter
@@ -17,6 +16,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+from documentation import blocks, section
 from tritonclient.utils import InferenceServerException
 from waiting import PATIENCE, wait_until
 
@@ -25,7 +25,7 @@ from anynpu.errors import AnynpuError
 
 from .board import MAX_QUEUE
 from .proxies import PROXIES, Proxy
-from .running import INFER, LONG, ROOT, Board, Hold, ask, infer_body
+from .running import INFER, LONG, Board, Hold, ask, infer_body
 
 pytestmark = [pytest.mark.full, pytest.mark.xdist_group("proxies")]
 
@@ -34,10 +34,10 @@ MAX_PICKS = 200
 
 
 def documented_arguments() -> list[tuple[str, Any]]:
-    """What docs/deploy.md tells a gRPC client to do."""
-    (block,) = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / "deploy.md").read_text(), re.DOTALL | re.MULTILINE)
+    """What docs/serving.md tells a gRPC client to do."""
+    (block,) = blocks(section("serving", "nginx"))
     names: dict[str, Any] = {}
-    exec(compile(block, "docs/deploy.md", "exec"), names)
+    exec(compile(block, "serving.md", "exec"), names)
     found: list[tuple[str, Any]] = names["arguments"]
     return found
 

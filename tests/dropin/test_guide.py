@@ -1,4 +1,4 @@
-"""The example of docs/migrate-c.md compiles and runs as it stands."""
+"""The example of docs/board-programs.md compiles and runs as it stands."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from documentation import blocks, section
 from tools import need
 
 from anynpu.dropin.environment import library_folder
@@ -14,12 +15,12 @@ from anynpu.dropin.environment import library_folder
 from .conftest import SIDE, Models
 from .running import board_environment, run
 
-PAGE = Path(__file__).parents[2] / "docs" / "migrate-c.md"
+PAGE = section("board-programs", "C and C++")
 
 
 def block(language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    return str(found)
+    (found,) = blocks(PAGE, language)
+    return found
 
 
 @pytest.mark.full

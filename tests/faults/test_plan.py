@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from documentation import blocks, section
 from rknn.support import picture_model
 
 from anynpu._util.options import MAX_TEXT
@@ -142,22 +142,21 @@ def test_a_forked_child_counts_its_own_events() -> None:
         assert injector.offer("job")
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = section("failures", "Fault injection")
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     picture_model().save(tmp_path / "yolo.rknn")
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    (block,) = blocks(PAGE)
     names: dict[str, Any] = {}
-    exec(compile(block, str(PAGE), "exec"), names)
+    exec(compile(block, "failures.md", "exec"), names)
     assert names["injector"].counts == {"hang": 1}
     if sys.version_info >= (3, 11):
-        (plan,) = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+        (plan,) = blocks(PAGE, "toml")
         (tmp_path / "plan.toml").write_text(plan)
         assert [fault.kind for fault in read_plan(tmp_path / "plan.toml").faults] == ["hang", "code", "lost"]
 
 
 def test_every_kind_is_documented() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    assert [kind for kind in KINDS if f"| `{kind}` |" not in page] == []
+    assert [kind for kind in KINDS if f"| `{kind}` |" not in PAGE] == []

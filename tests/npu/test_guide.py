@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import pytest
+from documentation import blocks, section
 
 from anynpu import modelfile
 
 from .builders import image_model
 
-GUIDE = Path(__file__).parents[2] / "docs" / "software-npu.md"
+GUIDE = section("how-it-works", "Software NPU")
 
 
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     modelfile.write(image_model((480, 480), name="x"), tmp_path / "det.rknn")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 5
+    found = blocks(GUIDE)
+    assert len(found) == 5
     names: dict[str, object] = {}
-    for block in blocks:
-        exec(compile(block, str(GUIDE), "exec"), names)
+    for block in found:
+        exec(compile(block, "how-it-works.md", "exec"), names)

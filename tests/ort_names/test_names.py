@@ -1,16 +1,16 @@
-"""Every public name of onnxruntime is here, or docs/migrate-onnxruntime.md says why it is not; and what the names do."""
+"""Every public name of onnxruntime is here, or docs/session.md says why it is not; and what the names do."""
 
 from __future__ import annotations
 
 import logging
 import re
 import warnings
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from documentation import section
 
 import anynpu
 import anynpu.session.onnxruntime as ort
@@ -19,7 +19,7 @@ from anynpu._util import optional as _optional
 
 from .models import save_models
 
-PAGE = Path(__file__).parents[2] / "docs" / "migrate-onnxruntime.md"
+PAGE = section("session", "Names that are not here")
 CLASSES = ("SessionOptions", "RunOptions", "OrtValue", "IOBinding", "NodeArg", "ModelMetadata", "InferenceSession", "OrtDevice")
 
 
@@ -41,8 +41,7 @@ def public(thing: object) -> set[str]:
 
 def explained() -> set[str]:
     """The names that the page gives a reason for."""
-    _, _, rest = PAGE.read_text(encoding="utf-8").partition("## Names that are not here")
-    return set(re.findall(r"`(\w+)`", rest)) - {"run_with_ort_values"}
+    return set(re.findall(r"`(\w+)`", PAGE)) - {"run_with_ort_values"}
 
 
 def test_names_of_the_module(theirs: Any) -> None:

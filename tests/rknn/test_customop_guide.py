@@ -1,4 +1,4 @@
-"""The examples of docs/rknn-custom-operators.md run as they stand, those in C too."""
+"""The examples of docs/rknn.md run as they stand, those in C too."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from documentation import blocks, section
 from onnx import TensorProto, helper, numpy_helper
 from tools import need, need_module
 
 from .customop_helpers import ABI_FOLDER, build_plugin
 
-GUIDE = Path(__file__).parents[2] / "docs" / "rknn-custom-operators.md"
+GUIDE = section("rknn", "Custom operators")
 
 
 def classifier() -> onnx.ModelProto:
@@ -36,23 +37,22 @@ def classifier() -> onnx.ModelProto:
 def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     need_module("pyopencl")
     need("OpenCL")
-    text = GUIDE.read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ANYNPU_DEVICE", "sim")
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "pocl"))
     onnx.save(classifier(), "classifier.onnx")
-    (source,) = re.findall(r"^```c\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    (source,) = blocks(GUIDE, "c")
     Path("halve.c").write_text(source)
     Path("rknn_custom_op.h").write_text(f'#include "{ABI_FOLDER / "abi.h"}"\n')
     build_plugin(tmp_path / "halve.c", tmp_path, "-fvisibility=default")
-    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 4
+    found = blocks(GUIDE)
+    assert len(found) == 4
     names: dict[str, Any] = {}
-    for block in blocks:
-        exec(compile(block, str(GUIDE), "exec"), names)
+    for block in found:
+        exec(compile(block, "rknn.md", "exec"), names)
     scores = np.array([[1, 2, 3, 4]], np.float32)  # a black picture leaves the bias
     np.testing.assert_allclose(names["probabilities"], np.exp(scores) / np.exp(scores).sum(), rtol=1e-3)
     np.testing.assert_array_equal(names["halves"], scores / 2)
     np.testing.assert_array_equal(names["doubled"], scores * 2)
-    comments = re.findall(r"print\(.*?\)  # (.*)", text)
+    comments = re.findall(r"print\(.*?\)  # (.*)", GUIDE)
     assert capsys.readouterr().out.splitlines() == comments

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pytest
+from documentation import blocks, section
 
 from anynpu import chips
 from anynpu.errors import DeviceClosed, ParameterError, ShapeError, TensorTypeError, UnsupportedCall
@@ -54,18 +54,16 @@ def test_all_types_and_layouts(chip: str) -> None:
 
 
 def test_the_examples_of_the_page_run() -> None:
-    page = Path(__file__).parents[2] / "docs" / "rknn-matmul.md"
     names: dict[str, object] = {}
-    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 2
-    for block in blocks:
-        exec(compile(block, str(page), "exec"), names)
+    found = blocks(section("rknn", "Matmul"))
+    assert len(found) == 2
+    for block in found:
+        exec(compile(block, "rknn.md", "exec"), names)
 
 
 @pytest.mark.parametrize(("row", "kinds"), [("rk3588", 1), ("rk3576", 2), ("rk3566", 3)])
 def test_the_types_of_the_page_are_those_of_the_catalogue(row: str, kinds: int) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "rknn-matmul.md").read_text(encoding="utf-8")
-    table = text.split("## Types")[1].split("## Layouts")[0]
+    table = section("rknn", "Matmul types")
     found = set()
     for line in re.findall(r"^\| (\w+ x \w+ -> .*) \|$", table, re.MULTILINE):
         product, *answers = (cell.strip() for cell in line.split("|"))

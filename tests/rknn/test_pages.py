@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from documentation import blocks, section
 
 from anynpu import modelfile
 from anynpu.chips import CALLS, QUERIES
@@ -22,11 +22,10 @@ def test_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     modelfile.write(picture_model(), tmp_path / "detector.rknn")
     modelfile.write(dynamic_model(), tmp_path / "dynamic.rknn")
     monkeypatch.chdir(tmp_path)
-    page = (ROOT / "docs/rknn.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 8
+    found = blocks(section("rknn", "Context"))
+    assert len(found) == 8
     names: dict[str, object] = {}
-    for block in blocks:
+    for block in found:
         exec(compile(block, "docs/rknn.md", "exec"), names)
     printed = capsys.readouterr().out
     for line in ("image (1, 6, 20, 3)", "-5 rknn_set_core_mask possible are 0, 1, 2", "((1, 8, 8, 3), (1, 12, 16, 3))", "0 1 2"):

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import re
-import warnings
-from pathlib import Path
-
-PAGE = Path(__file__).parents[2] / "docs" / "tasks.md"
+from documentation import blocks, section
 
 
 def test_the_examples_run() -> None:
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
+    found = blocks(section("tasks"))
+    assert len(found) == 2
     names: dict[str, object] = {}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for block in blocks:
-            exec(compile(block, str(PAGE), "exec"), names)
+    for block in found:
+        exec(compile(block, "tasks.md", "exec"), names)

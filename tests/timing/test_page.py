@@ -6,13 +6,14 @@ import re
 from pathlib import Path
 
 import pytest
+from documentation import blocks, section
 
 from anynpu import chips
 from anynpu.chips.timing.parameters import timing_profile
 
 from .nets import Chain
 
-PAGE = Path(__file__).parents[2] / "docs" / "timing.md"
+PAGE = section("validation", "Latency prediction")
 
 
 def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -20,8 +21,8 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     chain.conv(16, stride=2, activation="Silu")
     chain.save(tmp_path / "yolo.onnx", stripped=True)
     monkeypatch.chdir(tmp_path)
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    exec(compile(block, str(PAGE), "exec"), {})
+    (block,) = blocks(section("choose-a-chip", "Predicted latency"))
+    exec(compile(block, "choose-a-chip.md", "exec"), {})
     assert "fps on 3 cores, " in capsys.readouterr().out
 
 
@@ -29,7 +30,7 @@ def test_the_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
 def test_the_parameters_are_those_of_the_catalogue(name: str) -> None:
     profile = timing_profile(chips.get(name))
     numbers = profile.parameters
-    row = next(line for line in PAGE.read_text(encoding="utf-8").splitlines() if re.match(rf"\| {name} \| \d", line))
+    row = next(line for line in PAGE.splitlines() if re.match(rf"\| {name} \| \d", line))
     shown = [float(cell) for cell in row.strip("| ").split("|")[1:]]
     expected = (
         numbers.macs_per_ns,
@@ -43,7 +44,7 @@ def test_the_parameters_are_those_of_the_catalogue(name: str) -> None:
 
 
 def test_the_medians_are_those_of_the_catalogue() -> None:
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    lines = PAGE.splitlines()
     names = next(line for line in lines if line.startswith("| model |")).strip("| ").split(" | ")[1:]
     medians = next(line for line in lines if line.startswith("| **median")).strip("| ").split(" | ")[1:]
     for name, text in zip(names, medians, strict=True):

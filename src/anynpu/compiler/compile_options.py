@@ -141,7 +141,7 @@ class CompileOptions(OptionTable):
         "w8a8",
         "type of the model: w8a8, fp16 or w16a16; for Allwinner's chips also i8, i8dfp or bf16; int8, uint8, int16, float16, bfloat16 and "
         "ACUITY's names work too",
-        see="[What each name means](compiler.md#formats-of-allwinners-chips). Not all chips support every type",
+        see="[What each name means](how-it-works.md#formats-of-allwinners-chips). Not all chips support every type",
         flag="--dtype",
         metavar="TYPE",
     )
@@ -186,7 +186,7 @@ class CompileOptions(OptionTable):
         None,
         "begin with a pre-process node, which takes a picture of this order of channels and applies mean and std; Allwinner's chips only",
         python=_BY_NAME,
-        see="[The pre-process node](compiler.md#the-pre-process-node)",
+        see="[The pre-process node](how-it-works.md#the-pre-process-node)",
         choices=_ORDERS,
         flag="--preprocess",
         takes=ORDER,
@@ -194,7 +194,7 @@ class CompileOptions(OptionTable):
     accuracy: str = option(
         "default",
         "how far to go: fast leaves the re-fit of weights out, best tries recipes and float16 layers against each other",
-        see="[How far to go](int8-accuracy.md#third-how-far-shall-the-compiler-go)",
+        see="[Accuracy levels](int8-accuracy.md#step-3-choose-an-accuracy-level)",
         choices=ACCURACIES,
         flag="--accuracy",
     )
@@ -225,7 +225,7 @@ class CompileOptions(OptionTable):
     keep_float_outputs: bool = option(
         False,
         "inputs and outputs of an int8 model that float layers read or make stay float16 instead of int8",
-        see="[Inputs and outputs of an int8 model](compiler.md#inputs-and-outputs-of-an-int8-model)",
+        see="[Inputs and outputs of an int8 model](how-it-works.md#inputs-and-outputs-of-an-int8-model)",
         flag="--keep-float-outputs",
         kind=bool,
     )
@@ -234,7 +234,7 @@ class CompileOptions(OptionTable):
         "type of operators to compile as custom ones, which your program computes",
         python="besides those of domains that ONNX does not know. A mapping says more: name -> function of (input_shapes, attributes) that "
         "gives the shapes of the outputs, or name -> :class:`anynpu.compiler.CustomOperator`",
-        see="[Custom operators](compiler.md#custom-operators)",
+        see="[Custom operators](import-models.md#custom-operators)",
         flag="--custom-op",
         kind=list[str] | None,
         metavar="NAME",
@@ -250,7 +250,7 @@ class CompileOptions(OptionTable):
     tail: str = option(
         KEEP,
         "NonMaxSuppression and what follows it at the end of a model: keep writes it beside the model, for the host; cut leaves it out",
-        see="[The end that the host computes](compiler.md#the-end-that-the-host-computes)",
+        see="[Post-processing on the host](import-models.md#post-processing-on-the-host-nms)",
         choices=(KEEP, CUT),
         flag="--tail",
     )

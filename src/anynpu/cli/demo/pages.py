@@ -3,7 +3,7 @@
 The same seed gives the same picture. Pages for calibration and pages for a measurement should come from different seeds.
 
 The grain of the paper matters to an int8 model more than it looks. PP-OCRv4 detection in int8 stays close to float32 on pages with colour
-grain, as a camera's sensor gives, and loses more on flat paper and on grey grain; docs/fidelity.md has the numbers.
+grain, as a camera's sensor gives, and loses more on flat paper and on grey grain; docs/validation.md has the numbers.
 """
 
 from __future__ import annotations

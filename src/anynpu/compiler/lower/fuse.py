@@ -25,7 +25,7 @@ from .steps import Activation, Step
 
 # What may be fused, that is, between which nodes no int8 code stands: by our own recipe, and as Rockchip's toolkit does it.
 #
-# The toolkit's rules were measured on its simulator with layers alone (docs/vendor-graph.md has them row by row).
+# The toolkit's rules were measured on its simulator with layers alone (docs/validation.md has them row by row).
 
 
 @dataclass(frozen=True)

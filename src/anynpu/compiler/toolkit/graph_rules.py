@@ -13,7 +13,7 @@
 * A global average becomes a depthwise convolution with equal weights. What is larger than 7 x 7 is computed in stages, each with a range of
   its own.
 
-docs/vendor-graph.md says which of this was measured and which is inferred.
+docs/validation.md says which of this was measured and which is inferred.
 """
 
 from __future__ import annotations

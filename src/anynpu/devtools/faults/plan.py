@@ -156,7 +156,7 @@ def _fault(table: Mapping[str, Any]) -> Fault:
             raise OptionError(f"the fault '{kind}' has no '{name}'", hint=f"it has {', '.join(known)}")
         wanted = _TYPES[name]
         if not isinstance(value, wanted) or isinstance(value, bool):
-            raise OptionError(f"{name} of the fault '{kind}' is {value!r}", hint="see docs/faults.md")
+            raise OptionError(f"{name} of the fault '{kind}' is {value!r}", hint="see docs/failures.md")
     return Fault(**table)
 
 
@@ -174,4 +174,4 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def read_plan(path: str | Path) -> Plan:
     """A plan from a file: TOML, or JSON where the name ends in ``.json``."""
-    return Plan.of(read_table(path, "plan of faults", hint="see docs/faults.md"))
+    return Plan.of(read_table(path, "plan of faults", hint="see docs/failures.md"))

@@ -1,6 +1,6 @@
 """The kinds of findings: what each means, what a board does, and how to mend it.
 
-The page docs/sanitizer.md has a section for each, under its name.
+The table of docs/messages.md is written from them.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ _add(
     "not-on-board",
     "Works here and not on the board",
     "The chip or its library does not offer this: the call is refused or does nothing.",
-    "Look the call up in the table of calls by chip (docs/rknn-calls.md), or leave it out.",
+    "Look the call up in the table of calls by chip (docs/rknn.md), or leave it out.",
 )
 _add(
     "core-mask",

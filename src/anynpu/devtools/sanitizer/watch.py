@@ -269,7 +269,7 @@ def sanitize(
             own.finish()
             _sanitizer = None
     if check and reporter.findings:
-        raise SanitizerError(f"{_counted(reporter)}\n{reporter.text()}", hint="docs/sanitizer.md has a section for each kind")
+        raise SanitizerError(f"{_counted(reporter)}\n{reporter.text()}", hint="docs/messages.md lists the kinds of findings")
 
 
 def _start_by_environment() -> None:
