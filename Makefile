@@ -52,6 +52,7 @@ lint: $(FULL)
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/python tools/size.py
+	$(BIN)/python tools/vocabulary.py
 
 bench: $(FULL)
 	$(ONE_THREAD) $(BIN)/python -m benchmarks.run_all

@@ -131,7 +131,7 @@ class CompileOptions(OptionTable):
     )
     channel_order: Order = option(
         None,
-        "order of the channels that the model was trained with; pictures are read as RGB",
+        "order of the channels that the model was trained with; images are read as RGB",
         python=_BY_NAME,
         choices=_ORDERS,
         flag="--channel-order",
@@ -164,9 +164,7 @@ class CompileOptions(OptionTable):
         metavar="NAME=1,12,64",
         takes=NAMED,
     )
-    batch: int | None = option(
-        None, "batch size: extent of the first axis of every input", minimum=1, flag="--batch", kind=int | None
-    )
+    batch: int | None = option(None, "batch size: first dimension of every input", minimum=1, flag="--batch", kind=int | None)
     algorithm: str = option("percentile", "calibration method", choices=ALGORITHMS, flag="--algorithm")
     percentile: float = option(99.99, "the percentile of that method")
     channel_groups: int | None = option(
@@ -184,7 +182,7 @@ class CompileOptions(OptionTable):
     )
     preprocess: Order = option(
         None,
-        "begin with a pre-process node, which takes a picture of this order of channels and applies mean and std; Allwinner's chips only",
+        "begin with a pre-process node, which takes an image in this channel order and applies mean and std; Allwinner's chips only",
         python=_BY_NAME,
         see="[The pre-process node](how-it-works.md#the-pre-process-node)",
         choices=_ORDERS,
@@ -193,17 +191,17 @@ class CompileOptions(OptionTable):
     )
     accuracy: str = option(
         "default",
-        "how far to go: fast leaves the re-fit of weights out, best tries recipes and float16 layers against each other",
+        "accuracy level: fast skips weight reconstruction, best tries quantization configs and float16 layers against each other",
         see="[Accuracy levels](int8-accuracy.md#step-3-choose-an-accuracy-level)",
         choices=ACCURACIES,
         flag="--accuracy",
     )
     without: Sequence[str] = option(
-        (), f"step of the recipe to leave out: {', '.join(STEPS)}", flag="--without", kind=list[str] | None, metavar="STEP"
+        (), f"step to leave out: {', '.join(STEPS)}", flag="--without", kind=list[str] | None, metavar="STEP"
     )
     metric: str | Metric | None = option(
         None,
-        f"what best and the re-fit judge by: {', '.join(METRICS)}; by default chosen by the shape of the outputs",
+        f"metric of best and of weight reconstruction: {', '.join(METRICS)}; by default chosen by the shape of the outputs",
         python="or a function of (expected outputs, given outputs) whose result is larger the better",
         flag="--metric",
         kind=str | None,
@@ -232,7 +230,7 @@ class CompileOptions(OptionTable):
     custom_ops: CustomOperators = option(
         (),
         "type of operators to compile as custom ones, which your program computes",
-        python="besides those of domains that ONNX does not know. A mapping says more: name -> function of (input_shapes, attributes) that "
+        python="besides those of domains that ONNX does not know. A mapping has more: name -> function of (input_shapes, attributes) that "
         "gives the shapes of the outputs, or name -> :class:`anynpu.compiler.CustomOperator`",
         see="[Custom operators](import-models.md#custom-operators)",
         flag="--custom-op",
@@ -249,7 +247,7 @@ class CompileOptions(OptionTable):
     )
     tail: str = option(
         KEEP,
-        "NonMaxSuppression and what follows it at the end of a model: keep writes it beside the model, for the host; cut leaves it out",
+        "NonMaxSuppression and what follows it at the end of a model: keep writes it next to the model, for the host; cut leaves it out",
         see="[Post-processing on the host](import-models.md#post-processing-on-the-host-nms)",
         choices=(KEEP, CUT),
         flag="--tail",
@@ -265,13 +263,13 @@ class CompileOptions(OptionTable):
     )
     quantizer: str = option(
         "anynpu",
-        "who chooses scales and weights: vendor as Rockchip's toolkit does, with min/max, one range per tensor and no re-fit",
+        "who chooses scales and weights: vendor as Rockchip's toolkit does, with min/max, one range per tensor, fixed weights",
         choices=QUANTIZERS,
         flag="--quantizer",
     )
     ranges: GivenRanges | None = option(
         None,
-        "(scale, int8 zero point) of tensors whose quantisation is decided already, by name",
+        "(scale, int8 zero point) of tensors whose quantization is decided already, by name",
         see='A JSON file: `{"tensor": [0.0532, -17]}`',
         flag="--ranges",
         kind=Path | None,
@@ -288,7 +286,7 @@ class CompileOptions(OptionTable):
                 raise CompileError(f"there is no step '{name}' to leave out", hint=f"steps are: {', '.join(STEPS)}")
 
 
-# What options say about the inputs of a model, checked once.
+# What options hold about the inputs of a model, checked once.
 
 
 @dataclass(frozen=True)
@@ -324,7 +322,7 @@ def preprocessing(inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]], 
     pictures = _orders("preprocess", options.preprocess, inputs, shapes)
     if options.preprocess is not None and not pictures:
         raise CompileError(
-            "a pre-process node takes pictures, and no input is one", hint="leave preprocess out: it needs an input [N, 3, H, W]"
+            "a pre-process node takes images, and no input is one", hint="leave preprocess out: it needs an input [N, 3, H, W]"
         )
     result: dict[str, Preprocess] = {}
     for name in inputs:
@@ -356,7 +354,7 @@ def _by_input(what: str, value: PerInput, inputs: Sequence[str]) -> dict[str, Se
         return dict(value)
     if len(inputs) != 1:
         raise CompileError(
-            f"the model has {len(inputs)} inputs: say which one {what} is for", hint=f"{what}={{'{inputs[0]}': (0, 0, 0)}}"
+            f"the model has {len(inputs)} inputs: specify which one {what} is for", hint=f"{what}={{'{inputs[0]}': (0, 0, 0)}}"
         )
     return {inputs[0]: value}
 
@@ -377,7 +375,7 @@ def _one_each(what: str, value: Sequence[float] | float, channels: int, name: st
 def _orders(
     what: str, order: Order, inputs: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Literal["rgb", "bgr"]]:
-    """The order of channels by input name; a single one is for all pictures of three channels."""
+    """The order of channels by input name; a single one is for all images of three channels."""
     if order is None:
         return {}
     images = [name for name in inputs if len(shapes[name]) == 4 and shapes[name][1] == 3]
@@ -389,6 +387,6 @@ def _orders(
         if text not in ("rgb", "bgr"):
             raise CompileError(f"there is no channel order '{text}'", tensor=name, hint=f"choose rgb or bgr for {what}")
         if name not in images:
-            raise CompileError(f"input '{name}' is not a picture of three channels", tensor=name, hint=f"leave {what} out for it")
+            raise CompileError(f"input '{name}' is not an image of three channels", tensor=name, hint=f"leave {what} out for it")
         result[name] = "bgr" if text == "bgr" else "rgb"
     return result

@@ -1,4 +1,4 @@
-"""What a server is told: where it listens, who may use it, and how much it takes on."""
+"""Options of a server: addresses, access and limits."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class ServeOptions(OptionTable):
     max_connections: int = option(512, "HTTP connections at a time", minimum=1)
     drain_timeout: float = option(
         30.0,
-        "seconds that accepted requests may take after the server was told to end",
+        "seconds that accepted requests may take after the server was asked to end",
         minimum=0,
         flag="--drain",
         kind=float,
@@ -132,7 +132,7 @@ class ServeOptions(OptionTable):
     private_key: Path | None = option(None, "file with its private key", flag="--private-key", kind=Path | None, metavar="PEM")
     api_keys: tuple[str, ...] = option(
         (),
-        "keys of which a client must show one; none: anybody may use the server",
+        "keys of which a client must show one; none: the server is open",
         command=f"one per line, or in {KEY_VARIABLE}",
         flag="--api-keys",
         kind=Path | None,
@@ -143,7 +143,7 @@ class ServeOptions(OptionTable):
     control_keys: tuple[str, ...] = option(
         (),
         "keys of which a client must show one to load or unload models, good for everything else as well; if there are API keys and none "
-        "of these, nobody can",
+        "of these, loading is off",
         command=f"one per line, or in {CONTROL_VARIABLE}",
         flag="--control-keys",
         kind=Path | None,
@@ -202,7 +202,7 @@ class ServeOptions(OptionTable):
             if missing:
                 raise OptionError(
                     f"{self.host} can be reached from other machines, and the server has no {' and no '.join(missing)}",
-                    hint="give --certificate, --private-key and --api-keys, listen on 127.0.0.1 behind a proxy, or say --insecure",
+                    hint="give --certificate, --private-key and --api-keys, listen on 127.0.0.1 behind a proxy, or pass --insecure",
                 )
         if self.shared_memory is not None and (not self.shared_memory or "/" in self.shared_memory):
             raise OptionError(

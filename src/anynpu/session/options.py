@@ -2,7 +2,7 @@
 
 :func:`make_provider_options` and :class:`RknnProviderOptions` have the names, defaults and aliases that EZ RKNN Async documents; what comes
 after ``custom_op_default_path`` is an addition. :func:`parse_options` turns whatever was passed as ``providers`` and
-``provider_options`` into :class:`SessionOptions`, and refuses what it does not understand.
+``provider_options`` into :class:`SessionOptions`, and rejects what it does not understand.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ TpModeLike = Literal["auto", "all", "0", "1", "2", "0,1", "0,1,2"]
 ScheduleLike = int | str | Sequence[int]
 PathLikeStr = str | PathLike[str]
 OutputTypeLike = str | Mapping[str, str]
-"""``float32`` (values; integers and booleans that are not quantised keep their type), ``model`` (the output's own type), a type's name, or
+"""``float32`` (values; integers and booleans that are not quantized keep their type), ``model`` (the output's own type), a type's name, or
 one of these by output name."""
 
 DEFAULT_PLUGIN_FOLDER = "/usr/lib/rknpu/op_plugins/"
@@ -160,9 +160,7 @@ class SessionOptions(OptionTable):
         metavar="MB",
         read=round,
     )
-    isolate_cpu_s: int = option(
-        60, "processor time of one run there, and of opening the model, in seconds", parse=values.positive
-    )
+    isolate_cpu_s: int = option(60, "CPU time of one run there, and of opening the model, in seconds", parse=values.positive)
     family: str = ""
     provider: str = ""
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -190,7 +188,7 @@ _ALWAYS_GIVEN = (
     *("layout", "zero_copy_layout", "max_queue_size", "threads_per_core", "submit_timeout_ms", "sequential_callbacks"),
     *("enable_pacing", "disable_dup_context", "custom_op_default_path"),
 )
-"""What a dictionary of EZ RKNN Async has even if nobody asked for it; an option of ours is there if it was given."""
+"""What a dictionary of EZ RKNN Async has even if no one asked for it; an option of ours is there if it was given."""
 
 
 @keyword_form(SessionOptions, RknnProviderOptions.__annotations__)

@@ -1,4 +1,4 @@
-"""The kinds of findings: what each means, what a board does, and how to mend it.
+"""The kinds of findings: what each means, what a board does, and how to fix it.
 
 The table of docs/messages.md is written from them.
 """
@@ -47,14 +47,14 @@ def _add(id: str, title: str, board: str, mend: str) -> None:
 _add(
     "input-not-flushed",
     "The NPU does not see what the CPU wrote",
-    "The bytes are still in the CPU's cache. The NPU reads what main memory held before: an older picture, or a mixture of both.",
+    "The bytes are still in the CPU's cache. The NPU reads what main memory held before: an older image, or a mixture of both.",
     "After writing, call rknn_mem_sync(ctx, mem, RKNN_MEMORY_SYNC_TO_DEVICE) or vip_flush_buffer(buffer, VIP_BUFFER_OPER_TYPE_FLUSH); "
     "or leave RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE out, and rknn_run does it.",
 )
 _add(
     "output-not-invalidated",
     "The CPU does not see what the NPU wrote",
-    "The CPU reads lines of its cache that are older than the run: results of an earlier picture, or a mixture of both.",
+    "The CPU reads lines of its cache that are older than the run: results of an earlier image, or a mixture of both.",
     "Before reading, call rknn_mem_sync(ctx, mem, RKNN_MEMORY_SYNC_FROM_DEVICE) or "
     "vip_flush_buffer(buffer, VIP_BUFFER_OPER_TYPE_INVALIDATE); or leave RKNN_FLAG_DISABLE_FLUSH_OUTPUT_MEM_CACHE out.",
 )
@@ -64,7 +64,7 @@ _add(
 _add(
     "use-after-destroy",
     "Used after it was destroyed",
-    "The handle is an address inside the vendor's library: the call reads freed memory and crashes, or uses somebody else's object.",
+    "The handle is an address inside the vendor's library: the call reads freed memory and crashes, or uses another caller's object.",
     "Destroy it after its last use; set the variable to 0 or NULL there.",
 )
 _add(
@@ -77,12 +77,12 @@ _add(
     "unknown-handle",
     "A handle that was never given",
     "The vendor's library takes the number for an address and crashes.",
-    "Check the result of the call that should have given it; initialise variables to 0 or NULL.",
+    "Check the result of the call that should have given it; initialize variables to 0 or NULL.",
 )
 _add(
     "destroyed-during-run",
     "Destroyed while a run uses it",
-    "The NPU goes on reading and writing memory that belongs to somebody else by then.",
+    "The NPU goes on reading and writing memory that belongs to another caller by then.",
     "Wait for the run (vip_wait_network, or the return of rknn_run in the other thread) before destroying what it uses.",
 )
 _add(
@@ -121,19 +121,19 @@ _add(
 _add(
     "write-outside-buffer",
     "Written outside of a buffer",
-    "The bytes land in whatever lies behind it in main memory: another tensor, the commands of the NPU, or another process.",
+    "The bytes are written to what follows in main memory: another tensor, the commands of the NPU, or another process.",
     "Compare the size that was asked for with what is written: size_with_stride of the attributes, or n_elems times the size of a type.",
 )
 _add(
     "stride-padding-written",
     "Rows written without their padding",
-    "Each row begins w_stride pixels after the one before. Rows that follow each other without the padding shear the picture.",
+    "Each row begins w_stride pixels after the one before. Rows that follow each other without the padding shear the image.",
     "Copy row by row with w_stride where it is larger than the width.",
 )
 _add(
     "buffer-too-small",
     "A buffer that is too small for the tensor",
-    "The call is refused; where a version of the library does not look, it reads or writes beyond the end.",
+    "The call is rejected; where a version of the library does not look, it reads or writes beyond the end.",
     "Allocate size_with_stride of the attributes, or n_elems times the size of the type that is bound.",
 )
 
@@ -142,8 +142,8 @@ _add(
 _add(
     "written-during-run",
     "An input changed while the NPU was reading it",
-    "The network sees parts of two pictures.",
-    "Write the next picture into a second buffer, and change over after the run.",
+    "The network sees parts of two images.",
+    "Write the next image into a second buffer, and change over after the run.",
 )
 _add(
     "context-in-two-threads",
@@ -163,25 +163,25 @@ _add(
 _add(
     "flush-disabled-general",
     "Flushing is disabled, and the general calls are used",
-    "rknn_inputs_set and rknn_outputs_get go through the CPU's cache; with these flags nobody flushes it, and data is stale.",
+    "rknn_inputs_set and rknn_outputs_get go through the CPU's cache; with these flags it is not flushed, and data is stale.",
     "Leave RKNN_FLAG_DISABLE_FLUSH_INPUT_MEM_CACHE and ..._OUTPUT_MEM_CACHE out, or use zero copy with rknn_mem_sync.",
 )
 _add(
     "input-never-set",
     "An input that was never set",
-    "The run is refused, or the network computes on whatever the memory held.",
+    "The run is rejected, or the network computes on whatever the memory held.",
     "Set every input before the first run: rknn_inputs_set; or write to the memory that is bound.",
 )
 _add(
     "output-never-bound",
     "An output without memory",
-    "The run is refused: here every output needs memory of the program.",
+    "The run is rejected: here every output needs memory of the program.",
     "Bind memory to each output: rknn_set_io_mem, vip_set_output.",
 )
 _add(
     "call-order",
     "Calls in the wrong order",
-    "The call is refused, or answers from a state that is not there yet.",
+    "The call is rejected, or answers from a state that is not there yet.",
     "Make the call that has to come first; the text of the finding names it.",
 )
 _add(
@@ -193,20 +193,20 @@ _add(
 _add(
     "not-on-board",
     "Works here and not on the board",
-    "The chip or its library does not offer this: the call is refused or does nothing.",
+    "The chip or its library does not offer this: the call is rejected or does nothing.",
     "Look the call up in the table of calls by chip (docs/rknn.md), or leave it out.",
 )
 _add(
     "core-mask",
     "Cores that the chip does not have",
-    "The call is refused with an error and the run goes to the default core; programs that ignore the error are slower than they think.",
+    "The call is rejected with an error and the run goes to the default core; programs that ignore the error are slower than they think.",
     "Ask for cores that the chip has, and look at the result; on chips with one core leave the call out.",
 )
 _add(
     "bad-argument",
     "An argument that cannot be right",
-    "The call is refused, or reads beyond an array.",
-    "The text of the finding says what does not fit.",
+    "The call is rejected, or reads beyond an array.",
+    "The text of the finding names what does not fit.",
 )
 _add(
     "repeated-index",
@@ -220,7 +220,7 @@ _add(
 _add(
     "wrong-signedness",
     "Signed bytes read as unsigned, or the other way round",
-    "The upper and the lower half of the values change places: the network sees another picture and finds little or nothing.",
+    "The upper and the lower half of the values change places: the network sees another image and finds little or nothing.",
     "Give the type of the bytes that are there: RKNN_TENSOR_UINT8 for pixels, RKNN_TENSOR_INT8 for codes.",
 )
 _add(
@@ -231,9 +231,9 @@ _add(
 )
 _add(
     "wrong-layout",
-    "Data in another order of axes than was said",
-    "The network sees a third of the picture three times, or colours as columns.",
-    "Say the layout of the data (RKNN_TENSOR_NHWC for pictures as decoders give them), or transpose it.",
+    "Data in another order of axes than declared",
+    "The network sees a third of the image three times, or colors as columns.",
+    "State the layout of the data (RKNN_TENSOR_NHWC for images as decoders give them), or transpose it.",
 )
 _add(
     "values-out-of-range",
