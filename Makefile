@@ -70,7 +70,7 @@ soak: $(FULL)
 	ANYNPU_FAULT_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -q tests/faults/test_surfaces.py
 	ANYNPU_MISUSE_STEPS=100000 ANYNPU_THREAD_SECONDS=60 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/rknn/test_misuse.py tests/rknn/test_threads.py tests/rknn/test_leaks.py
 	ANYNPU_LITE_INFERENCES=100000 $(ONE_THREAD) $(BIN)/pytest -q tests/rknnlite/test_soak.py
-	ANYNPU_EP_SESSIONS=10000 $(ONE_THREAD) $(BIN)/pytest -q tests/ort_ep/test_soak.py
+	ANYNPU_EP_SESSIONS=10000 ANYNPU_EP_NETWORKS=200 $(ONE_THREAD) $(BIN)/pytest -q tests/ort_ep/test_soak.py tests/ort_ep/test_networks.py
 	ANYNPU_MISUSE_STEPS=100000 $(ONE_THREAD) $(BIN)/pytest -n 2 -q tests/vip/test_misuse.py tests/dropin/test_vip.py -k "random"
 	cd tests && for what in geometries commands; do $(ONE_THREAD) ../$(BIN)/python -m fuzz.driver $$what --count 100000 || exit 1; done
 	ANYNPU_ENGINE_CASES=500 $(ONE_THREAD) $(BIN)/pytest -q -m full tests/npu/rocket/test_lower.py

@@ -106,13 +106,19 @@ def build_rust_host(folder: Path) -> Path:
 
 
 @overload
-def run_python(script: Path, *arguments: str | Path, path: str = "", with_errors: Literal[False] = False) -> str: ...
+def run_python(
+    script: Path, *arguments: str | Path, path: str = "", with_errors: Literal[False] = False, seconds: float = TIMEOUT
+) -> str: ...
 @overload
-def run_python(script: Path, *arguments: str | Path, path: str = "", with_errors: Literal[True]) -> tuple[str, str]: ...
-def run_python(script: Path, *arguments: str | Path, path: str = "", with_errors: bool = False) -> str | tuple[str, str]:
+def run_python(
+    script: Path, *arguments: str | Path, path: str = "", with_errors: Literal[True], seconds: float = TIMEOUT
+) -> tuple[str, str]: ...
+def run_python(
+    script: Path, *arguments: str | Path, path: str = "", with_errors: bool = False, seconds: float = TIMEOUT
+) -> str | tuple[str, str]:
     """Run a script; the standard output, and the standard error. *path* is searched before the installed packages."""
     environment = clean_environment(LD_LIBRARY_PATH=None, PYTHONPATH=path or None, ORT_DISABLE_TELEMETRY="1")
     command = [sys.executable, str(script), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds, env=environment)
     assert done.returncode == 0, f"{done.returncode}\n{done.stdout}{done.stderr}"
     return (done.stdout, done.stderr) if with_errors else done.stdout

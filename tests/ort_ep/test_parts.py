@@ -169,6 +169,16 @@ print(float(np.abs(difference).max()))
 
 
 @pytest.mark.full  # child processes
+def test_a_model_takes_each_of_several_shapes(provider: Provider, tmp_path: Path) -> None:
+    model = saved(convolutions(side="side"), tmp_path / "m.onnx")
+    session, cpu = sessions(provider, model, tmp_path / "cache", shape="x=1,3,16,16;x=1,3,24,24")
+    for side in (16, 24, 16):
+        np.testing.assert_allclose(session.run(None, feed(side))[0], cpu.run(None, feed(side))[0], atol=2e-3)
+    with pytest.raises(Exception, match="add them to the option shape"):
+        session.run(None, feed(32))
+
+
+@pytest.mark.full  # child processes
 @pytest.mark.parametrize("embed", ["0", "1"])
 def test_context_models_are_written(provider: Provider, tmp_path: Path, embed: str) -> None:
     model = saved(convolutions("BiasGelu"), tmp_path / "m.onnx")

@@ -366,7 +366,8 @@ static OrtStatus *bind_all(Node *node, const OrtNode *fused, bool is_input, cons
 
 static OrtStatus *add_contexts(Node *node, const Settings *settings, const char *chip)
 {
-    int wanted = settings->contexts > 0 ? settings->contexts : cores_of(chip);
+    /* the vendor's library does not duplicate contexts with dynamic shapes */
+    int wanted = settings->contexts > 0 ? settings->contexts : node->network->dynamic ? 1 : cores_of(chip);
     int count = 1;
     for (; count < wanted; count++) {
         OrtStatus *status = node->network->calls->add_context(node->network, count);
@@ -422,7 +423,8 @@ static OrtStatus *open_node(Node *node, const Settings *settings, Source *source
 {
     char *layouts = NULL;
     size_t ignored;
-    TRY(declares_dynamic(fused, &source->dynamic));
+    if (context != NULL)
+        TRY(declares_dynamic(fused, &source->dynamic));
     TRY(is_vip(source) ? open_vip(settings, source, &node->network) : open_rknn(settings, source, &node->network));
     if (context != NULL)
         TRY(read_string(context, "input_layouts", &layouts, &ignored));

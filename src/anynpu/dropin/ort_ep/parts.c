@@ -364,6 +364,10 @@ static OrtStatus *read_line(Plan *plan, const OrtLogger *logger, char *line, siz
     }
     if (plan->count == 0)
         return damaged(plan);
+    if (strcmp(line, "shapes") == 0) {
+        plan->parts[plan->count - 1].dynamic = strcmp(rest, "several") == 0;
+        return NULL;
+    }
     if (strcmp(line, "members") == 0)
         return add_members(plan, rest, node_count);
     if (strcmp(line, "output") != 0)

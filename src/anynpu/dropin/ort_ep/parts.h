@@ -5,12 +5,14 @@
 #include "buffer.h"
 #include "provider.h"
 
-/* outputs: the names that it gives, as hexadecimal text, each with a NUL after it */
+/* outputs: the names that it gives, as hexadecimal text, each with a NUL after it
+ * dynamic: it takes several sets of shapes */
 typedef struct {
     char file[NAME_SIZE];
     size_t *members;
     size_t member_count;
     Buffer outputs;
+    bool dynamic;
 } Part;
 
 typedef struct {

@@ -388,7 +388,7 @@ static OrtStatus *open_compiled(Provider *provider, const OrtNode *fused, Node *
     if (part == NULL)
         return fail("anynpu: a part that ONNX Runtime passes was not claimed by this provider");
     snprintf(path, sizeof path, "%s/%s", provider->plan.folder, part->file);
-    Source source = {.path = path, .chip = provider->settings.target};
+    Source source = {.path = path, .chip = provider->settings.target, .dynamic = part->dynamic};
     TRY(make_node(&provider->settings, &source, fused, NULL, node));
     OrtStatus *status = context != NULL ? write_context(provider, part, fused, path, context) : NULL;
     if (status != NULL) {

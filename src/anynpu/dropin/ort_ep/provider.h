@@ -145,7 +145,7 @@ typedef struct {
     size_t size;
     const char *path;
     const char *chip; /* empty if unknown */
-    bool dynamic; /* the node declares dynamic shapes */
+    bool dynamic; /* the node declares dynamic shapes, or its part was compiled for several sets */
 } Source;
 
 typedef struct {

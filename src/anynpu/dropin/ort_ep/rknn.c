@@ -65,7 +65,8 @@ static const struct {
     {RKNN_ERR_TARGET_PLATFORM_UNMATCH, "RKNN_ERR_TARGET_PLATFORM_UNMATCH", "the model was compiled for another chip: compile it for this one"},
 };
 
-static OrtStatus *failed(const RknnNetwork *network, const char *call, int code)
+/* hint: null for the one that belongs to the code */
+static OrtStatus *failed(const RknnNetwork *network, const char *call, int code, const char *own_hint)
 {
     const char *name = "unknown error", *hint = "see the log of the runtime";
     for (size_t index = 0; index < sizeof codes / sizeof *codes; index++)
@@ -73,14 +74,15 @@ static OrtStatus *failed(const RknnNetwork *network, const char *call, int code)
             name = codes[index].name;
             hint = codes[index].hint;
         }
-    return fail("anynpu: rknn_%s returned %s (%d), library %s\n  hint: %s", call, name, code, network->library_path, hint);
+    return fail("anynpu: rknn_%s returned %s (%d), library %s\n  hint: %s", call, name, code, network->library_path,
+                own_hint != NULL ? own_hint : hint);
 }
 
 #define CHECKED(call, ...) \
     do { \
         int checked_code = network->call(__VA_ARGS__); \
         if (checked_code != RKNN_SUCC) \
-            return failed(network, #call, checked_code); \
+            return failed(network, #call, checked_code, NULL); \
     } while (0)
 
 static const struct {
@@ -193,7 +195,7 @@ static OrtStatus *set_shapes(Network *base, int index, const Tensor *inputs, Por
     int code = network->set_input_shapes(network->contexts[index], (uint32_t)base->input_count, attrs);
     free(attrs);
     if (code != RKNN_SUCC)
-        return failed(network, "set_input_shapes", code);
+        return failed(network, "set_input_shapes", code, "the model was not compiled for these shapes: add them to the option shape");
     for (uint32_t number = 0; number < base->output_count; number++) {
         rknn_tensor_attr attr = {.index = number};
         CHECKED(query, network->contexts[index], RKNN_QUERY_CURRENT_OUTPUT_ATTR, &attr, sizeof attr);

@@ -133,6 +133,8 @@ def write_parts(plan: PartPlan, folder: Path) -> None:
     for number, part in enumerate(plan.parts):
         part.model.save(folder / f"part{number}.anynpu")
         lines.append(f"part part{number}.anynpu")
+        if len(part.model.programs) > 1:
+            lines.append("shapes several")
         lines.append(f"members {' '.join(map(str, part.nodes))}")
         lines.extend(f"output {name.encode().hex()}" for name in part.outputs)
     lines.extend(f"left {text}" for text in plan.reasons())
@@ -149,7 +151,8 @@ class _Graph:
         self.nodes = list(proto.graph.node)
         self.initializers = {tensor.name: tensor for tensor in proto.graph.initializer}
         self.inputs = [value for value in proto.graph.input if value.name not in self.initializers]
-        self.shapes = _fixed_shapes(options)
+        self.shape_sets = _shape_sets(options)
+        self.shapes = self.shape_sets[0] if self.shape_sets else {}
         self._fix_inputs()
         graph = self.proto.graph
         self.infos = {value.name: value for value in (*graph.value_info, *graph.input, *graph.output)}
@@ -166,12 +169,13 @@ class _Graph:
         if not self.shapes and all(name in known for node in self.nodes for name in node.output if name):
             return
         for value in self.inputs:
-            if value.name in self.shapes:
-                sizes = self.shapes[value.name]
-                dims = value.type.tensor_type.shape.dim
-                if len(dims) == len(sizes):
-                    for dim, size in zip(dims, sizes, strict=True):
-                        dim.dim_value = size
+            dims = value.type.tensor_type.shape.dim
+            sizes = list(zip(*(each[value.name] for each in self.shape_sets if value.name in each), strict=False))
+            for axis, (dim, several) in enumerate(zip(dims, sizes, strict=False) if len(dims) == len(sizes) else ()):
+                if len(set(several)) == 1:
+                    dim.dim_value = several[0]
+                else:
+                    dim.dim_param = f"{value.name}_{axis}"
         for value in self.proto.graph.value_info if self.shapes else ():
             value.type.tensor_type.ClearField("shape")
         self.proto = self.onnx.shape_inference.infer_shapes(self.proto)
@@ -227,7 +231,7 @@ class _Graph:
         """Values that depend on an input of the model whose shape is not fixed, with the name of that input."""
         found = {}
         for value in self.inputs:
-            if not _is_static(value.type.tensor_type):
+            if value.name not in self.shapes and not _is_static(value.type.tensor_type):
                 found[value.name] = value.name
         for node in self.nodes:
             origin = next((found[name] for name in node.input if name in found), None)
@@ -244,11 +248,10 @@ def _dynamic(name: str) -> str:
     return f"the shape of {name} is dynamic; set the option shape, such as {name}=1,3,320,320"
 
 
-def _fixed_shapes(options: CompileOptions) -> Mapping[str, Sequence[int]]:
-    shapes = options.shapes
-    if shapes is None:
-        return {}
-    return shapes if isinstance(shapes, Mapping) else shapes[0]
+def _shape_sets(options: CompileOptions) -> list[Mapping[str, Sequence[int]]]:
+    """The shapes of the options; several sets make a model that takes each of them."""
+    given = options.shapes
+    return [given] if isinstance(given, Mapping) else list(given or ())
 
 
 class _Planner:
@@ -345,9 +348,7 @@ class _Planner:
     def _shapes(self, part: Any) -> Any:
         """The shapes of the options that belong to inputs of a part."""
         names = {value.name for value in part.graph.input}
-        given = self.options.shapes
-        sets = [given] if isinstance(given, Mapping) else list(given or ())
-        kept = [{name: shape for name, shape in each.items() if name in names} for each in sets]
+        kept = [{name: shape for name, shape in each.items() if name in names} for each in self.graph.shape_sets]
         return None if not kept or not kept[0] else kept if len(kept) > 1 else kept[0]
 
     # -- calibration
