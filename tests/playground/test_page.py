@@ -9,6 +9,7 @@ import pytest
 from browser import Page
 from waiting import PATIENCE
 
+from anynpu.cli.demo.samples import write_detector
 from anynpu.serve import ServeOptions, Server
 from anynpu.serve.playground import Playground
 
@@ -23,6 +24,13 @@ RESULTS = "document.getElementById('results')"
 def server() -> Iterator[Server]:
     options = ServeOptions(port=0, grpc_port=None, drain_timeout=PATIENCE)
     with Server([], options, mounts=[Playground(options)]) as server:
+        yield server
+
+
+@pytest.fixture
+def with_sample() -> Iterator[Server]:
+    options = ServeOptions(port=0, grpc_port=None, drain_timeout=PATIENCE)
+    with Server([], options, mounts=[Playground(options, sample=write_detector)]) as server:
         yield server
 
 
@@ -56,7 +64,7 @@ def test_from_a_model_and_a_picture_to_both_sides(server: Server, tmp_path: Path
         )
         assert sides == ["float red", "compiled red"]
         page.wait_for("[...document.querySelectorAll('.side img')].every(one => one.naturalWidth === 32)")
-        for words in ("int8 on rk3588", "Calibrated on 1 picture", "Where the time goes", "mix", "cosine", "--target rk3588"):
+        for words in ("int8 on rk3588", "Calibrated on 1 picture", "Time per layer", "mix", "cosine", "--target rk3588"):
             assert words in text
         assert page.console == []
         # on a telephone nothing is cut off
@@ -68,7 +76,9 @@ def test_from_a_model_and_a_picture_to_both_sides(server: Server, tmp_path: Path
         page.choose("#model", noise)
         page.click("#go")
         shown(page, "failed")
-        assert "What to do" in page.value("document.getElementById('trouble').innerText")
+        said = page.value("document.getElementById('trouble').innerText")
+        assert "What to do" in said
+        assert "noise.onnx" in said
         assert not page.value("document.getElementById('go').disabled")
         assert page.console == []
 
@@ -80,3 +90,20 @@ def test_dark_and_narrow(server: Server) -> None:
         assert ink > 600 > 150 > paper
         assert page.value("document.documentElement.scrollWidth") <= 400
         assert page.console == []
+
+
+def test_the_sample_needs_one_click_and_its_boxes_are_matched(with_sample: Server, server: Server) -> None:
+    with opened(with_sample) as page:
+        page.click("#sample")
+        text = shown(page, "done")
+        assert "boxes of the float model are found by int8 too" in text
+        rows = page.value(
+            "[...[...document.querySelectorAll('h2')].find(one => one.textContent === 'Boxes of both sides')"
+            ".nextElementSibling.nextElementSibling.querySelectorAll('tbody tr')].map(one => one.className)"
+        )
+        kept, floats = (int(word) for word in text.split(" boxes of the float model")[0].split("\n")[-1].split(" of "))
+        assert 0 < kept <= floats == len(rows) - rows.count("lost") + (floats - kept)
+        assert page.value("document.querySelector('.verdict').textContent").split(",")[0] in ("good", "fair", "poor")
+        assert page.console == []
+    with opened(server) as page:
+        assert not page.value("document.getElementById('sample').getClientRects().length")

@@ -15,11 +15,13 @@ import numpy.typing as npt
 from ..._util.types import Array, Floats
 from ...tensor import Layout, TensorSpec
 
-__all__ = ["ChannelRanges", "CodeCount", "CodesUsed", "Difference", "Figures", "Histograms"]
+__all__ = ["ChannelRanges", "CodeCount", "CodesUsed", "Difference", "Figures", "Histograms", "verdict_of"]
 
 
 BINS = 96
 """Bars of a histogram."""
+
+_VERDICTS = ((0.99, "good"), (0.95, "fair, try --accuracy best"))
 
 _MAX_SNR = 200.0
 """Decibels that stand for no error at all."""
@@ -51,6 +53,15 @@ class Figures:
     def exact(self) -> bool:
         """Whether every element is equal."""
         return self.error == 0.0
+
+
+def verdict_of(cosine: float) -> str:
+    """What a cosine to the float model's output means for an int8 model, in a few words.
+
+    >>> verdict_of(0.997), verdict_of(0.97)
+    ('good', 'fair, try --accuracy best')
+    """
+    return next((words for least, words in _VERDICTS if cosine >= least), "poor, see 'anynpu lint'")
 
 
 @dataclass

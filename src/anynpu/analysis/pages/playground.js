@@ -1,6 +1,7 @@
 "use strict";
 const SHOWN_LAYERS = 15, POLL_MS = 400, MARK = { "X-Anynpu-Playground": "1" };
 let key = sessionStorage.getItem("key") || "", state = null, job = null, picked = { model: null, pictures: [] }, sent = new Map(), addresses = [];
+const SAME_BOX = 0.5; // intersection over union from which on two boxes show the same thing
 const byId = name => document.getElementById(name);
 function make(tag, text, kind) {
   const node = document.createElement(tag);
@@ -31,13 +32,17 @@ async function call(method, path, body) {
   }
   return answer;
 }
+function named(text) { // the visitor's names for files that the server keeps under its own
+  text = text.replace(/\b(?:image|picture) (\d+)\b/, (all, at) => picked.pictures[at - 1] ? picked.pictures[at - 1].name : all);
+  return picked.model ? text.replace(/^the model\b|\bmodel\.onnx\b/, picked.model.name) : text;
+}
 function trouble(error) {
   const box = byId("trouble");
   box.hidden = !error;
   box.replaceChildren();
   if (error) {
-    box.append(make("b", `${error.message}.`.replace(/\.\.$/, ".")));
-    if (error.hint) box.append(make("div", `What to do: ${error.hint}`));
+    box.append(make("b", `${named(error.message)}.`.replace(/\.\.$/, ".")));
+    if (error.hint) box.append(make("div", `What to do: ${named(error.hint)}`));
   }
 }
 function options(select, pairs) {
@@ -60,11 +65,12 @@ async function begin() {
   if (state.chips.some(chip => chip.name === "rk3588")) byId("chip").value = "rk3588";
   options(byId("accuracy"), Object.entries(state.accuracies));
   options(byId("scale"), Object.entries(state.scales));
+  byId("sample-line").hidden = !state.sample;
   byId("served-line").hidden = state.served.length === 0;
   options(byId("served"), [["", "none"], ...state.served.map(one => [one.name, one.name])]);
   types();
   byId("results").dataset.ready = "yes";
-  if (state.job && state.job.state === "running") follow(state.job); // the page was loaded anew
+  if (state.job && state.job.state === "running") follow(state.job); // the page was loaded again
 }
 function types() {
   const chip = state.chips.find(one => one.name === byId("chip").value), before = byId("dtype").value;
@@ -73,9 +79,9 @@ function types() {
 }
 function refresh() {
   const served = byId("served").value, file = picked.model;
-  byId("model-words").textContent = file ? `${file.name}, ${size(file.size)}` : "Drop an ONNX file here, or click";
+  byId("model-words").textContent = file ? file.size ? `${file.name}, ${size(file.size)}` : file.name : "Drop an ONNX file here, or click";
   byId("drop-model").classList.toggle("filled", Boolean(file));
-  byId("pictures-words").textContent = picked.pictures.length ? plural(picked.pictures.length, "picture") : "Drop one or more pictures here, or click";
+  byId("pictures-words").textContent = picked.pictures.length ? plural(picked.pictures.length, "image") : "Drop one or more images here, or click";
   byId("drop-pictures").classList.toggle("filled", picked.pictures.length > 0);
   for (const name of ["chip", "dtype", "accuracy", "scale", "order", "shape"]) byId(name).disabled = Boolean(served);
   byId("accuracy").disabled ||= byId("dtype").value === "fp16"; // there is nothing to fit
@@ -97,9 +103,22 @@ function take(kind, files) {
   refresh();
 }
 async function drop(kind, file) { // each file is sent once
+  if (sent.has(file)) return sent.get(file);
   if (file.size > state.max_bytes) throw new Trouble(`${file.name} has ${size(file.size)}, and the server takes ${size(state.max_bytes)}`, "start it with a larger --max-request");
-  if (!sent.has(file)) sent.set(file, (await (await call("POST", `/playground/files/${kind}`, file)).json()).name);
+  sent.set(file, (await (await call("POST", `/playground/files/${kind}`, file)).json()).name);
   return sent.get(file);
+}
+async function sample() { // a model and images that the server brings
+  try {
+    const made = await (await call("POST", "/playground/sample")).json();
+    const file = one => { const held = { name: one.file, size: 0 }; sent.set(held, one.name); return held; };
+    picked = { model: file(made.model), pictures: made.pictures.map(file) };
+    byId("served").value = "";
+    byId("thumbs").replaceChildren();
+    await go();
+  } catch (error) {
+    trouble(error);
+  }
 }
 async function go() {
   trouble(null);
@@ -127,6 +146,7 @@ function told(now) {
 async function follow(started) {
   job = started;
   byId("results").dataset.state = "running";
+  byId("results").replaceChildren(make("p", "Compiling and running. Results appear here.", "empty dim"));
   for (;;) {
     told(job);
     refresh();
@@ -137,7 +157,10 @@ async function follow(started) {
   const last = job;
   if (last.state === "done") await show(last);
   ended(last.state);
-  if (last.state !== "done") trouble(new Trouble(last.error, last.hint));
+  if (last.state !== "done") {
+    byId("results").replaceChildren(make("p", "No results: see the message beside the form.", "empty dim"));
+    trouble(new Trouble(last.error, last.hint));
+  }
 }
 function ended(how) {
   job = null;
@@ -179,13 +202,47 @@ function finds(rows) {
   const place = row => row.box ? row.box.map(value => Math.round(value)).join(", ") : "";
   return table(["what", rows[0].share !== undefined ? "share" : "score", "box"], rows.slice(0, 12).map(row => [words(row), share(row), place(row)]), [1, 2]);
 }
+function overlap(a, b) { // intersection over union of two boxes: left, top, right, bottom
+  const across = Math.min(a[2], b[2]) - Math.max(a[0], b[0]), down = Math.min(a[3], b[3]) - Math.max(a[1], b[1]);
+  if (across <= 0 || down <= 0) return 0;
+  const area = box => (box[2] - box[0]) * (box[3] - box[1]);
+  return across * down / (area(a) + area(b) - across * down);
+}
+function matched(floats, compiled) { // each box of the float model with its counterpart, and what only one side has
+  const left = [...compiled], rows = [];
+  for (const row of floats) {
+    const same = left.filter(one => one.label === row.label).map(one => [overlap(row.box, one.box), one]).sort((a, b) => b[0] - a[0])[0];
+    const found = same && same[0] >= SAME_BOX ? same[1] : null;
+    if (found) left.splice(left.indexOf(found), 1);
+    rows.push([row, found, found ? same[0] : 0]);
+  }
+  return [...rows, ...left.map(row => [null, row, 0])];
+}
+function pairs(sides, result) { // a table of both sides' boxes, what one side lacks first
+  const all = [sides.float, sides.compiled].every(one => one && one.rows.every(row => row.box)) ? matched(sides.float.rows, sides.compiled.rows) : [];
+  if (!all.length) return [];
+  const kept = all.filter(([a, b]) => a && b).length, floats = all.filter(([a]) => a).length;
+  const order = [...all].sort((x, y) => (x[0] && x[1] ? 1 : 0) - (y[0] && y[1] ? 1 : 0));
+  const score = row => row ? number(row.score, 3) : "not found";
+  const place = table(["what", "float score", `${result.dtype} score`, "overlap"], order.slice(0, 50).map(([a, b, share]) =>
+    [(a || b).label || "box", score(a), score(b), a && b ? number(share, 2) : "-"]), [1, 2, 3]);
+  [...place.querySelectorAll("tbody tr")].forEach((line, at) => line.classList.toggle("lost", !(order[at][0] && order[at][1])));
+  const extra = all.length - floats;
+  const words = `${kept} of ${floats} boxes of the float model are found by ${result.dtype} too${extra ? `, and ${plural(extra, "box", "boxes")} more` : ""}.`;
+  return section("Boxes of both sides", make("p", words), place);
+}
+function verdict(one) { // the cosine with what it means
+  const cell = document.createDocumentFragment();
+  cell.append(number(one.cosine, 4), " ", make("span", one.verdict, `verdict ${one.verdict.split(/[ ,]/)[0]}`));
+  return cell;
+}
 function section(title, ...content) {
   return [make("h2", title), ...content];
 }
 function figures(result) {
   const cpu = result.on_cpu.length, shown = [
     [time(result.latency_ms), `predicted on one core of ${result.chip}`],
-    [`${time(result.range_ms[0])} to ${time(result.range_ms[1])}`, "four of five like networks lie in this range"],
+    [`${time(result.range_ms[0])} to ${time(result.range_ms[1])}`, "80 % of similar networks are in this range"],
     [`${number(result.fps, 0)} per second`, result.cores === 1 ? "on its core" : `on all ${result.cores} cores`],
     [size(result.memory.all), `memory: ${size(result.memory.weights)} of weights, ${size(result.memory.internal)} inside`],
     [cpu ? plural(cpu, "layer") : "none", cpu ? `on the CPU, ${number(100 * result.cpu_share, 0)} % of the time` : "of its layers on the CPU"],
@@ -227,19 +284,19 @@ async function show(last) {
   if (names.length) {
     const both = make("div", undefined, "sides");
     for (const name of ["float", "compiled"]) if (names.includes(name)) both.append(await side(name, result.sides[name], result, last.job));
-    parts.push(...section("What it sees", make("p", result.task, "dim"), both));
+    parts.push(...section("Results on the image", make("p", result.task, "dim"), both), ...pairs(result.sides, result));
   }
-  parts.push(...section("Good to know", list(notes)));
+  parts.push(...section("Notes", list(notes)));
   if (result.distance && result.distance.length) {
-    const rows = result.distance.map(one => [one.output, one.shape.join(" x "), number(one.cosine, 4), one.snr_db === null ? "-" : number(one.snr_db, 1)]);
-    parts.push(...section("How far the outputs are from float", table(["output", "shape", "cosine", "signal to noise, dB"], rows, [2, 3])));
+    const rows = result.distance.map(one => [one.output, one.shape.join(" x "), verdict(one), one.snr_db === null ? "-" : number(one.snr_db, 1)]);
+    parts.push(...section("Difference of the outputs to the float model", table(["output", "shape", "cosine", "signal-to-noise, dB"], rows, [2, 3])));
   }
   if (result.on_cpu.length) {
-    parts.push(...section("What falls to the CPU, and why", table(["layer", "operator", "why", "time, us"],
+    parts.push(...section("Layers on the CPU", table(["layer", "operator", "reason", "time, us"],
       result.on_cpu.map(one => [one.name, one.operator, one.reason, number(one.time_us, 1)]), [3])));
   }
-  parts.push(...section("Where the time goes", ...(result.advice.length ? [list(result.advice)] : []), layers(result)));
-  if (result.command) parts.push(...section("The same on the command line", make("code", result.command)));
+  parts.push(...section("Time per layer", ...(result.advice.length ? [list(result.advice)] : []), layers(result)));
+  if (result.command) parts.push(...section("Command line", make("code", result.command)));
   byId("results").replaceChildren(...parts);
 }
 for (const [kind, zone, field] of [["model", "drop-model", "model"], ["pictures", "drop-pictures", "pictures"]]) {
@@ -253,11 +310,12 @@ for (const [kind, zone, field] of [["model", "drop-model", "model"], ["pictures"
     take(kind, [...event.dataTransfer.files]);
   });
 }
-for (const name of ["dragover", "drop"]) window.addEventListener(name, event => event.preventDefault()); // a file beside the zone does not replace the page
+for (const name of ["dragover", "drop"]) window.addEventListener(name, event => event.preventDefault()); // a file dropped elsewhere does not replace the page
 byId("chip").addEventListener("change", () => { types(); refresh(); });
 byId("scale").addEventListener("change", refresh);
 byId("served").addEventListener("change", () => { if (byId("served").value) picked.model = null; refresh(); });
 byId("request").addEventListener("submit", event => { event.preventDefault(); go(); });
+byId("sample").addEventListener("click", sample);
 byId("cancel").addEventListener("click", () => { if (job && job.job) call("POST", `/playground/jobs/${job.job}/cancel`).catch(trouble); });
 byId("access").addEventListener("submit", event => {
   event.preventDefault();

@@ -1,5 +1,5 @@
 "use strict";
-const SPAN = 120, WIDTH = 480, HEIGHT = 132, LEFT = 44, BOTTOM = 16, TOP = 8;
+const SPAN = 120, WIDEST = 480, HEIGHT = 132, LEFT = 44, BOTTOM = 16, TOP = 8;
 let key = sessionStorage.getItem("key") || "";
 const byId = name => document.getElementById(name);
 function make(tag, text, kind) {
@@ -20,8 +20,9 @@ function round(most) { // the end of an axis: 1, 2 or 5 times a power of ten
 }
 const short = value => value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2);
 function chart(title, unit, now, points, series, most) {
+  const WIDTH = Math.max(240, Math.min(WIDEST, byId("models").clientWidth - 32)); // on a phone the text keeps its size
   const svg = draw("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": title });
-  const top = most || round(Math.max(1e-3, ...points.flatMap(point => series.map(one => one.of(point)))));
+  const top = most || round(Math.max(unit ? 0 : 1, ...points.flatMap(point => series.map(one => one.of(point)))) || 1);
   const x = at => LEFT + (WIDTH - LEFT) * (1 - (now - at) / SPAN), y = value => HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / top;
   for (const share of [0, .5, 1]) {
     svg.append(draw("line", { x1: LEFT, x2: WIDTH, y1: y(share * top), y2: y(share * top) }));
@@ -33,10 +34,10 @@ function chart(title, unit, now, points, series, most) {
   for (const one of series) {
     const line = points.filter(point => now - point.at <= SPAN).map(point => `${x(point.at).toFixed(1)},${y(one.of(point)).toFixed(1)}`);
     const drawn = draw("polyline", { points: line.join(" ") });
-    drawn.style.stroke = `var(${one.colour})`;
+    drawn.style.stroke = `var(${one.color})`;
     svg.append(drawn);
     const name = make("span", `${one.name} ${points.length ? short(one.of(points[points.length - 1])) : "-"} ${unit}`);
-    name.style.setProperty("--own", `var(${one.colour})`);
+    name.style.setProperty("--own", `var(${one.color})`);
     caption.append(name);
   }
   figure.append(caption, svg);
@@ -69,13 +70,13 @@ function show(now) {
     });
     charts.append(
       chart("requests", "/s", now.uptime_s, points, [
-        { name: "answered", colour: "--accent", of: point => point.rate }, { name: "shed", colour: "--warn", of: point => point.shed }]),
+        { name: "answered", color: "--accent", of: point => point.rate }, { name: "shed", color: "--warn", of: point => point.shed }]),
       chart("latency", "ms", now.uptime_s, points, [
-        { name: "p50", colour: "--accent", of: point => point.p50_ms }, { name: "p95", colour: "--second", of: point => point.p95_ms },
-        { name: "p99", colour: "--third", of: point => point.p99_ms }]),
+        { name: "p50", color: "--accent", of: point => point.p50_ms }, { name: "p95", color: "--second", of: point => point.p95_ms },
+        { name: "p99", color: "--third", of: point => point.p99_ms }]),
       chart("cores busy", "%", now.uptime_s, points, [
-        { name: "mean", colour: "--accent", of: point => 100 * point.busy.reduce((sum, one) => sum + one, 0) / Math.max(1, point.busy.length) }], 100),
-      chart("queue", "", now.uptime_s, points, [{ name: "waiting", colour: "--second", of: point => point.waiting }]));
+        { name: "mean", color: "--accent", of: point => 100 * point.busy.reduce((sum, one) => sum + one, 0) / Math.max(1, point.busy.length) }], 100),
+      chart("queue", "", now.uptime_s, points, [{ name: "waiting", color: "--second", of: point => point.waiting }]));
     card.append(charts);
     return card;
   });

@@ -59,8 +59,9 @@ def command(
     mounts = []
     if playground:
         from ...serve.playground import Playground
+        from ..demo.samples import write_detector
 
-        mounts.append(Playground(options))
+        mounts.append(Playground(options, sample=write_detector))
     for model in models or ():
         if not Path(model).exists():
             need_model(model.partition("=")[2] or model)

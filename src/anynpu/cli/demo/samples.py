@@ -14,7 +14,7 @@ from ..._util.types import Floats
 from ...compiler import compile
 from ...errors import OutputFileError
 
-__all__ = ["PICTURES", "write_samples"]
+__all__ = ["PICTURES", "write_detector", "write_samples"]
 
 PICTURES = 12
 _SEED = 11
@@ -46,6 +46,13 @@ def write_samples(folder: str | Path, *, pictures: int = PICTURES) -> list[Path]
     write_output(tiny, _product(rng).SerializeToString())
     made += [tiny, compile(tiny, "rk3588", dtype="fp16").save(place / "tiny.rknn")]
     return made
+
+
+def write_detector(folder: Path, pictures: int) -> tuple[Path, list[Path]]:
+    """Write the detector of :func:`write_samples` and images for it, without compiling; gives their paths."""
+    rng = np.random.default_rng(_SEED)
+    images = [_write_picture(folder / f"{number:03d}.jpg", rng) for number in range(1, pictures + 1)]
+    return write_output(folder / "detector.onnx", _detector().SerializeToString()), images
 
 
 def _check_place(place: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from ... import chips
+from ...analysis.compare.metrics import verdict_of
 from ...compiler.lower.formats import format_of
 from ...program import Model
 
@@ -21,7 +22,6 @@ _FINDINGS = re.compile(r"; (?=(?:error|warning): |and \d+ more$)")
 _SCORED = ("chosen: ", "refit: ", "tried: ")
 _LOOK = "  look at    "
 _DETAILS = ("ranges ", "tried ", "weights ", "scales ", "cost ", "plain min/max ", "look at ")
-_VERDICTS = ((0.99, "good"), (0.95, "fair, try --accuracy best"), (-1.0, "poor, see 'anynpu lint'"))
 _SHOWN = 3
 
 
@@ -54,8 +54,7 @@ def verdict(model: Model) -> str:
     )
     if kept is None:
         return f"{words}: accuracy not measured; 'anynpu compare' compares it with the float model"
-    word = next(word for least, word in _VERDICTS if kept >= least)
-    return f"{words} keeps {kept:.4f} of the float output: {word}"
+    return f"{words} keeps {kept:.4f} of the float output: {verdict_of(kept)}"
 
 
 def brief(lines: list[str]) -> list[str]:

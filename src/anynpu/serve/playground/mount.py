@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import functools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ __all__ = ["Playground"]
 
 MAX_FILES = {"model": 2, "picture": 16}
 """Files of each kind that are kept; the oldest makes room."""
+
+SAMPLE_IMAGES = 6
+"""Images that come with the sample model."""
 
 MARK = "x-anynpu-playground"
 """Header of every call that changes something: pages of others cannot send it without being asked for it first."""
@@ -51,12 +54,19 @@ class Playground:
 
     :param limits: of a job
     :param command: of the process that does a job, for tests
+    :param sample: writes a model and this many images for it into a folder, for visitors without files of their own
     """
 
     title = "playground"
     path = "/playground"
 
-    def __init__(self, options: ServeOptions, limits: JobLimits | None = None, command: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        options: ServeOptions,
+        limits: JobLimits | None = None,
+        command: Sequence[str] = (),
+        sample: Callable[[Path, int], tuple[Path, list[Path]]] | None = None,
+    ) -> None:
         if not is_loopback(options.host):
             raise OptionError(
                 f"the playground is for this machine alone, and {options.host} can be reached from others",
@@ -64,6 +74,7 @@ class Playground:
             )
         self._limits = limits or JobLimits()
         self._command = command
+        self._sample = sample
         self._max_bytes = options.max_request_bytes
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._opened: PlaygroundJobs | None = None
@@ -83,6 +94,7 @@ class Playground:
             ("GET", "/playground.css", functools.partial(_asset, "playground.css", b"text/css; charset=utf-8")),
             ("GET", "/playground/state", self._state),
             ("POST", "/playground/files/{kind}", self._drop),
+            ("POST", "/playground/sample", self._take_sample),
             ("POST", "/playground/jobs", self._start),
             ("GET", "/playground/jobs/{job}", self._look),
             ("POST", "/playground/jobs/{job}/cancel", self._cancel),
@@ -128,6 +140,7 @@ class Playground:
                 "scales": {AUTO: "found by trying", **SCALES},
                 "served": _served_names(exchange.service),
                 "max_bytes": self._max_bytes,
+                "sample": self._sample is not None,
                 "job": None if last is None else last.to_json(),
             }
         )
@@ -139,13 +152,28 @@ class Playground:
         data = await exchange.raw_body(self._max_bytes)
         if not len(data):
             raise RequestError(f"the {kind} is an empty file", hint="choose another")
+        await exchange.answer_json({"name": await self._keep(kind, data), "bytes": len(data)})
+
+    async def _take_sample(self, exchange: Exchange) -> None:
+        if self._sample is None:
+            raise UnknownModelError("this server has no sample", hint="drop a model, or start it with: anynpu serve --playground")
+        with tempfile.TemporaryDirectory(dir=self.folder) as folder:
+            model, images = await asyncio.to_thread(self._sample, Path(folder), SAMPLE_IMAGES)
+            taken = [
+                {"name": await self._keep(kind, path.read_bytes()), "file": path.name}
+                for kind, path in [("model", model), *(("picture", image) for image in images)]
+            ]
+        await exchange.answer_json({"model": taken[0], "pictures": taken[1:]})
+
+    async def _keep(self, kind: str, data: bytes | memoryview) -> str:
+        """Write a file under a name of ours, and give that name."""
         self._count += 1
         name = f"{kind}-{self._count}"
         path = self.folder / (f"{name}.onnx" if kind == "model" else name)
         await asyncio.to_thread(path.write_bytes, data)
         self._files[name] = path
         self._make_room(kind)
-        await exchange.answer_json({"name": name, "bytes": len(data)})
+        return name
 
     def _make_room(self, kind: str) -> None:
         """Remove the oldest files of a kind, but not those of a job that runs."""

@@ -11,7 +11,7 @@ import numpy as np
 from ... import chips
 from ..._util.progress import Progress, tell
 from ..._util.types import Array
-from ...analysis.compare.metrics import Difference
+from ...analysis.compare.metrics import Difference, verdict_of
 from ...analysis.profile import Profile, profile_program
 from ...chips.timing import fps
 from ...compiler import ModelOutline, compile
@@ -178,6 +178,7 @@ def _distances(first: Side, second: Side) -> list[dict[str, Any]]:
         difference.add(known[name], value)
         figures = difference.figures()
         row = {"output": name, "shape": list(value.shape), "cosine": round(figures.cosine, 5)}
+        row["verdict"] = verdict_of(figures.cosine)
         rows.append({**row, "snr_db": round(figures.snr, 1) if np.isfinite(figures.snr) else None})
     return rows
 
