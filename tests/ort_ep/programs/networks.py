@@ -1,7 +1,7 @@
 """Networks that others wrote, compiled when their session is created: ``networks.py PROVIDER FOLDER COUNT``.
 
-It takes ONNX's operator tests of float32 and light models of its backend tests, and prints a line for each: whether the results are those of
-our session ("ours"), of the CPU provider where no node was claimed ("CPU"), or close to it where some were ("parts").
+It takes ONNX's operator tests of float32 and light models of its backend tests, and prints a line for each: whether the results are those
+of our session ("ours"), of the CPU provider where no node was claimed ("CPU"), or close to it where some were ("parts").
 """
 
 import sys
