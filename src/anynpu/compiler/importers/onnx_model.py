@@ -34,6 +34,8 @@ MAX_NODES = 100_000
 """Nodes, those in functions counted at every place that calls them."""
 MAX_TENSORS = 500_000
 """Inputs and outputs of nodes, counted in the same way."""
+MAX_OUTPUTS = 4096
+"""Outputs of one node: onnxruntime's time grows with their square."""
 MAX_DEPTH = 64
 """Subgraphs inside subgraphs, and functions that call functions."""
 MAX_FUNCTIONS = 20_000
@@ -108,6 +110,7 @@ class _Count:
             key = (_domain(node.domain), node.op_type)
             for text in (node.name, *node.input, *node.output):
                 _text(text)
+            _require(len(node.output) <= MAX_OUTPUTS, "outputs of one node", MAX_OUTPUTS)
             parts = [self._attribute(attribute, depth, callers) for attribute in node.attribute]
             if key in self._functions:
                 parts.append(self._size_of(key, callers))
