@@ -46,7 +46,7 @@ from .quantize.config import Recipe, recipe_of
 from .quantize.dataset import Dataset, InputInfo, Sample, open_dataset
 from .quantize.detect_preprocessing import MAX_PICTURES, check_preprocessing
 from .quantize.given_scales import KeptRanges, as_qdq, kept_quantization, kept_weights, only_known, spread
-from .quantize.lint import lint_steps, summary
+from .quantize.lint import lint_steps, mixed_outputs, score_floors, summary
 from .quantize.representable import made_up, near_the_end, too_coarse
 from .quantize.search import Trial, Workbench, accuracy_text, remember, run_recipe, with_floats
 from .quantize.tensor_scales import Ranges, assign_quantization, may_be_infinite, quantized_tensors
@@ -61,7 +61,14 @@ from .toolkit.quantizer import (
     with_copied_scales,
 )
 from .toolkit.simulation import lower_simulation
-from .warnings import float_ends, warn_of_later_sizes, warn_of_loss, warn_of_unread_inputs, warn_of_wide_weights
+from .warnings import (
+    float_ends,
+    warn_of_later_sizes,
+    warn_of_loss,
+    warn_of_mixed_outputs,
+    warn_of_unread_inputs,
+    warn_of_wide_weights,
+)
 
 _log = logging.getLogger("anynpu.compiler")
 
@@ -139,7 +146,7 @@ def compile(
     metadata, left_out = onnx_metadata(proto)
     warn_of_later_sizes(programs)
     if not kind.floats:
-        job.remarks |= float_ends(programs[0], kind)
+        job.remarks |= float_ends(programs[0], kind, job.remarks.get("mixed_outputs", ""))
     if prepared[0].normalisation.trained:
         job.remarks["channel_order"] = json.dumps(dict(prepared[0].normalisation.trained))
     made = CompiledModel(
@@ -301,6 +308,11 @@ class _Compilation:
             )
             for entry in self.prepared
         ]
+        floors = score_floors(first.graph, self.plans[0], seen.observer) if self.recipe.clip else {}
+        for bench in benches:
+            bench.floors = floors
+        if "mixed" not in options.without:
+            self._part(benches, seen, floors)
         best = options.accuracy == "best"
         self.trials = run_recipe(benches, self.plans, self.recipe, best=best, time_budget=options.time_budget, progress=progress)
         self.plans = [trial.steps for trial in self.trials]
@@ -308,6 +320,18 @@ class _Compilation:
         left = lint_steps(first.graph, self.plans[0], seen, first.normalisation.preprocess, self.trials[0].quantization, block)
         self.remarks |= {"accuracy": accuracy_text(self.trials), "warnings": summary(left)}
         warn_of_loss(self.trials[0].score, left)
+
+    def _part(self, benches: Sequence[Workbench], seen: Calibration, floors: Mapping[str, float]) -> None:
+        """Keep outputs that join values of different scale in float, so that each part has a scale of its own."""
+        graph = self.prepared[0].graph
+        mixed = [joint for joint in mixed_outputs(graph, self.plans[0], seen.observer) if joint.output not in floors]
+        if not mixed:
+            return
+        floats, before, after = benches[0].parted(self.recipe, self.plans[0], mixed)
+        self.plans = [with_floats(steps, floats) for steps in self.plans]
+        for entry in self.prepared:
+            entry.graph.coded -= {joint.output for joint in mixed}
+        self.remarks["mixed_outputs"] = warn_of_mixed_outputs(mixed, self.chip, before, after)
 
     def lower(self) -> tuple[Program, ...]:
         """The program of each shape set."""

@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ..chips import Chip
 from ..program import Program
 from ..vendors import Format
 from .graph import Graph
 from .importers.quantized_models import QdqWeights
-from .quantize.lint import Finding
+from .quantize.lint import Finding, MixedOutput
 from .quantize.search import Score
 
 _log = logging.getLogger("anynpu.compiler")
@@ -53,8 +54,11 @@ def warn_of_later_sizes(programs: Sequence[Program]) -> None:
         _log.warning("the first of %d shape sets is not the largest, and programs size their buffers by the first", len(programs))
 
 
-def float_ends(program: Program, kind: Format) -> dict[str, str]:
-    """What to say loudly: ends of a quantised model that are not codes after all, which programs may read as such."""
+def float_ends(program: Program, kind: Format, reported: str = "") -> dict[str, str]:
+    """Warn of inputs and outputs of a quantized model that are not quantized values, which programs may read as such.
+
+    :param reported: what was logged before; outputs that it names are not logged again
+    """
     ends = [("input", spec) for spec in program.input_specs] + [("output", spec) for spec in program.output_specs]
     floats = [
         f"{side} '{spec.name}' is {spec.dtype.value}" for side, spec in ends if spec.quantization is None and spec.dtype.is_float
@@ -62,8 +66,24 @@ def float_ends(program: Program, kind: Format) -> dict[str, str]:
     if not floats:
         return {}
     text = f"{', '.join(floats)}, not {kind.words}: programs that read every tensor by the type of the first will misread it"
-    _log.warning("%s", text)
+    if not all(f"'{spec.name}'" in reported for _, spec in ends if spec.quantization is None and spec.dtype.is_float):
+        _log.warning("%s", text)
     return {"float_ends": text}
+
+
+def warn_of_mixed_outputs(mixed: Sequence[MixedOutput], chip: Chip, before_us: float, after_us: float) -> str:
+    """Report outputs that are float because they join values of different scale, what that costs, and what programs notice."""
+    first = mixed[0]
+    others = "".join(f", '{joint.output}'" for joint in mixed[1:])
+    kept = "stays float16" if chip.float16 else "is put together in float from parts with scales of their own"
+    text = (
+        f"output '{first.output}'{others} joins values of different scale ('{first.part}' has {first.low:.3g} to {first.high:.3g}, "
+        f"one int8 step would be {first.step:.3g}) and {kept}: {(after_us - before_us) / 1000.0:+.2f} ms predicted "
+        f"({100.0 * (after_us - before_us) / max(before_us, 1e-9):+.1f} %). Programs that read int8 values (want_float=0) get float16; "
+        "--without mixed (without=['mixed']) gives one int8 output"
+    )
+    _log.warning("%s", text)
+    return text
 
 
 def warn_of_loss(score: Score | None, left: Sequence[Finding]) -> None:

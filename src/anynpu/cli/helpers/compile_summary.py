@@ -16,7 +16,7 @@ __all__ = ["brief", "story", "story_json", "verdict"]
 
 _GROUPS = re.compile(r"groups: (not )?(.+) in (\d+), noise 1/(\d+), ([-+][\d.]+) % time(.*)")
 _REFIT = re.compile(r"refit: (\d+) convolutions, (.+)")
-_COSINE = re.compile(r"(?:(?<!worst )cosine|->) (?:cosine )?([01]\.\d+)")
+_METRIC = re.compile(r"(?:\w+|->) ([01]\.\d+), worst cosine")
 _FINDINGS = re.compile(r"; (?=(?:error|warning): |and \d+ more$)")
 """Where one finding ends; a finding may have semicolons itself."""
 _SCORED = ("chosen: ", "refit: ", "tried: ")
@@ -48,7 +48,7 @@ def verdict(model: Model) -> str:
     words = format_of(model.dtype, chips.get(model.chip)).words
     steps = _entries(model, "accuracy")
     # the last number of what was chosen, else of the fit that was kept, else the best of what was tried
-    of_steps = ([float(value) for text in steps if text.startswith(word) for value in _COSINE.findall(text)] for word in _SCORED)
+    of_steps = ([float(value) for text in steps if text.startswith(word) for value in _METRIC.findall(text)] for word in _SCORED)
     kept = next(
         (max(values) if word == "tried: " else values[-1] for word, values in zip(_SCORED, of_steps, strict=True) if values), None
     )

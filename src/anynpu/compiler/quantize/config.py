@@ -2,6 +2,7 @@
 
 The steps, in order, each of which can be left out by name:
 
+* ``mixed``: an output that joins values of different scale, such as boxes and scores, is float, so that each part has a scale of its own;
 * ``heads``: what lies between the last convolution and an output keeps its whole range, whatever the algorithm;
 * ``clip``: the range before a table is drawn in where the table is flat;
 * ``groups``: channels of like range share a scale, where one scale for all would drown the small ones;
@@ -17,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-STEPS = ("heads", "clip", "groups", "float16", "asymmetric", "curves", "refit")
+STEPS = ("mixed", "heads", "clip", "groups", "float16", "asymmetric", "curves", "refit")
 """The names of the steps that can be left out."""
 
 ACCURACIES = ("fast", "default", "best")

@@ -56,6 +56,10 @@ _ENOUGH = 1024.0
 
 _HARDLY_ANY_VALUES = 16.0
 _OUTLIER = 3.0
+_BOX = 4
+_NO_SCORE = 12.0
+"""A score of minus this before a sigmoid is 0.000006 after it."""
+
 _FEWEST_SAMPLES = 4
 _MATTERS = 1e-3
 _STARVED = 0.1
@@ -240,12 +244,14 @@ class _Rules:
 
     def heads(self) -> Iterator[Finding]:
         """Clipped values next to an output; needs the quantisation that was chosen."""
+        floors = score_floors(self._graph, self._steps, self._seen.observer)
         before_tables = {step.before_activation for step in self._steps}  # flat tails are drawn in there without loss
         for name in sorted(exact_tensors(self._graph, self._steps) - before_tables):
             chosen = (self._quantization or {}).get(name)
             if not isinstance(chosen, Affine) or not chosen.is_per_tensor or name not in self._seen.observer.names:
                 continue
             low, high = self._seen.observer.range(name, "minmax")
+            low = max(low, floors.get(name, low))
             first, last = (limit - chosen.zero_point for limit in DType.INT8.limits)
             covered = first * chosen.scale, last * chosen.scale
             if low < covered[0] - chosen.scale or high > covered[1] + chosen.scale:
@@ -260,41 +266,17 @@ class _Rules:
 
     def mixed(self) -> Iterator[Finding]:
         """Outputs that join boxes in pixels and scores from 0 to 1: a chip has one scale for an output."""
-        for name in self._graph.outputs:
-            parts = self._joined(name)
-            if len(parts) < 2 or not parts <= set(self._seen.observer.names):
-                continue
-            ranges = {part: self._seen.observer.range(part, "minmax") for part in parts}
-            extents = {part: high - low for part, (low, high) in ranges.items()}
-            chosen = (self._quantization or {}).get(name)
-            scale = chosen.scale if isinstance(chosen, Affine) and chosen.is_per_tensor else max(extents.values()) / 255.0
-            part = min(extents, key=lambda part: (extents[part] or np.inf, part))
-            codes = extents[part] / max(scale, _TINY)
-            left = "no code is" if codes < 1 else f"{codes:.0f} codes are"
-            if 0 < codes < _FEW_CODES_OF_SCORES:
-                yield Finding(
-                    "mixed-output",
-                    "error",
-                    name,
-                    f"it has one scale, with steps of {scale:.3g}, but '{part}' in it has values from {ranges[part][0]:.3g} to "
-                    f"{ranges[part][1]:.3g}: {left} left for them (--hybrid {name} keeps it in float16)",
-                    f"--hybrid {name}, or export the model with boxes and scores as outputs of their own",
-                    {"step": scale, "codes": codes},
-                )
-
-    def _joined(self, name: str) -> set[str]:
-        """The tensors whose codes a tensor holds: itself, or what was joined."""
-        found, left = set(), [name]
-        while left:  # no recursion: thousands of layers in a row may keep one scale
-            name = left.pop()
-            step = self._made_by.get(name)
-            if step is not None and not step.is_float and step.form is Form.CONCAT:
-                left.extend(step.inputs)
-            elif step is not None and not step.is_float and keeps_scale(step):
-                left.append(step.inputs[0])
-            else:
-                found.add(name)
-        return found
+        for joint in mixed_outputs(self._graph, self._steps, self._seen.observer, self._quantization):
+            left = "no code is" if joint.codes < 1 else f"{joint.codes:.0f} codes are"
+            yield Finding(
+                "mixed-output",
+                "error",
+                joint.output,
+                f"it has one scale, with steps of {joint.step:.3g}, but '{joint.part}' in it has values from {joint.low:.3g} to "
+                f"{joint.high:.3g}: {left} left for them (--hybrid {joint.output} keeps it in float16)",
+                f"--hybrid {joint.output}, or export the model with boxes and scores as outputs of their own",
+                {"step": joint.step, "codes": joint.codes},
+            )
 
     def samples(self) -> Iterator[Finding]:
         """Ranges that one sample sets."""
@@ -336,6 +318,98 @@ class _Rules:
                     "let the other reader take the activation's result, if the model allows it",
                     {"readers": float(len(others) + 1)},
                 )
+
+
+@dataclass(frozen=True)
+class MixedOutput:
+    """An output that joins tensors of so different scale that one scale leaves the smallest hardly any quantized values.
+
+    :ivar part: the tensor that suffers most, with values from *low* to *high*
+    :ivar step: the step of the output's scale
+    :ivar codes: how many steps *part* has
+    :ivar tensors: the output and what lies between it and the joint
+    """
+
+    output: str
+    part: str
+    low: float
+    high: float
+    step: float
+    codes: float
+    tensors: frozenset[str]
+
+
+def mixed_outputs(
+    graph: Graph, steps: Sequence[Step], seen: RangeObserver, quantization: Mapping[str, Quantization] | None = None
+) -> Iterator[MixedOutput]:
+    """The outputs that join values of different scale, by the ranges that calibration saw.
+
+    :param quantization: the scales that were chosen; without it, outputs are taken to have their whole range
+    """
+    made_by = {name: step for step in steps if not step.is_float for name in step.outputs}
+    for output in graph.outputs:
+        parts, between = _joined(output, made_by)
+        if len(parts) < 2 or not parts <= set(seen.names):
+            continue
+        ranges = {part: seen.range(part, "minmax") for part in parts}
+        extents = {part: high - low for part, (low, high) in ranges.items()}
+        chosen = (quantization or {}).get(output)
+        scale = chosen.scale if isinstance(chosen, Affine) and chosen.is_per_tensor else max(extents.values()) / 255.0
+        part = min(extents, key=lambda part: (extents[part] or np.inf, part))
+        codes = extents[part] / max(scale, _TINY)
+        if not 0 < codes < _FEW_CODES_OF_SCORES:
+            continue
+        widths = {name: [extents[part] for part in _joined(name, made_by)[0]] for name in between}
+        mixed = {name for name, parts in widths.items() if min(parts) * 255.0 < _FEW_CODES_OF_SCORES * max(parts)}
+        yield MixedOutput(output, part, *ranges[part], scale, codes, frozenset(mixed | {output}))
+
+
+def score_floors(graph: Graph, steps: Sequence[Step], seen: RangeObserver) -> dict[str, float]:
+    """Scores before a sigmoid that the host computes, whose values lie mostly far below any threshold: the value below which none matters.
+
+    Such an output stands next to one of boxes for the same anchors. Its floor also holds for the tensors that data movement makes it of.
+    """
+    made_by = {name: step for step in steps if not step.is_float for name in step.outputs}
+    floors: dict[str, float] = {}
+    for output in graph.outputs:
+        parts, between = _joined(output, made_by)
+        if not parts <= set(seen.names) or not any(
+            _is_beside(graph.shapes[output], graph.shapes[name]) for name in graph.outputs
+        ):
+            continue
+        ends = [seen.range(part, "minmax") for part in parts]
+        low, high = min(end[0] for end in ends), max(end[1] for end in ends)
+        floor = -max(_NO_SCORE, high)
+        if low < 2.0 * floor and high > floor / 2.0:
+            floors.update(dict.fromkeys({output, *between, *parts}, floor))
+    return floors
+
+
+def _is_beside(scores: tuple[int, ...], boxes: tuple[int, ...]) -> bool:
+    """Whether the shape of *boxes* is that of *scores* but for one axis, which has at least the four numbers of a box."""
+    if len(scores) != len(boxes):
+        return False
+    apart = [(mine, its) for mine, its in zip(scores, boxes, strict=True) if mine != its]
+    return len(apart) == 1 and apart[0][0] < apart[0][1] and apart[0][1] >= _BOX
+
+
+def _joined(name: str, made_by: Mapping[str, Step]) -> tuple[set[str], set[str]]:
+    """The tensors whose quantized values a tensor holds: itself, or what was joined; and the tensors in between."""
+    found: set[str] = set()
+    between: set[str] = set()
+    left = [name]
+    while left:  # no recursion: thousands of layers in a row may keep one scale
+        name = left.pop()
+        step = made_by.get(name)
+        if step is not None and step.form is Form.CONCAT:
+            between.add(name)
+            left.extend(step.inputs)
+        elif step is not None and keeps_scale(step):
+            between.add(name)
+            left.append(step.inputs[0])
+        else:
+            found.add(name)
+    return found, between
 
 
 def _inputs(graph: Graph, preprocess: Mapping[str, Preprocess]) -> Iterator[Finding]:

@@ -25,11 +25,11 @@ from ..lower.steps import Step
 from .calibrate import CalibratedRanges, Calibration, FloatModel
 from .channel_groups import GroupChoice, choose_groups
 from .config import Recipe
-from .lint import LOST, few_values
-from .metrics import Metric, cosine, metric_of, worst_channel
+from .lint import LOST, MixedOutput, few_values
+from .metrics import FINER, Metric, cosine, metric_of, worst_channel
 from .reconstruction import FEWEST_SAMPLES, MAX_KEPT, FloatAnswers, Target, at_positions, refit, targets_of
 from .simulate import KnownWeights, QuantizedWeights, Simulation
-from .tensor_scales import Clips, assign_quantization, quantized_tensors
+from .tensor_scales import Clips, FlooredRanges, assign_quantization, head_products, head_tensors, quantized_tensors
 from .threads import in_order, one_blas_thread, thread_count
 
 # What calibration sees and the search for a recipe needs again, so that no sample is read and run twice.
@@ -218,6 +218,9 @@ Sample = Mapping[str, Array]
 GROUP_BUDGET = 0.25
 """By how much of the predicted time groups of channels may slow a network down."""
 
+FLOAT_BUDGET = 0.1
+"""By how much of the predicted time float16 layers may slow a network down by default."""
+
 _SLACK_US = 200.0
 _FREE = 0.0005
 _FEWEST_FITTED = 5
@@ -235,13 +238,14 @@ _SEEN = 0.0005
 class Score:
     """How a quantised network did on the samples that judge.
 
-    :ivar value: the mean of the metric
+    :ivar value: the mean of the metric, or of what tells finer than it: choices are made by this
     :ivar cosine: the mean cosine
     :ivar worst: the cosine of the worst sample
     :ivar cosines: the cosine of each sample
     :ivar by_cosine: whether the metric is the cosine
     :ivar channel: the cosine of the worst channel of any sample's outputs; nan where it was not looked at
     :ivar left_out: samples that did not judge, as the others had decided; *worst* is then that of the others
+    :ivar shown: the mean of the metric itself, where *value* is something finer
     """
 
     value: float
@@ -251,6 +255,7 @@ class Score:
     by_cosine: bool = False
     channel: float = math.nan
     left_out: int = 0
+    shown: float | None = None
 
     def beats(self, other: Score) -> bool:
         """Whether it is better: not at the cost of the worst sample; then by the metric, and where that cannot tell, by the cosine.
@@ -293,7 +298,7 @@ class Score:
     def __str__(self) -> str:
         if self.left_out:
             return f"not finished, worst cosine {self.worst:.4f}"
-        return f"{self.value:.4f}, worst cosine {self.worst:.4f}"
+        return f"{self.value if self.shown is None else self.shown:.4f}, worst cosine {self.worst:.4f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +329,8 @@ class Workbench:
 
     :param kind: how numbers are held; codes of 8 bits
     :param samples: normalised samples; read at most once, when they are needed
-    :param metric: a function of (expected outputs, given outputs), or the name of one; chosen by the shape of the outputs by default
+    :param metric: a function of (expected outputs, given outputs), or the name of one; chosen by the outputs by default
+    :ivar floors: below which values of a tensor do not matter, see :func:`~anynpu.compiler.quantize.lint.score_floors`
     """
 
     def __init__(
@@ -351,7 +357,25 @@ class Workbench:
         self._operators: KnownOperators = {}
         self._weights: KnownWeights = {}
         self._worst_yet: dict[int, float] = {}
-        self.metric_name, self._metric = metric_of(metric, [graph.shapes[name] for name in graph.outputs])
+        self._wanted = metric
+        self.floors: Mapping[str, float] = {}
+
+    def _compared(self, outputs: Sequence[Array]) -> list[Array]:
+        """Outputs as they are compared: of scores, what is above their floor."""
+        return [
+            np.maximum(values - self.floors[name], 0.0) if name in self.floors else values
+            for name, values in zip(self.graph.outputs, outputs, strict=True)
+        ]
+
+    @cached_property
+    def _judge(self) -> tuple[str, Metric]:
+        expected = self._expected if self._wanted is None and self.can_judge else ()
+        return metric_of(self._wanted, [self.graph.shapes[name] for name in self.graph.outputs], expected)
+
+    @property
+    def metric_name(self) -> str:
+        """What trials are compared by; without the caller's choice, what the float network's outputs are decides."""
+        return self._judge[0]
 
     @cached_property
     def _samples(self) -> list[Sample]:
@@ -397,7 +421,8 @@ class Workbench:
         model = FloatModel(self.graph, list(self.graph.outputs), {}, threads=threads)
         known = self._remembered.outputs if self._remembered else []
         found = in_order(model.run, self.judging[len(known) :], threads)
-        return [*known, *([np.asarray(values[name]) for name in self.graph.outputs] for values in found)]
+        made = [[np.asarray(values[name]) for name in self.graph.outputs] for values in found]
+        return [self._compared(outputs) for outputs in (*known, *made)]
 
     @property
     def _threads(self) -> int:
@@ -460,7 +485,7 @@ class Workbench:
         return assign_quantization(
             self.graph,
             steps,
-            self._ranges_of(recipe),
+            FlooredRanges(self._ranges_of(recipe), self.floors) if recipe.clip else self._ranges_of(recipe),
             self.kind,
             self.preprocess,
             {name: choice.grouping for name, choice in groups.items()},
@@ -487,6 +512,27 @@ class Workbench:
         """The trial's recipe with some tensors in float16, not fitted."""
         floats = trial.floats | tensors
         return replace(self.quantized(trial.recipe, with_floats(trial.steps, floats)), floats=floats)
+
+    def parted(self, recipe: Recipe, steps: list[Step], mixed: Sequence[MixedOutput]) -> tuple[set[str], float, float]:
+        """The tensors to keep in float so that each part of the *mixed* outputs has a scale of its own, and the predicted times
+        without and with that.
+
+        Where float16 takes little time, what lies between the network's last products and the joint is float16, too, and so are those.
+        """
+
+        def time(tensors: Set[str]) -> float:
+            halves = with_floats(steps, tensors)
+            return self.time_us(Trial(recipe, halves, self._quantization(recipe, halves, {})))
+
+        before = time(set())
+        joints = {name for joint in mixed for name in joint.tensors}
+        heads = head_tensors(self.graph, steps, [joint.output for joint in mixed])
+        tried = [heads, heads - head_products(steps)] if self.chip.float16 and recipe.float16 else []
+        for tensors in tried:
+            after = time(tensors | joints)
+            if after <= before * (1.0 + FLOAT_BUDGET):
+                return tensors | joints, before, after
+        return joints, before, time(joints)
 
     def refitted(self, trial: Trial) -> Trial:
         """The trial with fitted weights, if the samples that judge agree that it is better."""
@@ -552,7 +598,8 @@ class Workbench:
             together = threads if given or rival is None else 1
             some = order[len(given) : len(given) + together]
             for index, outputs in zip(some, in_order(simulation.run, [self.judging[i] for i in some], threads), strict=True):
-                given[index], cosines[index] = outputs, cosine(self._expected[index], outputs)
+                given[index] = self._compared(outputs)
+                cosines[index] = cosine(self._expected[index], given[index])
                 tell(self._progress, "judging", len(given), len(order))
                 if rival is not None and rival.is_safe_from(cosines.values()):
                     # what other threads have done by now must not show, or results would depend on them
@@ -562,19 +609,23 @@ class Workbench:
         for index in judged:
             self._worst_yet[index] = min(self._worst_yet.get(index, 1.0), cosines[index])
         found = tuple(cosines[index] for index in judged)
-        by_cosine = self._metric is cosine
-        values = found if by_cosine else [float(self._metric(self._expected[index], given[index])) for index in judged]
+        metric = self._judge[1]
+        by_cosine = metric is cosine
+        pairs = [(self._expected[index], given[index]) for index in judged]
+        finer = FINER.get(metric, metric)
+        values = found if by_cosine else [float(finer(*pair)) for pair in pairs]
+        shown = None if finer is metric else float(np.mean([metric(*pair) for pair in pairs]))
         left_out = len(self.judging) - len(judged)
         channel = math.nan
         if not left_out and min(found) > 1.0 - _SEEN:
-            channel = min(worst_channel(self._expected[index], given[index]) for index in judged)
-        return Score(float(np.mean(values)), float(np.mean(found)), min(found), found, by_cosine, channel, left_out)
+            channel = min(worst_channel(*pair) for pair in pairs)
+        return Score(float(np.mean(values)), float(np.mean(found)), min(found), found, by_cosine, channel, left_out, shown)
 
     def cosine_of(self, trial: Trial, codes: Mapping[str, Quantization]) -> float:
         """The mean cosine where nothing but the tensors of *codes* is rounded; on two samples, as there are many tensors."""
         simulation = Simulation(self.graph, trial.steps, codes, weights=False)
         pairs = zip(self._expected[:2], self.judging[:2], strict=True)
-        return float(np.mean([cosine(expected, simulation.run(sample)) for expected, sample in pairs]))
+        return float(np.mean([cosine(expected, self._compared(simulation.run(sample))) for expected, sample in pairs]))
 
     def time_us(self, trial: Trial) -> float:
         """What the chip is predicted to take, with one core."""

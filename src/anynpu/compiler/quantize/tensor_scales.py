@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -39,6 +40,22 @@ class Ranges(Protocol):
         """The range of a tensor; *exact* asks for its smallest and largest value, whatever the algorithm."""
 
 
+@dataclass(frozen=True)
+class FlooredRanges:
+    """Ranges of which some begin at a floor: what lies below it is cut off.
+
+    :ivar floors: by tensor
+    """
+
+    ranges: Ranges
+    floors: Mapping[str, float]
+
+    def __call__(self, name: str, *, exact: bool) -> tuple[float, float]:
+        """The range of a tensor, not below its floor."""
+        low, high = self.ranges(name, exact=exact)
+        return max(low, self.floors.get(name, low)), high
+
+
 def keeps_scale(step: Step) -> bool:
     """Whether the codes of a step's result mean what those of its input mean."""
     return step.form in _KEEPS_SCALE or (step.form is Form.POOL and "Max" in step.node.op)
@@ -70,17 +87,24 @@ def may_be_infinite(graph: Graph, steps: list[Step]) -> set[str]:
     return {*graph.inputs, *graph.producers()} - computed
 
 
-def head_tensors(graph: Graph, steps: list[Step]) -> set[str]:
+def head_tensors(graph: Graph, steps: list[Step], outputs: Sequence[str] | None = None) -> set[str]:
     """Tensors between the last matrix product and an output: clipping there loses rare, large answers.
 
     A product that stands for a sum or for arithmetic with constants is none of the network's own.
+
+    :param outputs: the outputs that are looked at; all by default
     """
-    return _before_outputs(graph, steps, set())
+    return _before_outputs(steps, graph.outputs if outputs is None else outputs, set())
+
+
+def head_products(steps: list[Step]) -> set[str]:
+    """The results of matrix products that are the network's own."""
+    return {name for step in steps if step.form in _LINEAR and not step.node.rewritten for name in step.outputs}
 
 
 def exact_tensors(graph: Graph, steps: list[Step]) -> set[str]:
     """Tensors that keep their whole range: the heads, and scores that reach an output through linear or data-moving layers."""
-    return _before_outputs(graph, steps, _scores(steps))
+    return _before_outputs(steps, graph.outputs, _scores(steps))
 
 
 def _scores(steps: list[Step]) -> set[str]:
@@ -105,11 +129,11 @@ def _is_share(activation: Activation | None) -> bool:
     return bool(np.all((values >= 0.0) & (values <= 1.0)))
 
 
-def _before_outputs(graph: Graph, steps: list[Step], scores: Set[str]) -> set[str]:
+def _before_outputs(steps: list[Step], outputs: Sequence[str], scores: Set[str]) -> set[str]:
     """Tensors between the last matrix product and an output, and before it those of *scores*."""
     made_by = {name: step for step in steps for name in step.outputs}
     heads: set[str] = set()
-    waiting = list(graph.outputs)
+    waiting = list(outputs)
     while waiting:
         name = waiting.pop()
         if name in heads:
