@@ -15,7 +15,8 @@ from anynpu.errors import AnynpuError
 from anynpu.npu import rocket
 from anynpu.npu.rocket.plan import Addition, Addresses, Convolution
 from anynpu.npu.rocket.registers import BLOCKS, ORDER, REGISTERS, TARGETS
-from anynpu.npu.rocket.stream import Command
+from anynpu.npu.rocket.stream import Command, task_size
+from anynpu.program import Curve
 
 from .modelfiles import name_of
 
@@ -72,7 +73,21 @@ def _convolution(dice: random.Random) -> Convolution:
         else None,
     )
     per_channel = dice.random() < 0.3
-    return replace(made, per_channel=per_channel, channel_offsets=per_channel and dice.random() < 0.3)
+    made = replace(made, per_channel=per_channel, channel_offsets=per_channel and dice.random() < 0.3)
+    return made if made.addition is not None or dice.random() < 0.8 else replace(made, curve=_curve(dice))
+
+
+def _curve(dice: random.Random) -> Curve:
+    """Smooth tables, or random ones."""
+    if dice.random() < 0.5:
+        tables = np.sort(np.random.default_rng(dice.getrandbits(32)).integers(-32768, 32768, 1026)).reshape(2, -1)
+    else:
+        tables = np.random.default_rng(dice.getrandbits(32)).integers(-32768, 32768, (2, 513))
+    negative, positive = tables.astype(np.int16)
+    offset = dice.choice([0, dice.randint(-(1 << 20), 1 << 20)])
+    return Curve(
+        offset, dice.randint(0, 32767), dice.randint(0, 31), negative, positive, dice.choice([0, 20000]), dice.randint(0, 31)
+    )
 
 
 def _changed(command: Command, dice: random.Random) -> Command:
@@ -112,24 +127,26 @@ def mutant(dice: random.Random) -> bytes:
             else dice.randbytes(8 * 136),
             np.uint64,
         )
-        count = 1
+        count, size = 1, task_size()
     else:
         try:
-            words, count = rocket.write(_convolution(dice), Addresses(*places[:5], added=places[5]))
+            conv = _convolution(dice)
+            words, count = rocket.write(conv, Addresses(*places[:5], added=places[5]))
         except AnynpuError:
             return mutant(dice)
         tasks = []
+        size = task_size(conv.tables)
         for task in rocket.decode(words):
             commands = list(task.commands)
             for _ in range(dice.choice([0, 1, 1, 1, 2, 8])):
-                index = dice.randrange(len(commands) if dice.random() < 0.05 else 130)
+                index = dice.randrange(len(commands) if dice.random() < 0.05 else size[0])
                 commands[index] = _changed(commands[index], dice)
             if dice.random() < 0.03:
-                commands.insert(dice.randrange(130), commands.pop(dice.randrange(130)))
+                commands.insert(dice.randrange(size[0]), commands.pop(dice.randrange(size[0])))
             tasks.append(replace(task, commands=tuple(commands)))
         words = rocket.encode(tasks)
     memory[stream : stream + words.nbytes] = words.astype("<u8").tobytes()
-    rows = [(BASE + stream + 1088 * index, 130) for index in range(count)]
+    rows = [(BASE + stream + size[1] * index, size[0]) for index in range(count)]
     if dice.random() < 0.05:
         rows[dice.randrange(count)] = (
             dice.choice([0, BASE + _SIZE - 8, dice.getrandbits(32)]),

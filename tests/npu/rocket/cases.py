@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from anynpu.npu.rocket.plan import Convolution
 from anynpu.program import Conv, FixedPoint, Layer, MemoryPlan, Program
+from anynpu.program.arithmetic.lookup_tables import CURVES, curve_of
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 
 DATA = Path(__file__).parent / "data"
@@ -35,7 +37,7 @@ def has_packing_error(conv: Convolution) -> bool:
     return conv.depthwise and conv.in_channels > 32 and -conv.in_channels % 16 != 0
 
 
-KINDS = ("dense", "depthwise", "per_tensor", "per_channel", "strides", "padding", "slices", "additions", "one_channel")
+KINDS = ("dense", "depthwise", "per_tensor", "per_channel", "strides", "padding", "slices", "additions", "one_channel", "lookups")
 """What :func:`random_program` makes."""
 
 
@@ -77,6 +79,14 @@ def random_program(kind: str, random: np.random.Generator) -> Program:
     shift = int(np.clip(np.floor(np.log2(32767 * reach / 60)), 0, 31))
     upper = int(reach * random.uniform(0.2, 3))
     bounds = np.array([[0], [upper]], np.int32) if random.random() < 0.3 else None
+    curves = ()
+    if kind == "lookups":
+        # the sums cover the range of the function, its values that of the output
+        shape = CURVES[str(random.choice(list(CURVES)))]
+        curve = curve_of(shape, 3 * shape.half / reach)
+        # a line that rises by less than a step in the whole range of sums, too
+        curves = (replace(curve, slope=20000, slope_shift=int(random.integers(14, 32))) if random.random() < 0.2 else curve,)
+        shift, bounds = int(np.clip(np.floor(np.log2(32767 / (250 / 32767))), 0, 31)) - int(random.integers(0, 2)), None
     stage = FixedPoint(
         channel_multiplier=factors.astype(np.int32),
         multiplier=np.array([random.integers(1 << 14, 1 << 15)], np.int32),
@@ -85,6 +95,7 @@ def random_program(kind: str, random: np.random.Generator) -> Program:
         bounds=bounds,
         residual_multiplier=int(random.integers(1 << 14, 1 << 15)) if added else None,
         residual_shift=int(random.integers(3, 15)) if added else 0,
+        curves=curves,
         table=random.integers(-128, 128, (1, 256)).astype(np.int8) if random.random() < 0.1 else None,
     )
     conv = Conv(

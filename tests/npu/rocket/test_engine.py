@@ -124,9 +124,23 @@ def test_text_detection(real_models: RealModels, tmp_path: Path) -> None:
 def test_layers_on_the_cpu_have_a_reason(tmp_path: Path) -> None:
     streams = streams_of(compiled(NETS["yolo"](), tmp_path, without=[]))
     reasons = set(streams.reasons.values())
-    assert any("compile without='curves'" in reason for reason in reasons)
-    assert "no convolution" in reasons
+    assert reasons == {"no convolution"}
+    assert any(lowered.convolution.curve for lowered in streams.lowered.values())
     assert set(streams.reasons) | set(streams.lowered) == set(range(len(streams.program.layers)))
+
+
+def test_lookup_tables_are_not_used_where_the_user_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = compiled(NETS["yolo"](), tmp_path, without=[])
+    with (
+        faults.inject(Plan((Fault("stream", every=1),))),
+        Device("rk3588", engine="rocket:emulated") as device,
+        pytest.raises(DeviceResultError) as caught,
+    ):
+        device.load(model)
+    assert "ANYNPU_ROCKET_WITHOUT=lookups" in caught.value.hint
+    monkeypatch.setenv("ANYNPU_ROCKET_WITHOUT", "lookups")
+    assert 0 < plan(model.programs[0], ["lookups"]).share < streams_of(model).share
+    assert_same(model)
 
 
 def test_a_session_runs_on_it_by_name(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,6 +247,8 @@ def test_what_is_missing_is_said_with_a_hint(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setattr(kernel, "driver_of", lambda path, driver=driver: driver)
         with pytest.raises(DeviceUnavailable, match=f"has the driver {driver[0]}"):
             RocketEngine("/dev/accel/accel7")
+    with pytest.raises(OptionError, match="ANYNPU_ROCKET_WITHOUT is 'tables'"):
+        RocketEngine("emulated", without=["tables"])
     with pytest.raises(OptionError, match="is 'never'"):
         RocketEngine("emulated", verify="never")
     with pytest.raises(DeviceError, match="there is no engine 'vulkan'"):

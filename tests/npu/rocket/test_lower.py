@@ -14,6 +14,7 @@ from anynpu.npu.rocket import layouts
 from anynpu.npu.rocket.executor import EngineName
 from anynpu.npu.rocket.lower import Lowered, Unsupported, lower
 from anynpu.npu.rocket.plan import Addresses
+from anynpu.npu.rocket.stream import task_size
 from anynpu.program import Conv, FixedPoint, Program
 from anynpu.tensor import round_up
 
@@ -44,7 +45,8 @@ def through_streams(lowered: Lowered, arrays: dict[str, Array], engine: EngineNa
     memory = np.zeros(round_up(end - BASE + words.nbytes, 4096), np.uint8)
     for place, part in zip([*places, end], [*parts, words], strict=True):
         memory[place - BASE : place - BASE + part.nbytes] = np.ascontiguousarray(part).view(np.uint8).reshape(-1)
-    rocket.execute(memory, BASE, [[end + 1088 * index, 130] for index in range(tasks)], engine=engine)
+    count, size = task_size(conv.tables)
+    rocket.execute(memory, BASE, [[end + size * index, count] for index in range(tasks)], engine=engine)
     result = layouts.unpack_features(memory[places[1] - BASE :], conv.out_height, conv.out_width, conv.out_channels)
     if lowered.table is not None:
         result = lowered.table[result.view(np.uint8)]

@@ -89,7 +89,8 @@ def _run_ladder(node: str, path: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(made)
     else:
-        console.print(f"\n{passed} of {len(found)} steps passed; wrote {path}", markup=False, highlight=False)
+        console.print()
+        console.print(f"{passed} of {len(found)} steps passed; wrote {path}", markup=False, highlight=False)
     if passed < len(found):
         raise typer.Exit(1)
 

@@ -157,6 +157,11 @@ def _beyond(operation: Operation) -> bool:
 def _places(operation: Operation, spans: tuple[Span, ...]) -> Iterator[tuple[str, str]]:
     """Every operand lies in one buffer."""
     planes, outputs = operation.lanes // LANES, atoms(operation.out_channels)
+    for name, count, rows, width, line, plane in _strides(operation):
+        size = (1 if operation.raw else LANES) * width
+        if (rows > 1 and line < size) or (count > 1 and plane < (rows - 1) * line + size):
+            yield "stream-address", f"{name}: rows or planes overlap (strides {line} and {plane})"
+            return
     row = operation.line if operation.raw else LANES * operation.width
     feature = max(0, planes - 1) * operation.plane + (operation.rows - 1) * operation.line + row
     written = (outputs - 1) * operation.out_plane + operation.out_rows * LANES * operation.out_width
@@ -175,6 +180,19 @@ def _places(operation: Operation, spans: tuple[Span, ...]) -> Iterator[tuple[str
     for name, address, length in places:
         if not any(span.first <= address and address + length <= span.last for span in spans):
             yield "stream-address", f"{name} is {address:#x} with {length} bytes, which lie in no buffer of the program"
+
+
+def _strides(operation: Operation) -> Iterator[tuple[str, int, int, int, int, int]]:
+    """Of each tensor of an operation: name of the register, planes, rows, columns, bytes to the next row and to the next plane."""
+    outputs, rows, width = atoms(operation.out_channels), operation.out_rows, operation.out_width
+    yield (
+        *("CNA.FEATURE_DATA_ADDR", operation.lanes // LANES, operation.rows, operation.width),
+        *(operation.line, operation.plane),
+    )
+    yield "DPU.DST_BASE_ADDR", outputs, rows, width, LANES * width, operation.out_plane
+    if operation.added is not None:
+        yield "DPU_RDMA.SRC_BASE_ADDR", -(-outputs // 2), rows, width, LANES * width, operation.added.even_step
+        yield "DPU_RDMA.EW_BASE_ADDR", outputs // 2, rows, width, LANES * width, operation.added.odd_step
 
 
 def _weights(operation: Operation, memory: npt.NDArray[np.uint8], base: int) -> Iterator[tuple[str, str]]:

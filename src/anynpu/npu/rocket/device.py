@@ -35,8 +35,7 @@ from ...tensor import round_up
 from .checker import Span, check_job
 from .executor import Executor
 from .layouts import LANES
-from .registers import PC_BASE_ADDRESS
-from .stream import decode
+from .stream import decode, task_size
 
 __all__ = ["CORES", "DRIVER", "AccelDevice", "AccelFile", "JobRequest", "VERSION"]
 
@@ -54,8 +53,6 @@ _MAX_BUFFER = 1 << 30
 _MACS_PER_SECOND = 1024 * 200_000_000
 """Of one core: 1,024 products of int8 a cycle, at the 200 MHz to which mainline kernels set the clock."""
 _LIMIT_SECONDS = 0.5
-_TASK_WORDS = 130
-
 Report = Callable[[str, str, str], None]
 
 
@@ -215,12 +212,11 @@ class AccelFile:
             self.device.report(found.kind, "SUBMIT", f"job {number}, task {found.task}: {found.text}")
         for index, (address, words) in enumerate(job.tasks):
             first = address - BASE
-            if words > 2 * _TASK_WORDS and 0 <= first <= held.size - 8 * words:
-                links = sum(
-                    command.register == PC_BASE_ADDRESS for command in decode(held[first : first + 8 * words])[0].commands
-                )
-                text = f"job {number}, task {index}: {words} words in one start, {links} links to further tasks"
-                self.device.report("stream-chained", "SUBMIT", text)
+            if words > 2 * task_size()[0] and 0 <= first <= held.size - 8 * words:
+                tasks = decode(held[first : first + 8 * words])
+                if len(tasks) > 1:
+                    text = f"job {number}, task {index}: {words} words in one start are {len(tasks)} tasks"
+                    self.device.report("stream-chained", "SUBMIT", text)
 
     def prep_bo(self, handle: int, timeout_ns: int) -> None:
         """PREP_BO: wait until no job writes a buffer.

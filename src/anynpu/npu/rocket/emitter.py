@@ -13,10 +13,11 @@ import numpy.typing as npt
 
 from ..._util.types import Array
 from ...errors import CommandStreamError, ParameterError
+from ...program.arithmetic.lookup_tables import HALF, STEP_BITS
 from .layouts import LANES, pack_bias, pack_weights
 from .plan import Addition, Addresses, Banks, Convolution, Slice, banks_of, row_entries, slices_of
-from .registers import field
-from .stream import TASK_BYTES, task_words
+from .registers import LOOKUP_DATA, LOOKUP_TABLE, field
+from .stream import task_size, task_words
 
 __all__ = ["Compatible", "Emitted", "check", "convolution_of", "emit", "registers_of", "write"]
 
@@ -24,6 +25,9 @@ Words = npt.NDArray[np.uint64]
 Compatible = Literal["default", "mesa"]
 
 _GRAINS = 50
+_EIGHT_AS = 16
+"""Columns that a map of 8 has where a tensor is added, as boards ran it; its strides stay those of 8."""
+
 _EVEN_CHANNELS = 0x0101
 _MAX_MULTIPLIER = 32767
 _MAX_SHIFT = 31
@@ -232,12 +236,13 @@ def write(conv: Convolution, addresses: Addresses, *, mesa: bool = False) -> tup
     if not mesa:
         check(conv)
     slices = slices_of(conv, rows, mesa=mesa)
+    _, size = task_size(conv.tables)
     words = []
     for index, part in enumerate(slices):
         last = index == len(slices) - 1
-        following = None if len(slices) == 1 else 0 if last else addresses.commands + (index + 1) * TASK_BYTES
+        following = None if len(slices) == 1 else 0 if last else addresses.commands + (index + 1) * size
         registers = registers_of(conv, addresses, banks, part, reuse=index > 0 and banks.resident, mesa=mesa)
-        words.append(task_words(registers, next_task=following, last=last))
+        words.append(task_words(registers, next_task=following, last=last, tables=conv.tables))
     return np.concatenate(words), len(slices)
 
 
@@ -281,6 +286,10 @@ def check(conv: Convolution) -> None:
             f"multiplier {conv.multiplier} and shift {conv.shift} do not fit the output stage",
             hint=f"scales must give a multiplier of 16 bits and a shift of 0 to {_MAX_SHIFT}",
         )
+    if conv.curve is not None and conv.addition is not None:
+        raise CommandStreamError(
+            "an activation of a sum: the tables come before the tensor that is added", hint="run it on the CPU"
+        )
 
 
 def _put(register: int, **fields: int) -> int:
@@ -299,6 +308,7 @@ def registers_of(
     found |= _weight_registers(conv, addresses)
     found |= _output_registers(conv, addresses, part)
     found |= _added_registers(conv, addresses, part, mesa=mesa)
+    found |= _lookup_registers(conv)
     return {number: value & 0xFFFFFFFF for number, value in found.items()}
 
 
@@ -307,7 +317,7 @@ def _feature_registers(
 ) -> dict[int, int]:
     joined = conv.addition is not None
     raw, lanes = conv.raw_input, conv.atoms * LANES
-    width = conv.raw_width if raw else 16 if mesa and joined and conv.width == 8 else conv.width
+    width = conv.raw_width if raw else _EIGHT_AS if joined and conv.width == 8 else conv.width
     line, plane = (
         (conv.raw_width, conv.raw_width * (conv.height - 1)) if raw else (4 * conv.width, conv.width * (conv.height - 4))
     )
@@ -420,6 +430,28 @@ def _output_registers(conv: Convolution, addresses: Addresses, part: Slice) -> d
         0x501C: _put(0x501C, DATA_USE=7 if per_channel else 1),
         0x5020: addresses.bias,
         0x5068: 0x01010101,
+    }
+
+
+def _lookup_registers(conv: Convolution) -> dict[int, int]:
+    """Registers of the lookup tables: the accumulator becomes an index in the BN stage, and goes through the tables in the EW stage."""
+    curve = conv.curve
+    if curve is None:
+        return {}
+    return {
+        0x4010: _put(0x4010, BS_MUL_SHIFT_NEG=14 if conv.per_channel else 0, BN_MUL_SHIFT_NEG=curve.shift),
+        0x4060: _put(0x4060, ALU_ALGO=2, RELU_BYPASS=1),
+        0x4064: curve.offset,
+        0x4068: _put(0x4068, OPERAND=curve.multiplier, SHIFT=curve.shift),
+        0x4070: _put(0x4070, OP_CVT_BYPASS=1, RELU_BYPASS=1),
+        LOOKUP_TABLE: _put(LOOKUP_TABLE, WRITE=1, TABLE=1),
+        LOOKUP_DATA: _put(LOOKUP_DATA, DATA=int(curve.positive[-1])) & 0xFFFF,
+        0x4108: _put(0x4108, LO_LE_MUX=2, OFLOW_PRIORITY=1, HYBRID_PRIORITY=1),
+        0x410C: _put(0x410C, LE_INDEX_SELECT=STEP_BITS, LO_INDEX_SELECT=STEP_BITS),
+        0x4110: -HALF,
+        0x411C: HALF,
+        0x4128: _put(0x4128, OFLOW=curve.slope),
+        0x412C: _put(0x412C, OFLOW=curve.slope_shift),
     }
 
 

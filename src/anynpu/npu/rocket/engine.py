@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
@@ -24,14 +24,16 @@ from ..engines.base import BoundProgram, CustomSteps, Executable, LayerTime, Ste
 from ..engines.native import NativeEngine
 from ..engines.preparation import Preparation
 from .kernel import DeviceFile, opener
+from .lower import FEATURES
 from .runner import Runner
 from .segments import Part, Streams, plan
 
-__all__ = ["VERIFY_VARIABLE", "RocketEngine", "RocketExecutable", "expected_output"]
+__all__ = ["VERIFY_VARIABLE", "WITHOUT_VARIABLE", "RocketEngine", "RocketExecutable", "expected_output"]
 
 log = logging.getLogger("anynpu.npu.rocket")
 
 VERIFY_VARIABLE = "ANYNPU_ROCKET_VERIFY"
+WITHOUT_VARIABLE = "ANYNPU_ROCKET_WITHOUT"
 _VERIFICATIONS = ("turn", "all", "off")
 
 
@@ -40,6 +42,8 @@ class RocketEngine:
 
     :param device: path of the device node, ``emulated``, or empty for the node that this machine has
     :param threads: host threads that a run uses for layers on the CPU
+    :param without: ``("lookups",)`` runs layers with an activation in lookup tables on the CPU; by default the environment variable
+        ``ANYNPU_ROCKET_WITHOUT`` decides
     :param verify: what is compared with the native engine in each run: one layer in ``turn`` (the default), ``all`` layers, or nothing
         (``off``); by default the environment variable ``ANYNPU_ROCKET_VERIFY`` decides
     :raises DeviceUnavailable: there is no such device, or it may not be opened
@@ -52,7 +56,15 @@ class RocketEngine:
     eager = True
     """Programs are prepared when a model is opened."""
 
-    def __init__(self, device: str = "", *, threads: int | None = None, verify: str | None = None) -> None:
+    def __init__(
+        self, device: str = "", *, threads: int | None = None, verify: str | None = None, without: Iterable[str] | None = None
+    ) -> None:
+        named = os.environ.get(WITHOUT_VARIABLE, "").split(",") if without is None else without
+        self.without = frozenset(name.strip() for name in named if name.strip())
+        if not self.without <= set(FEATURES):
+            raise OptionError(
+                f"{WITHOUT_VARIABLE} is '{','.join(sorted(self.without))}'", hint=f"use one of {', '.join(FEATURES)}"
+            )
         self._native = NativeEngine(threads=threads)
         self._open = opener(device)
         self.verify = verify or os.environ.get(VERIFY_VARIABLE) or "turn"
@@ -65,7 +77,7 @@ class RocketEngine:
         :raises DeviceResultError: the NPU gives other bytes; the message names the layer
         """
         preparation = preparation or Preparation()
-        streams = plan(program)
+        streams = plan(program, self.without)
         executable = RocketExecutable(streams, self._native, preparation, self._open, self.verify)
         log.info(
             "%d of %d layers run as command streams (%.1f %% of the multiplications), with %d changes of layout",
@@ -155,9 +167,13 @@ class RocketExecutable:
         held = {name: runner.read(name, control) for name in layer.inputs}
         different = int(np.count_nonzero(output != expected_output(self._native, program, index, held, self._preparation)))
         if different:
+            hint = (
+                "use another device; run `anynpu selftest --device rocket` and send its report, so that the rule can be corrected"
+            )
+            if self.streams.lowered[index].convolution.curve is not None:
+                hint = f"{WITHOUT_VARIABLE}=lookups runs layers with lookup tables on the CPU; {hint}"
             raise DeviceResultError(
-                f"the NPU gives other bytes than the CPU for layer '{layer.name}': {different} of {output.size} differ",
-                hint="use another device; run `anynpu selftest --device rocket` and send its report, so that the rule can be corrected",
+                f"the NPU gives other bytes than the CPU for layer '{layer.name}': {different} of {output.size} differ", hint=hint
             )
 
 

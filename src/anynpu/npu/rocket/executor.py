@@ -17,6 +17,7 @@ import numpy.typing as npt
 from ..._util.types import Array
 from ...errors import CommandStreamError
 from ...program import Conv, FixedPoint, Layer, MemoryPlan, Program
+from ...program.arithmetic.lookup_tables import evaluate
 from ...program.arithmetic.rounding import saturate, shift_right
 from ...tensor import Affine, DType, Layout, TensorSpec
 from ..control import RunControl
@@ -252,8 +253,12 @@ class _Memory:
         """What two operations have in common that are prepared in the same way."""
         weights, bias = self._parameter_bytes(operation)
         added = None if operation.added is None else operation.added.numbers
-        alike = replace(operation, input=0, output=0, weights=0, bias=0, line=0, plane=0, out_plane=0, added=None)
-        digest = hashlib.blake2b(repr((alike, added)).encode(), digest_size=32)
+        curve = operation.curve
+        alike = replace(operation, input=0, output=0, weights=0, bias=0, line=0, plane=0, out_plane=0, added=None, curve=None)
+        numbers = None if curve is None else (curve.offset, curve.multiplier, curve.shift, curve.slope, curve.slope_shift)
+        digest = hashlib.blake2b(repr((alike, added, numbers)).encode(), digest_size=32)
+        if curve is not None:
+            digest.update(curve.negative.tobytes() + curve.positive.tobytes())
         digest.update(weights.data)
         digest.update(bias.data)
         return digest.digest()
@@ -311,6 +316,8 @@ def reference(operation: Operation, values: Bytes, parameters: _Parameters, adde
     if operation.added is not None and added is not None:
         numbers = operation.added.numbers
         sums = saturate(sums + shift_right((added.astype(np.int64) + numbers.offset) * numbers.multiplier, numbers.shift))
+    if operation.curve is not None:
+        sums = evaluate(operation.curve, sums)
     product = sums * operation.multiplier + (operation.output_zero << operation.shift)
     return np.clip(shift_right(product, operation.shift), -128, 127).astype(np.int8)
 
@@ -347,6 +354,7 @@ def _prepare(operation: Operation, parameters: _Parameters) -> _Prepared | None:
         zero_point=np.array([operation.output_zero], np.int32),
         residual_multiplier=None if numbers is None else numbers.multiplier,
         residual_shift=0 if numbers is None else numbers.shift,
+        curves=() if operation.curve is None else (operation.curve,),
     )
     (kernel_h, kernel_w), (step_y, step_x) = operation.kernel, operation.strides
     conv = Conv(

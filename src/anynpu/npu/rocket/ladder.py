@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from ...errors import AnynpuError
 from ...program import Conv, FixedPoint, Layer, MemoryPlan, Program
+from ...program.arithmetic.fixed_point import multiplier_and_shift
+from ...program.arithmetic.lookup_tables import CURVES, curve_of
 from ...tensor import Affine, DType, Layout, TensorSpec
 from ..control import RunControl
 from ..engines.native import NativeEngine
@@ -55,8 +57,9 @@ class _Net:
         factors: bool = False,
         zero: int = -5,
         added: str | None = None,
+        curve: str | None = None,
     ) -> str:
-        """One more convolution; gives the name of its output. *factors*: multipliers by channel."""
+        """One more convolution; gives the name of its output. *factors*: multipliers by channel; *curve*: name of an activation."""
         _, channels, height, width = self.tensors[x].shape
         pad = kernel // 2 if pad is None else pad
         depth = 1 if depthwise else channels
@@ -71,6 +74,11 @@ class _Net:
             residual_multiplier=None if added is None else int(self.random.integers(1 << 14, 1 << 15)),
             residual_shift=0 if added is None else 5,
         )
+        if curve is not None:
+            shape = CURVES[curve]
+            values = multiplier_and_shift(250 / 65535)
+            multiplier, shift = (np.array([number], np.int32) for number in values)
+            stage = replace(stage, curves=(curve_of(shape, 3 * shape.half / reach),), multiplier=multiplier, shift=shift)
         op = Conv(
             weights=self.random.integers(-128, 128, (outputs, kernel, kernel, depth)).astype(np.int8),
             weight_zero=np.array([zero], np.int32),
@@ -120,6 +128,7 @@ STEPS: dict[str, _Step] = {
     "per-channel": lambda net: net.conv(net.image("x", 32, 14, 14), 40, 3, factors=True),
     "per-channel, depthwise": lambda net: net.conv(net.image("x", 64, 12, 12), 64, 3, depthwise=True, factors=True),
     "one channel": lambda net: net.conv(net.image("x", 1, 28, 28), 16, 3),
+    "lookup table": lambda net: net.conv(net.image("x", 32, 20, 20), 32, 3, factors=True, curve="Swish"),
     "network": lambda net: net.network(net.image("x", 3, 64, 64)),
 }
 """What each step runs, from the simplest on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +17,17 @@ from .emitter import check
 from .layouts import pack_bias, pack_channel_table, pack_weights
 from .plan import Addition, Convolution
 
-__all__ = ["Lowered", "Unsupported", "lower"]
+__all__ = ["FEATURES", "Lowered", "Unsupported", "lower"]
 
 Bytes = npt.NDArray[np.uint8]
 
 _ONE = 1 << 14
 _LEAST_PIXELS = 12
 _CHANNELS_OF_TWO_PLANES = 32
+
+
+FEATURES = ("lookups",)
+"""What the streams use of the chip beyond what open drivers do, and can do without."""
 
 
 class Unsupported(Exception):
@@ -50,9 +54,10 @@ def _need(condition: bool, reason: str) -> None:
         raise Unsupported(reason)
 
 
-def lower(layer: Layer, tensors: Mapping[str, TensorSpec]) -> Lowered:
+def lower(layer: Layer, tensors: Mapping[str, TensorSpec], without: Collection[str] = ()) -> Lowered:
     """The convolution of a layer.
 
+    :param without: features of the chip, of :data:`FEATURES`, that are not used
     :raises Unsupported: the chip cannot give the bytes of this layer, or how is not known
     """
     op = layer.op
@@ -68,7 +73,10 @@ def lower(layer: Layer, tensors: Mapping[str, TensorSpec]) -> Lowered:
         _need(spec.shape[0] == 1, "more than one image")
         _need(spec.quantization is not None and spec.quantization.is_per_tensor, "a tensor has scales by group of channels")
     _need(op.dilations == (1, 1), "dilation")
-    _need(not stage.curves, "an activation on the unrounded result: compile without='curves'")
+    _need(len(stage.curves) <= 1, "several activations")
+    _need(not stage.curves or "lookups" not in without, "an activation in lookup tables, which are not used")
+    curve = stage.curves[0] if stage.curves else None
+    _need(curve is None or (stage.bounds is None and added is None), "an activation of a sum with a tensor, or with limits")
     _need(stage.slope is None, "a slope for negative values")
     numbers = [np.unique(values) for values in (stage.multiplier, stage.shift, stage.zero_point)]
     _need(all(values.size == 1 for values in numbers), "several output scales: compile without='groups'")
@@ -106,6 +114,7 @@ def lower(layer: Layer, tensors: Mapping[str, TensorSpec]) -> Lowered:
         per_channel=per_channel,
         channel_offsets=offsets_differ,
         addition=addition,
+        curve=curve,
     )
     _need((conv.out_height, conv.out_width) == target.memory_shape[1:3], "the output is cut off")
     try:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from ...errors import CommandStreamError
+from ...program import Curve
+from ...program.arithmetic.lookup_tables import ENTRIES
 from .emitter import registers_of
 from .layouts import LANES, atoms
 from .plan import Addition, Addresses, Banks, Convolution, Slice
-from .registers import ORDER, REGISTERS, describe, field, signed
+from .registers import LOOKUP_DATA, ORDER, REGISTERS, describe, field, signed
 from .stream import StreamTask
 
 __all__ = ["Added", "Operation", "interpret"]
@@ -18,6 +22,7 @@ _BLOCKS_OF_A_CONVOLUTION = 0x1D
 _PER_CHANNEL = 0x20140
 _RAW_INPUT = 8
 _MAX_OUTPUT_SHIFT = 55
+_MAX_CURVE_SHIFT = 31
 _BLOCK_WIDTH = 16
 
 _FREE = frozenset(
@@ -48,6 +53,7 @@ class Operation:
     :ivar raw: scale, shift and offset that make a raw byte an input value; None where the input lies in planes
     :ivar padding: values of the padding, for even and for odd channels
     :ivar clip: right shift of the sum before the bias
+    :ivar curve: what the lookup tables make of the sum
     """
 
     rows: int
@@ -79,6 +85,7 @@ class Operation:
     plane: int
     out_plane: int
     added: Added | None
+    curve: Curve | None
 
     @property
     def macs(self) -> int:
@@ -117,7 +124,7 @@ def interpret(task: StreamTask) -> Operation:
             hint="only convolution tasks are executed",
         )
     read = _Reader(registers)
-    conv, part = _geometry(read)
+    conv, part = _geometry(read, _curve(read, task))
     _check_others(read, conv, part)
     return _operation(read, conv, part)
 
@@ -130,7 +137,28 @@ def _reject(register: int, value: int, why: str = "") -> CommandStreamError:
     )
 
 
-def _geometry(read: _Reader) -> tuple[Convolution, Slice]:
+def _curve(read: _Reader, task: StreamTask) -> Curve | None:
+    """The activation of a task; None where its tables are bypassed."""
+    if read.get(0x4070, "BYPASS") or read.get(0x4070, "LUT_BYPASS"):
+        return None
+    written = task.tables()
+    places = [(table, place) for table in range(2) for place in range(ENTRIES)]
+    missing = [place for place in places if place not in written]
+    if missing or len(written) > len(places):
+        raise _reject(LOOKUP_DATA, read[LOOKUP_DATA], f"{len(missing)} of {len(places)} entries of the tables are not written")
+    entries = np.array([written[place] for place in places], np.uint32).astype(np.uint16).view(np.int16).reshape(2, ENTRIES)
+    return Curve(
+        offset=signed(read[0x4064], 32),
+        multiplier=read.get(0x4068, "OPERAND"),
+        shift=read.get(0x4068, "SHIFT"),
+        negative=entries[0],
+        positive=entries[1],
+        slope=read.get(0x4128, "OFLOW"),
+        slope_shift=read.get(0x412C, "OFLOW"),
+    )
+
+
+def _geometry(read: _Reader, curve: Curve | None) -> tuple[Convolution, Slice]:
     """The convolution of the rows that the task has."""
     kernel = (read.get(0x1038, "HEIGHT"), read.get(0x1038, "WIDTH"))
     strides = (read.get(0x1014, "Y_STRIDE"), read.get(0x1014, "X_STRIDE"))
@@ -165,7 +193,10 @@ def _geometry(read: _Reader) -> tuple[Convolution, Slice]:
         per_channel=per_channel,
         channel_offsets=per_channel and bool(read.get(0x4050, "OW_SRC")),
         addition=None if read[0x5034] == 1 else Addition(0, 0, 0),
+        curve=curve,
     )
+    if curve is not None and (conv.addition is not None or curve.multiplier < 0 or curve.shift > _MAX_CURVE_SHIFT):
+        raise _reject(0x4068, read[0x4068], "tables after an addition, or with such a multiplier, are not executed")
     return conv, Slice(0, rows, 0, out_rows, top)
 
 
@@ -250,6 +281,7 @@ def _operation(read: _Reader, conv: Convolution, part: Slice) -> Operation:
         plane=plane,
         out_plane=read[0x4024] & ~0xF,
         added=None if conv.addition is None else _added(read, conv, part),
+        curve=conv.curve,
     )
 
 

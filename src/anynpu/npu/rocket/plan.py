@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ...program import Curve
 from .layouts import LANES, atoms
 
 __all__ = ["BANKS", "Addition", "Addresses", "Banks", "Convolution", "Slice", "banks_of", "row_entries", "slices_of"]
@@ -49,6 +50,7 @@ class Convolution:
     :ivar multiplier: with *shift* and *output_zero*, from the accumulator to the output
     :ivar per_channel: biases and multipliers lie in a channel table
     :ivar channel_offsets: so do the numbers that are added to the weights, one for each output channel; *weight_offset* is 0
+    :ivar curve: an activation on the accumulator, through the chip's lookup tables
     """
 
     height: int
@@ -67,6 +69,12 @@ class Convolution:
     per_channel: bool = False
     channel_offsets: bool = False
     addition: Addition | None = None
+    curve: Curve | None = None
+
+    @property
+    def tables(self) -> tuple[list[int], ...]:
+        """The entries of the lookup tables; none without a curve."""
+        return () if self.curve is None else (self.curve.negative.tolist(), self.curve.positive.tolist())
 
     @property
     def out_height(self) -> int:

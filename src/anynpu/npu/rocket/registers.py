@@ -3,7 +3,9 @@
 A command word is ``target << 48 | value << 16 | register``. The target names the block, with bit 0 set. A convolution task writes the
 registers of :data:`ORDER`, which has 126 entries because four registers come twice, and ends with four words of the program counter.
 
-Sources: the register header and the streams of Mesa's rocket driver (MIT) and public sweeps on RK3588 boards (CC-BY-4.0).
+Sources: the register header and the streams of Mesa's rocket driver (MIT) and public sweeps on RK3588 boards (CC-BY-4.0). Lookup tables:
+the registers that the vendor's compiler wrote for RV1103 with the bytes that a board made of them (dnhkng/open-rknpu, MIT), the sweeps for
+the registers of the RK3588, and NVIDIA's documentation of NVDLA, whose block of tables the chip has, for the fields.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ __all__ = [
     "BLOCKS",
     "DESCRIPTIONS",
     "Field",
+    "LOOKUP_DATA",
+    "LOOKUP_TABLE",
     "ORDER",
     "PC_BASE_ADDRESS",
     "PC_REGISTER_AMOUNTS",
@@ -40,6 +44,9 @@ TARGETS = {name: target for target, name in BLOCKS.items()}
 
 PC_BASE_ADDRESS = 0x0010
 PC_REGISTER_AMOUNTS = 0x0014
+
+LOOKUP_TABLE, LOOKUP_DATA = 0x4100, 0x4104
+"""The port through which lookup tables are written: which table from which entry on, and entry after entry."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +178,18 @@ EDATA_SIZE 23:22, DATA_MODE 29:28, CVT_ROUND 30, CVT_TYPE 31
 4090+8 EW_OP_VALUE
 40C0 SURFACE_ADD SURFACE_ADD 31:4
 40C4 DPU_40C4
-4100+12 LUT
+4100 LUT_ACCESS_CFG ADDRESS 9:0, TABLE 16, WRITE 17
+4104 LUT_ACCESS_DATA DATA 15:0s
+4108 LUT_CFG LO_LE_MUX 3:2, UFLOW_PRIORITY 4, OFLOW_PRIORITY 5, HYBRID_PRIORITY 6
+410C LUT_INFO LE_OFFSET 7:0, LE_INDEX_SELECT 15:8, LO_INDEX_SELECT 23:16
+4110 LUT_LE_START
+4114 LUT_LE_END
+4118 LUT_LO_START
+411C LUT_LO_END
+4120 LUT_LE_SLOPE_SCALE UFLOW 15:0s, OFLOW 31:16s
+4124 LUT_LE_SLOPE_SHIFT UFLOW 4:0, OFLOW 9:5
+4128 LUT_LO_SLOPE_SCALE UFLOW 15:0s, OFLOW 31:16s
+412C LUT_LO_SLOPE_SHIFT UFLOW 4:0, OFLOW 9:5
 DPU_RDMA
 5004 S_POINTER POINTER_PP_EN 1, EXECUTER_PP_EN 2, PP_MODE 3
 500C DATA_CUBE_WIDTH WIDTH 12:0

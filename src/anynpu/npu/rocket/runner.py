@@ -22,7 +22,7 @@ from .kernel import DeviceFile
 from .layouts import LANES, atoms
 from .plan import Addresses, banks_of, slices_of
 from .segments import Features, Part, Streams
-from .stream import TASK_BYTES, TASK_WORDS
+from .stream import task_size
 
 __all__ = ["Runner"]
 
@@ -93,7 +93,8 @@ class Runner:
         end = 0
         for index, lowered in self.streams.lowered.items():
             _, rows = banks_of(lowered.convolution)
-            sizes = (lowered.weights.size, lowered.bias.size, len(slices_of(lowered.convolution, rows)) * TASK_BYTES)
+            _, task_bytes = task_size(lowered.convolution.tables)
+            sizes = (lowered.weights.size, lowered.bias.size, len(slices_of(lowered.convolution, rows)) * task_bytes)
             offsets = []
             for size in sizes:
                 offsets.append(end)
@@ -117,7 +118,8 @@ class Runner:
             words, count = write(lowered.convolution, where)
             for offset, data in ((weights, lowered.weights), (bias, lowered.bias), (commands, words.view(np.uint8))):
                 held.memory[offset : offset + data.size] = data
-            self._tasks[index] = tuple((where.commands + task * TASK_BYTES, TASK_WORDS) for task in range(count))
+            task_words, task_bytes = task_size(lowered.convolution.tables)
+            self._tasks[index] = tuple((where.commands + task * task_bytes, task_words) for task in range(count))
         self._finish((held.handle,))
         return held
 

@@ -6,7 +6,7 @@ the CPU, an input or an output of the program is on the other side.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from ...program import Layer, MemoryPlan, Program
@@ -103,13 +103,16 @@ def _owner(program: Program, name: str) -> str:
     return name
 
 
-def plan(program: Program) -> Streams:
-    """Decide which layers run as streams, and where features are converted."""
+def plan(program: Program, without: Collection[str] = ()) -> Streams:
+    """Decide which layers run as streams, and where features are converted.
+
+    :param without: features of the chip, of :data:`~.lower.FEATURES`, that are not used
+    """
     lowered: dict[int, Lowered] = {}
     reasons: dict[int, str] = {}
     for index, layer in enumerate(program.layers):
         try:
-            lowered[index] = lower(layer, program.tensors)
+            lowered[index] = lower(layer, program.tensors, without)
         except Unsupported as reason:
             reasons[index] = str(reason)
     features: dict[str, Features] = {}

@@ -1,14 +1,15 @@
 """Command streams as data: words to commands and back, and as text.
 
 A stream holds the tasks of an operation at a fixed distance. A task is 126 register writes and four words of the program counter, which
-link it to the next task and start the blocks. Decoding loses nothing: any words are decoded and encoded back to the same words; what a
-register means is checked where it is used.
+link it to the next task and start the blocks. A task with lookup tables has their 1,026 entries in addition, and nine times the room.
+Decoding loses nothing: any words are decoded and encoded back to the same words; what a register means is checked where it is used.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +19,8 @@ from ...errors import CommandStreamError
 from .registers import (
     BLOCKS,
     DESCRIPTIONS,
+    LOOKUP_DATA,
+    LOOKUP_TABLE,
     ORDER,
     PC_BASE_ADDRESS,
     PC_REGISTER_AMOUNTS,
@@ -26,20 +29,23 @@ from .registers import (
     describe,
 )
 
-__all__ = ["Command", "TASK_BYTES", "TASK_WORDS", "StreamTask", "decode", "disassemble", "encode", "task_words", "words_of"]
+__all__ = ["Command", "StreamTask", "TASK_BYTES", "decode", "disassemble", "encode", "task_size", "task_words", "words_of"]
 
 Words = npt.NDArray[np.uint64]
 
-TASK_WORDS = 130
+_TASK_WORDS = 130
 """Words of a convolution task: one for each entry of ``ORDER``, and four of the program counter."""
 
 TASK_BYTES = 1088
-"""Bytes from one task of a stream to the next: 1,040 rounded up to a multiple of 64."""
+"""Bytes from one task of a stream to the next: 1,040 rounded up to a multiple of 64. Tasks with tables take a multiple of it."""
+
+Tables = tuple[Sequence[int], ...]
+"""The entries of lookup tables, by number of the table."""
 
 _ENABLE = 0x0081
 _CONVOLUTION_BLOCKS = 0x1D
 _START = 0x0041
-_NEXT_REGISTERS = 64
+_WRITE = 1 << 17
 
 
 class Command(NamedTuple):
@@ -88,6 +94,20 @@ class StreamTask:
             found[command.register] = command.value
         return found
 
+    def tables(self) -> dict[tuple[int, int], int]:
+        """The entries that the task writes to lookup tables, by table and place; the last one that is written to a place."""
+        found: dict[tuple[int, int], int] = {}
+        table, place = 0, 0
+        for command in self.commands:
+            if command.target != TARGETS["DPU"]:
+                continue
+            if command.register == LOOKUP_TABLE:
+                table, place = command.value >> 16 ^ _WRITE >> 16, command.value & 0x3FF
+            elif command.register == LOOKUP_DATA:
+                found[table, place] = command.value
+                place += 1
+        return found
+
     @property
     def enabled(self) -> int | None:
         """The mask of blocks that the last word starts; None if the task starts nothing."""
@@ -108,7 +128,18 @@ def decode(words: npt.ArrayLike) -> tuple[StreamTask, ...]:
     stride = TASK_BYTES // 8
     values = array.tolist()
     commands = [Command(word >> 48, word & 0xFFFF, (word >> 16) & 0xFFFFFFFF) for word in values]
-    return tuple(StreamTask(tuple(commands[first : first + stride]), first * 8) for first in range(0, len(commands), stride))
+    tasks: list[StreamTask] = []
+    first = 0
+    for last in range(stride, len(commands) + stride, stride):
+        if last >= len(commands) or not _goes_on(commands[last - 1]):
+            tasks.append(StreamTask(tuple(commands[first:last]), first * 8))
+            first = last
+    return tuple(tasks)
+
+
+def _goes_on(command: Command) -> bool:
+    """Whether a task goes on after *command*: between the entries of a lookup table it does."""
+    return command.register in (LOOKUP_TABLE, LOOKUP_DATA) and command.target == TARGETS["DPU"]
 
 
 def words_of(words: npt.ArrayLike) -> Words:
@@ -133,18 +164,41 @@ def encode(tasks: Iterable[StreamTask]) -> Words:
     return np.array([command.word for task in tasks for command in task.commands], np.uint64)
 
 
-def task_words(registers: Mapping[int, int], *, next_task: int | None = None, last: bool = True) -> Words:
+def task_size(tables: Tables = ()) -> tuple[int, int]:
+    """The number of words of a convolution task, and the bytes from one to the next.
+
+    >>> task_size()
+    (130, 1088)
+    """
+    entries = sum(map(len, tables))
+    words = _TASK_WORDS + (entries + 2 * len(tables) - 2 if tables else 0)
+    return words, -(-8 * words // TASK_BYTES) * TASK_BYTES
+
+
+def task_words(registers: Mapping[int, int], *, next_task: int | None = None, last: bool = True, tables: Tables = ()) -> Words:
     """The words of one convolution task, padded to the distance between tasks.
 
     :param registers: the value of each register; those that are left out are 0
     :param next_task: address of the next task, 0 in the last of several; None where there is one task
+    :param tables: entries that are written to the lookup tables
     """
-    words = [Command(TARGETS[REGISTERS[number].block], number, registers.get(number, 0)).word for number in ORDER]
+    written = [(number, registers.get(number, 0)) for number in ORDER]
+    if tables:
+        first = ORDER.index(LOOKUP_TABLE)
+        written[first : first + 2] = _table_writes(tables)
+    words = [Command(TARGETS[REGISTERS[number].block], number, value).word for number, value in written]
+    count, size = task_size(tables)
     link = 0 if next_task is None else Command(TARGETS["PC"], PC_BASE_ADDRESS, next_task).word
-    amounts = Command(TARGETS["PC"], PC_REGISTER_AMOUNTS, 0 if last else _NEXT_REGISTERS).word
+    amounts = Command(TARGETS["PC"], PC_REGISTER_AMOUNTS, 0 if last else (count + 1) // 2 - 1).word
     words += [link, amounts, _START << 48, Command(_ENABLE, 0x0008, _CONVOLUTION_BLOCKS).word]
-    words += [0] * (TASK_BYTES // 8 - len(words))
+    words += [0] * (size // 8 - len(words))
     return np.array(words, np.uint64)
+
+
+def _table_writes(tables: Tables) -> Iterator[tuple[int, int]]:
+    for number, entries in enumerate(tables):
+        yield LOOKUP_TABLE, _WRITE | number << 16
+        yield from ((LOOKUP_DATA, entry & 0xFFFF) for entry in entries)
 
 
 def disassemble(tasks: Iterable[StreamTask], *, zeros: bool = False) -> Iterator[str]:
@@ -154,10 +208,12 @@ def disassemble(tasks: Iterable[StreamTask], *, zeros: bool = False) -> Iterator
     """
     for index, task in enumerate(tasks):
         yield f"task {index} at {task.offset:#x}, {len(task.commands)} words"
-        for command in task.commands:
-            line = _line(command)
-            if line and (zeros or command.value):
-                yield f"  {line}"
+        for is_entry, commands in groupby(task.commands, lambda each: each.register == LOOKUP_DATA):
+            listed = tuple(commands)
+            for command in listed[-1:] if is_entry else listed:
+                line = _line(command)
+                if line and (zeros or command.value):
+                    yield f"  {line}{f'  (the last of {len(listed)})' if len(listed) > 1 and is_entry else ''}"
 
 
 def _line(command: Command) -> str:

@@ -28,13 +28,13 @@ from .. import Curve
 from .fixed_point import Ints, multiplier_and_shift
 from .rounding import saturate, shift_right
 
-__all__ = ["CURVES", "ENTRIES", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
+__all__ = ["CURVES", "ENTRIES", "HALF", "STEP_BITS", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
 
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 ENTRIES = 513
-_HALF = 16384
-_STEP_BITS = 5
+HALF = 16384
+STEP_BITS = 5
 _MAX_ENTRY = 32767.0
 
 
@@ -63,7 +63,7 @@ class Shape:
     @property
     def index_scale(self) -> float:
         """Units in which the chip knows the place in a table, per unit of the function's argument."""
-        return _HALF / (self.index_half or self.half)
+        return HALF / (self.index_half or self.half)
 
     def tables(self) -> tuple[Array, Array]:
         """The entries below and above the centre, int16[513] each."""
@@ -114,7 +114,7 @@ def curve_of(shape: Shape, scale: float) -> Curve:
     slope, slope_shift = 0, 0
     if shape.end_slope:
         # the line is drawn in units of 32768, the tables in units of 32767
-        rise = shape.end_slope * shape.table_scale * ((_MAX_ENTRY + 1) / _MAX_ENTRY) * shape.half / _HALF
+        rise = shape.end_slope * shape.table_scale * ((_MAX_ENTRY + 1) / _MAX_ENTRY) * shape.half / HALF
         slope, slope_shift = multiplier_and_shift(rise)
     return Curve(int(np.rint(-shape.centre / scale)), multiplier, shift, negative, positive, slope, slope_shift)
 
@@ -122,12 +122,12 @@ def curve_of(shape: Shape, scale: float) -> Curve:
 def evaluate(curve: Curve, scaled: Array) -> Ints:
     """The value of *curve* for ``t``, in units of its tables."""
     index = saturate(shift_right((scaled.astype(np.int64) + curve.offset) * curve.multiplier, curve.shift))
-    place = np.where(index < 0, np.maximum(index, -_HALF) + _HALF, np.minimum(index, _HALF))
-    entry = np.minimum(place >> _STEP_BITS, ENTRIES - 2)
-    rest = place - (entry << _STEP_BITS)
+    place = np.where(index < 0, np.maximum(index, -HALF) + HALF, np.minimum(index, HALF))
+    entry = np.minimum(place >> STEP_BITS, ENTRIES - 2)
+    rest = place - (entry << STEP_BITS)
     negative, positive = curve.negative.astype(np.int64), curve.positive.astype(np.int64)
     below = np.where(index < 0, negative[entry], positive[entry])
     above = np.where(index < 0, negative[entry + 1], positive[entry + 1])
-    value = below + (((above - below) * rest) >> _STEP_BITS)
-    beyond = positive[-1] + (((index - _HALF) * curve.slope) >> curve.slope_shift)
-    return saturate(np.where((index > _HALF) & (curve.slope != 0), beyond, value))
+    value = below + (((above - below) * rest) >> STEP_BITS)
+    beyond = positive[-1] + (((index - HALF) * curve.slope) >> curve.slope_shift)
+    return saturate(np.where((index > HALF) & (curve.slope != 0), beyond, value))
