@@ -119,6 +119,24 @@ def test_commands_run_in_order_as_written(page: str, workplace: Path, capsys: py
 
 
 @pytest.mark.full
+def test_the_readme_shows_what_its_commands_print(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every line below a command is printed by it; numbers after the decimal point may differ between processors."""
+    write_samples(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    (block,) = [text for text in blocks((ROOT / "README.md").read_text(encoding="utf-8"), "console") if "$ anynpu check" in text]
+    for part in block.split("$ anynpu ")[2:]:
+        command, *shown = part.splitlines()
+        with pytest.raises(SystemExit):
+            run(shlex.split(command))
+        printed = [re.sub(r"\d+", "0", " ".join(line.split())) for line in capsys.readouterr().out.splitlines()]
+        for line in shown:
+            assert line == "..." or re.sub(r"\d+", "0", " ".join(line.split())) in printed, line
+
+
+@pytest.mark.full
 def test_the_server_of_the_page(workplace: Path) -> None:
     """The server that docs/serving.md starts answers the request that the page sends, at other ports."""
     text = (ROOT / "docs/serving.md").read_text(encoding="utf-8")

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from anynpu import chips
-from anynpu.cli.app import COMMANDS, _first_sentence, _function
+from anynpu.cli.app import COMMANDS, GROUPS, _first_sentence, _function, app
 from anynpu.cli.helpers import console
 from anynpu.cli.helpers.compile_summary import story
 from anynpu.cli.helpers.console import plain_table
@@ -225,3 +226,14 @@ def test_notes_of_the_compiler_are_sentences(compiled_path: Path) -> None:
     assert [line.split()[0] for line in lines] == ["ranges", "scales", "cost", "weights", "cost", "look"]
     assert not any(re.search(r"error:|noise 1/|groups: ", line) for line in lines)
     assert all(layer.name in line for line in lines if line.split()[0] in ("scales", "cost", "look"))
+
+
+def test_every_command_is_in_one_group_of_the_help() -> None:
+    named = [name for names in GROUPS.values() for name in names]
+    assert sorted(named) == sorted([*COMMANDS, "vpm-run"])
+    shown = CliRunner().invoke(app, ["--help"]).output
+    places = [shown.index(f"\n{title}:\n") for title in GROUPS]
+    assert places == sorted(places)
+    for title, names in GROUPS.items():
+        part = shown.partition(f"\n{title}:\n")[2].partition("\n\n")[0]
+        assert tuple(re.findall(r"^  (\S+)", part, re.MULTILINE)) == names

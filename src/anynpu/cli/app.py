@@ -59,6 +59,17 @@ COMMANDS = {
 }
 """The commands in the order of the help, and what each does: the first sentence of its own help."""
 
+GROUPS = {
+    "Start": ("demo", "samples", "models", "doctor"),
+    "Models": ("check", "compile", "inspect", "run"),
+    "Boards": ("build", "toolkit", "exec", "replay", "selftest", "vpm-run"),
+    "Accuracy": ("lint", "compare", "optimize"),
+    "Speed": ("predict", "report", "bench", "profile", "calibrate", "top"),
+    "Servers": ("serve", "cluster"),
+    "Rarely needed": ("twin", "lib", "ort", "export", "completion"),
+}
+"""The groups of the help; a command that is in none belongs to the last one."""
+
 _MODULES = {"run": "run_model"}
 """Modules that are not called as their command."""
 
@@ -79,11 +90,16 @@ class _Commands(TyperGroup):
         return None if function is None else _command(cmd_name, function)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list in the help."""
-        names = {**COMMANDS, **_OF_VENDORS, **{name: _first_sentence(_function(name)) for name in _others()}}
-        limit = formatter.width - 6 - max(map(len, names))
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, _shortened(text, limit)) for name, text in names.items()])
+        """The groups in the help."""
+        texts = {**COMMANDS, **_OF_VENDORS, **{name: _first_sentence(_function(name)) for name in _others()}}
+        widest = max(map(len, texts))
+        limit = formatter.width - 6 - widest
+        grouped = {name for names in GROUPS.values() for name in names}
+        rest = [name for name in texts if name not in grouped]
+        for title, names in GROUPS.items():
+            shown = [*names, *(rest if title == [*GROUPS][-1] else ())]
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), _shortened(texts[name], limit)) for name in shown])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The command that is meant; a near one is suggested."""
