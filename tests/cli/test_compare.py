@@ -23,7 +23,7 @@ def test_onnx_against_compiled(invoke: Invoke, model_path: Path, compiled_path: 
     assert outcome.code == 0, outcome.err
     assert "small.rknn compared with small.onnx, 4 samples" in outcome.out
     assert "ConvRelu" in outcome.out
-    assert "No layer diverges." in outcome.out
+    assert "Each layer is within the limits: cosine 0.99, scale 0.01." in outcome.out
     assert page.read_text().startswith("<!doctype html>")
 
 

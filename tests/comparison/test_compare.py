@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from anynpu.analysis.compare import (
     OutputsSubject,
     compare,
     random_samples,
+    rule_sentences,
     sentences,
 )
 from anynpu.errors import ParameterError, ShapeError, TensorNameError
@@ -42,7 +44,7 @@ def test_the_network_has_many_layers_that_scale(model: Model) -> None:
 def test_a_sound_model_has_no_diverging_layer(proto: onnx.ModelProto, model: Model) -> None:
     comparison = compare(OnnxSubject(proto, "fp32"), CompiledSubject(model, "int8"), TEST)
     assert comparison.first_diverging is None
-    assert "No layer diverges." in sentences(comparison)
+    assert "Each layer is within the limits: cosine 0.99, scale 0.01." in sentences(comparison)
     layers = [entry for entry in comparison.layers if entry.index >= 0]
     assert [entry.layer for entry in layers] == [layer.name for layer in model.programs[0].layers]
     for entry in layers:
@@ -50,6 +52,21 @@ def test_a_sound_model_has_no_diverging_layer(proto: onnx.ModelProto, model: Mod
         assert entry.alone.snr > 30
         assert entry.codes is not None
         assert 20 < entry.codes.used <= entry.codes.available == 256
+
+
+def test_layers_that_were_not_run_alone_are_counted_and_no_verdict_covers_them(proto: onnx.ModelProto, model: Model) -> None:
+    comparison = compare(OnnxSubject(proto, "fp32"), CompiledSubject(model, "int8"), TEST)
+    unknown = [replace(entry, alone=None) if entry.index in (2, 5) else entry for entry in comparison.layers]
+    text = sentences(replace(comparison, layers=tuple(unknown)))
+    count = sum(entry.index in (2, 5) for entry in comparison.layers)
+    assert any(line.startswith("Each layer that could be compared alone is within the limits") for line in text)
+    assert any(line.startswith(f"{count} of {len(unknown)} layers cannot be compared alone") for line in text)
+    assert not any("No layer diverges" in line for line in text)
+    rules = rule_sentences(replace(comparison, layers=tuple(unknown)))
+    assert f"of {len(unknown) - count} layers differ when run alone" in rules[-2]
+    assert rules[-1].startswith(f"{count} of {len(unknown)} layers cannot be compared alone")
+    same = compare(CompiledSubject(model, "a"), CompiledSubject(model, "b"), TEST)
+    assert "No layer diverges." in sentences(same)
 
 
 @pytest.mark.parametrize("factor", [1.02, 0.98])

@@ -61,7 +61,7 @@ def test_what_is_said() -> None:
     case = BoardCase("swish")
     samples = [{"input": np.moveaxis(case.input("ramp"), -1, 1).astype(np.float32)}]
     same = compare(CompiledSubject(chip, "a"), CompiledSubject(chip, "b"), samples)
-    assert rule_sentences(same) == ["Both sides give the same codes."]
+    assert rule_sentences(same) == ["Both sides give the same values."]
     layer = chip.programs[0].layers[0]
     stage = layer.op.epilogue  # type: ignore[union-attr]
     assert isinstance(stage, FixedPoint)
@@ -70,7 +70,7 @@ def test_what_is_said() -> None:
     first, second = rule_sentences(compare(CompiledSubject(chip, "a"), CompiledSubject(other, "b"), samples))
     assert first.startswith("Output output: ")
     assert first.endswith("by up to 3 steps.")
-    assert "part first in" in second
+    assert "first difference is in" in second
 
 
 def test_what_cannot_be_asked_for() -> None:

@@ -126,6 +126,11 @@ class Comparison:
                 return Divergence(entry, False, f"the network so far has a cosine of {entry.so_far.worst_cosine:.4f}")
         return None
 
+    @property
+    def not_comparable(self) -> int:
+        """How many layers were not run alone, as a rule since one side has no value of what they read."""
+        return sum(1 for entry in self.layers if entry.alone is None and entry.index >= 0)
+
     def worst(self, count: int) -> tuple[LayerComparison, ...]:
         """The layers with the least signal to noise, alone where that is known, the worst first."""
         return tuple(sorted(self.layers, key=lambda entry: (entry.alone or entry.so_far).snr)[:count])

@@ -19,8 +19,14 @@ def sentences(comparison: Comparison) -> list[str]:
     """What the figures mean, the most important first."""
     text = [_outputs(comparison)]
     found = comparison.first_diverging
+    unknown = comparison.not_comparable
     if found is None:
-        text.append("No layer diverges.")
+        limits = comparison.limits
+        if all(entry.so_far.exact for entry in comparison.output_layers):
+            text.append("No layer diverges.")
+        else:
+            known = "Each layer that could be compared alone" if unknown else "Each layer"
+            text.append(f"{known} is within the limits: cosine {limits.cosine:g}, scale {limits.scale:g}.")
     elif found.alone:
         text.append(f"First diverging layer: {_name(found.layer)}; {found.reason}.")
     else:
@@ -28,9 +34,10 @@ def sentences(comparison: Comparison) -> list[str]:
             f"No layer is wrong by itself, errors pile up. First layer below {comparison.limits.cosine:g}: "
             f"{_name(found.layer)}; {found.reason}."
         )
-    unknown = sum(1 for entry in comparison.layers if entry.alone is None and entry.index >= 0)
     if unknown == len(comparison.layers):
         text.append("Only outputs are known of one side, so no layer was run alone.")
+    elif unknown:
+        text.append(_not_comparable(comparison))
     clipped = [entry for entry in comparison.layers if entry.codes is not None and entry.codes.clipped > _CLIPPED]
     if clipped:
         worst = max(clipped, key=lambda entry: entry.codes.clipped if entry.codes is not None else 0.0)
@@ -47,14 +54,23 @@ def rule_sentences(comparison: Comparison) -> list[str]:
     """What a comparison of one model by two rules of rounding, or with the vendor's simulator, means."""
     apart = [entry for entry in comparison.layers if entry.so_far.differing]
     if not apart:
-        return ["Both sides give the same codes."]
+        return ["Both sides give the same values."]
     alone = [entry for entry in comparison.layers if entry.alone is not None and entry.alone.differing]
     text = []
     for entry in comparison.output_layers:
         steps = f", by up to {steps_apart(entry.so_far, entry.step)} steps" if entry.step else ""
         text.append(f"Output {entry.tensor}: {100 * entry.so_far.differing:.2f} % of its elements differ{steps}.")
-    text.append(f"They part first in {_name(apart[0])}; {len(alone)} of {len(comparison.layers)} layers differ by themselves.")
-    return text
+    unknown = comparison.not_comparable
+    known = len(comparison.layers) - unknown
+    text.append(f"The first difference is in {_name(apart[0])}; {len(alone)} of {known} layers differ when run alone.")
+    return [*text, _not_comparable(comparison)] if unknown else text
+
+
+def _not_comparable(comparison: Comparison) -> str:
+    count = comparison.not_comparable
+    return (
+        f"{count} of {len(comparison.layers)} layers cannot be compared alone: one side has no value for an input of the layer."
+    )
 
 
 def steps_apart(figures: Figures, step: float) -> int:
@@ -84,6 +100,7 @@ def comparison_data(comparison: Comparison) -> dict[str, Any]:
         "b": comparison.b,
         "samples": comparison.samples,
         "limits": asdict(comparison.limits),
+        "not_comparable": comparison.not_comparable,
         "summary": sentences(comparison),
         "first_diverging": None
         if found is None

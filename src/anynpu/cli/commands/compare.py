@@ -214,7 +214,8 @@ def _print(comparison: Comparison, top: int | None, missed: Sequence[str], *, ru
 def _rule_cells(entry: LayerComparison) -> list[str]:
     """How many codes of a layer differ between two rules, and by how many steps."""
     number = "" if entry.index < 0 else str(entry.index)
-    alone = ("-", "-") if entry.alone is None else _apart(entry.alone, entry.step)
+    unknown = "not comparable" if entry.index >= 0 else "-"
+    alone = (unknown, "-") if entry.alone is None else _apart(entry.alone, entry.step)
     return [number, entry.layer, entry.kind, *_apart(entry.so_far, entry.step), *alone, f"{entry.so_far.cosine:.5f}"]
 
 
