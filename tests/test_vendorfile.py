@@ -77,7 +77,11 @@ TYPES = {
     "images": {"dtype": "int8", "layout": "NHWC"},
 }
 ATTRIBUTES = {
-    "attrs": {"images": {"idx": 0, "mean": [0, 1.5, 2], "std": [255, 255, 255]}, "boxes": {"is_output": True}},
+    "attrs": {
+        "images": {"idx": 0, "mean": [0, 1.5, 2], "std": [255, 255, 255]},
+        "gray": {"mean": [0], "std": [255, 255, 255]},
+        "boxes": {"is_output": True},
+    },
     "quant_tab": {"images": {"scale": [], "zero_point": []}, "boxes": {"scale": [0.25], "zero_point": [-3]}},
     "dynamic_shapes": {},
 }
@@ -96,7 +100,10 @@ class TestTextOfRknn:
         assert (boxes.scale, boxes.zero_point) == (0.25, -3)
         assert (scores.dtype, scores.quantization) == ("float16", "none")
         assert info.inputs[0].scale is None
-        assert info.preprocess == {"images": ((0.0, 1.5, 2.0), (255.0, 255.0, 255.0))}
+        assert info.preprocess == {
+            "images": ((0.0, 1.5, 2.0), (255.0, 255.0, 255.0)),
+            "gray": ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
+        }
         assert not any("layers" in note for note in info.notes)
 
     def test_the_command_shows_them(self, tmp_path) -> None:
@@ -109,6 +116,7 @@ class TestTextOfRknn:
         shown = CliRunner().invoke(app, ["inspect", str(path), "--layers"]).output
         assert "layers       2" in shown
         assert "images: mean 0 1.5 2, std 255 255 255" in shown
+        assert "gray: mean 0 0 0, std 255 255 255" in shown
         assert "0  Conv_0 (ConvExSwish)" in shown
 
     @pytest.mark.parametrize(
@@ -116,7 +124,10 @@ class TestTextOfRknn:
         [
             {"attrs": {"images": {"mean": ["1"], "std": [True]}}, "quant_tab": {"boxes": {"scale": [-1.0], "zero_point": [0]}}},
             {"attrs": 7, "quant_tab": [{}]},
-            {"attrs": {"images": {"mean": [1.0], "std": [1.0, 2.0]}, 3: {}}, "quant_tab": {"boxes": {"scale": [1.0], "zero_point": [0.5]}}},
+            {
+                "attrs": {"images": {"mean": [1.0, 2.0], "std": [1.0, 2.0, 3.0]}, 3: {}},
+                "quant_tab": {"boxes": {"scale": [1.0], "zero_point": [0.5]}},
+            },
         ],
     )  # fmt: skip
     def test_what_is_of_another_form_is_left_out(self, attributes) -> None:

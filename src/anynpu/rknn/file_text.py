@@ -113,8 +113,9 @@ def _attributes(
     preprocess = {}
     for name, entry in _named(document.get("attrs")):
         mean, std = (_numbers(entry.get(key)) for key in ("mean", "std"))
-        if mean and std and len(mean) == len(std):
-            preprocess[name] = (mean, std)
+        count = max(len(mean), len(std))
+        if mean and std and {len(mean), len(std)} <= {1, count}:  # one number stands for all channels
+            preprocess[name] = (mean * (count // len(mean)), std * (count // len(std)))
     scales = {}
     for name, entry in _named(document.get("quant_tab")):
         scale, zero = (_numbers(entry.get(key)) for key in ("scale", "zero_point"))

@@ -17,7 +17,8 @@ from ..._util.printable import printable
 from ...chips import Chip
 from ...compiler.lower.formats import format_words
 from ...errors import ModelError
-from ...modelfile import FileKind, identify, vendorfile
+from ...modelfile import FileKind, identify, read, vendorfile
+from ...modelfile.stand_ins import VENDOR_HASH, find_twin, vendor_hash
 from ...modelfile.vendorfile import VendorModelInfo, VendorTensor
 from ...npu import rocket
 from ...program import Float, Model
@@ -280,7 +281,15 @@ def _print_vendor(console: Console, file: Path, info: VendorModelInfo, layers: b
         for index, layer in enumerate(info.layers):
             console.print(f"{index:4}  {layer}")
     console.print()
-    console.print("It runs on the vendor's runtime only; compile the ONNX model to run it here.")
+    twin = find_twin(file)
+    if twin is None:
+        console.print("It runs on the vendor's runtime only; compile the ONNX model to run it here.")
+        return
+    tied = read(twin).provenance.get(VENDOR_HASH, "")
+    if tied and tied != vendor_hash(file):
+        console.print(f"{twin} was built with another vendor file; build both again with 'anynpu build'.")
+    else:
+        console.print(f"It runs on the vendor's runtime only; here the anynpu model {twin} runs in its place.")
 
 
 def _print_onnx(console: Console, file: Path, info: OnnxInfo) -> None:
