@@ -65,6 +65,8 @@ input 'x' takes [1, 3, 8, 8], got [1, 8, 8, 3]
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 __all__ = [
     "AccessDeniedError",
     "AnynpuError",
@@ -168,7 +170,14 @@ class VendorModelError(ModelError, RuntimeError):
 
 
 class ToolkitError(ModelError, RuntimeError):
-    """The vendor's toolkit is missing, failed or took too long."""
+    """The vendor's toolkit is missing, failed or took too long.
+
+    :param lines: the last lines that it printed
+    """
+
+    def __init__(self, message: str, *, hint: str = "", code: int | None = None, lines: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint, code=code)
+        self.lines = tuple(lines)
 
 
 class ModelFileError(ModelError, OSError):

@@ -21,11 +21,12 @@ from anynpu import modelfile
 from anynpu.cli.app import app
 from anynpu.compiler import CompileOptions
 from anynpu.compiler.board import build, find_toolkit
+from anynpu.compiler.board.build import final_cfg
 from anynpu.compiler.board.environment import Toolkit, toolkit_at
 from anynpu.compiler.board.worker import edited
-from anynpu.compiler.toolkit.quantization_cfg import read_cfg
-from anynpu.errors import CompileError, ToolkitError
-from anynpu.modelfile.stand_ins import find_twin
+from anynpu.compiler.toolkit.quantization_cfg import final_ranges, read_cfg
+from anynpu.errors import AnynpuError, CompileError, OutputFileError, ToolkitError
+from anynpu.modelfile.stand_ins import VENDOR_HASH, find_twin, vendor_hash
 
 from .stub_toolkit import FAILURES, write_stub
 
@@ -100,14 +101,16 @@ def test_every_failure_of_the_toolkit_is_an_error_with_its_last_lines(
 ) -> None:
     expected = {
         "config": "The target_platform is not supported!",
-        "load": "exit code 4; its last lines:(.|\n)*E load_onnx: the model is not supported",
-        "exit": "exit code 255; its last lines:(.|\n)*E unsupported operator, exit",
+        "load": "exit code 4: E load_onnx: the model is not supported",
+        "exit": "exit code 255: E unsupported operator, exit",
         "crash": "died of SIGSEGV",
         "refused": "quantize_parameters in net.quantization.cfg is invalid!",
         "nothing": "without an error and without a file",
     }
-    with pytest.raises(ToolkitError, match=expected[mode]):
+    with pytest.raises(ToolkitError, match=expected[mode]) as caught:
         build(network, tmp_path / "out", "rk3588", options, stub(tmp_path, mode))
+    assert "\n" not in caught.value.message
+    assert mode == "nothing" or caught.value.lines
     assert not (tmp_path / "out" / "net.rknn").exists()
     assert (tmp_path / "out" / "net.toolkit.log").is_file()
 
@@ -117,17 +120,20 @@ def test_a_toolkit_that_never_comes_back_is_ended(tmp_path: Path, network: Path,
         build(network, tmp_path / "out", "rk3588", options, stub(tmp_path, "hang"), time_limit=0.2)
 
 
-def test_what_ends_the_command_ends_the_toolkit(tmp_path: Path, network: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_ends_the_command_ends_the_toolkit(tmp_path: Path, network: Path, number: signal.Signals) -> None:
     np.save(tmp_path / "samples.npy", np.zeros((4, 8, 8, 3), np.uint8))
     toolkit = stub(tmp_path, "hang")
     command = [sys.executable, "-m", "anynpu.cli", "build", network, "-o", tmp_path / "out", "--target", "rk3588"]
     command += ["--toolkit", toolkit.python, "--dataset", tmp_path / "samples.npy", "--accuracy", "fast"]
-    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         log = tmp_path / "out" / "net.toolkit.log"
         wait_until(lambda: log.is_file() and b"building" in log.read_bytes(), "the toolkit began")
         begun = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+        process.send_signal(number)
+        _, printed = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 128 + number
+    assert printed.splitlines()[-1] == "interrupted: an earlier build stays complete; run the command again"
     assert begun
     assert psutil.wait_procs(begun, PATIENCE)[1] == []
 
@@ -143,6 +149,73 @@ def test_without_a_toolkit_everything_for_another_machine_is_written(
 
     run_logged([str(stub(tmp_path).python), "build_rknn.py"], built.job, tmp_path / "log", what="the script")
     assert (built.job / "net.rknn").is_file()
+
+
+def test_without_a_toolkit_a_vendor_model_of_an_earlier_build_is_no_pair(
+    tmp_path: Path, network: Path, options: CompileOptions
+) -> None:
+    build(network, tmp_path / "out", "rk3588", options, stub(tmp_path))
+    with pytest.raises(OutputFileError, match=r"net\.rknn is there"):
+        build(network, tmp_path / "out", "rk3588", options, None)
+
+
+def test_float16_is_rejected_before_the_toolkit_starts_where_the_chip_has_none(tmp_path: Path, network: Path) -> None:
+    with pytest.raises(CompileError, match="rv1106 does not take fp16 models"):
+        build(network, tmp_path / "out", "rv1106", CompileOptions(dtype="fp16"), stub(tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_anynpu_model_of_another_vendor_file_is_rejected(tmp_path: Path, network: Path, options: CompileOptions) -> None:
+    built = build(network, tmp_path / "out", "rk3588", options, stub(tmp_path))
+    assert built.rknn is not None
+    assert modelfile.read_or_twin(built.rknn).name == "net"
+    built.rknn.write_bytes(built.rknn.read_bytes() + b"other")
+    with pytest.raises(AnynpuError, match=r"net\.anynpu was built with another vendor file than net\.rknn"):
+        anynpu.InferenceSession(built.rknn, device="sim")
+
+
+_INTERRUPTED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from anynpu.compiler import CompileOptions
+from anynpu.compiler.board import build
+from anynpu.compiler.board.environment import toolkit_at
+
+network, out, python, level, last = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
+samples = np.random.default_rng(level).integers(0, level, (4, 8, 8, 3)).astype(np.uint8)
+toolkit, count = toolkit_at(Path(python)), 0
+
+def hook(event, arguments):
+    global count
+    if event in ("open", "os.rename", "os.remove", "os.mkdir", "subprocess.Popen") and out.split("/out")[0] in str(arguments):
+        count += 1
+        if count == last:
+            os._exit(9)
+
+sys.addaudithook(hook)
+build(Path(network), Path(out), "rk3588", CompileOptions(dataset=samples, std=255.0, accuracy="fast"), toolkit)
+print(count)
+"""
+
+
+def test_a_build_that_is_interrupted_leaves_no_vendor_model_with_another_anynpu_model(tmp_path: Path, network: Path) -> None:
+    """It ends at ten places where it writes, removes or renames something, over a build of other calibration data."""
+    python, out = write_stub(tmp_path / "stub"), tmp_path / "out"
+
+    def run(level: int, last: int) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", _INTERRUPTED, network, out, python, str(level), str(last)]
+        return subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False, timeout=PATIENCE)
+
+    assert run(256, 0).returncode == 0
+    total = int(run(256, 0).stdout.split()[-1])  # what is there already need not be made
+    assert total > 20
+    early, late = np.linspace(1, total - 12, 4).astype(int), np.linspace(total - 10, total, 6).astype(int)
+    for place in (*early.tolist(), *late.tolist()):
+        assert run(64, place).returncode == 9, place
+        model = modelfile.read_or_twin(out / "net.rknn")
+        assert model.provenance[VENDOR_HASH] == vendor_hash(out / "net.rknn"), place
+        assert run(256, 0).returncode == 0
 
 
 def test_a_float16_model_is_built_without_quantisation(tmp_path: Path, network: Path) -> None:
@@ -184,9 +257,16 @@ def test_the_command_builds_and_says_what_it_wrote(tmp_path: Path, network: Path
     without = CliRunner().invoke(app, command)
     assert without.exit_code == 0, without.output
     assert "no rknn-toolkit2 is installed here" in without.output
+    unwanted = CliRunner().invoke(app, [*command, "--no-toolkit"])
+    assert "--no-toolkit: no vendor model was built." in unwanted.output
+    assert "is installed here" not in unwanted.output
     python = write_stub(tmp_path / "stub")
     done = CliRunner().invoke(app, [*command, "--toolkit", str(python)])
     assert done.exit_code == 0, done.output
+    assert "equal output values by chip and simulator rounding, 4 calibration samples: " in done.output
+    assert "the anynpu model follows: chip (--arithmetic)" in done.output
+    shown = CliRunner().invoke(app, ["inspect", str(tmp_path / "out" / "net.rknn")])
+    assert "net.anynpu runs in its place" in shown.output.replace("\n", "")
     assert "net.rknn" in done.output
 
 
@@ -241,6 +321,11 @@ def test_the_toolkit_is_installed_with_bounds_that_pip_need_not_search(tmp_path:
     done = CliRunner().invoke(app, ["toolkit", "install", "--yes", "--folder", str(folder), "--python", str(python)])
     assert done.exit_code == 0, done.output
     assert f"rknn-toolkit2 2.5.0, {folder / 'bin' / 'python'}" in done.output
+    assert "5.6 GB on disk" in done.output
+    assert "installing 5.6 GB; pip writes to" in done.output.replace("\n", "")  # without a terminal too
+    again = CliRunner().invoke(app, ["toolkit", "install", "--folder", str(folder), "--python", str(python)], input="n\n")
+    assert f"{folder} exists: everything in it is deleted and replaced" in again.output.replace("\n", "")
+    assert again.exit_code == 1
     # the toolkit takes no torch after 2.4.0: with a wider bound pip fetches 800 MB twice
     assert "torch==2.4.0" in folder.with_name("env.log").read_text().split()
 
@@ -307,7 +392,7 @@ def test_a_configuration_is_read_back_as_it_was_edited(tmp_path: Path) -> None:
     assert np.allclose([ranges["1177"][0], ranges["x"][0]], [scale, 1 / 255], rtol=1e-12)
 
 
-@pytest.mark.parametrize("suffix", ["_mm", "-rs", "_rs"])
+@pytest.mark.parametrize("suffix", ["_mm", "-rs", "_rs", "_tp_rs"])
 def test_a_tensor_that_the_toolkit_makes_in_another_shape_has_the_range_of_the_models(tmp_path: Path, suffix: str) -> None:
     """A Gemm is a convolution to the toolkit, whose result has another name and shape."""
     renamed = CFG.replace("'1177'", f"scores{suffix}")
@@ -363,6 +448,30 @@ quantize_parameters:
         -   42
         ori_max: *id002
 """
+
+
+def test_the_anynpu_model_has_the_ranges_that_the_toolkit_finally_took(tmp_path: Path) -> None:
+    """They are in its log only: the configuration keeps what was asked for. A range that it calls invalid stays as it was."""
+    log = """
+W hybrid_quantization_step2: The (min, max) of quantize_parameters['a b'] were changed:
+W hybrid_quantization_step2:     from: (-0.5, 3.25)
+W hybrid_quantization_step2:     to  : (-0.25, 4e-05)
+W hybrid_quantization_step2:         max = 4e-05 > 3.25, may reduce the accuracy!
+W hybrid_quantization_step2:     But final to (-0.125, 3.5)!
+W hybrid_quantization_step2: The (min, max) of quantize_parameters['kept'] were changed:
+W hybrid_quantization_step2:     from: (0.0, 1.0)
+W hybrid_quantization_step2:     to  : (0.0, 2.0)
+W hybrid_quantization_step2: The (min, max) of quantize_parameters['scores_rs'] were changed:
+W hybrid_quantization_step2:     from: (0.0, 6.0)
+W hybrid_quantization_step2:     to  : (0.0, 5.0)
+W hybrid_quantization_step2:     BUT IT IS INVALID!
+"""
+    final = final_ranges(log)
+    assert final == {"a b": (-0.125, 3.5), "scores_rs": (0.0, 6.0)}
+    (tmp_path / "final_ranges.json").write_text(json.dumps(final))
+    (tmp_path / "net.quantization.cfg").write_text(CFG.replace("'1177'", "scores_rs"))
+    entry = final_cfg(tmp_path / "net.quantization.cfg").entries["scores"]
+    assert (entry.low, entry.high) == (0.0, 6.0)
 
 
 def test_numbers_that_the_file_names_twice_are_edited_in_one_place(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ import typer
 from typer.core import TyperGroup
 
 from .._util import optional as _optional
-from ..errors import AnynpuError, PreprocessingWarning
+from ..errors import AnynpuError, PreprocessingWarning, ToolkitError
 from .helpers import verbosity
 from .helpers.usage import CheckedCommand
 
@@ -195,6 +195,10 @@ def run(arguments: Sequence[str] | None = None) -> None:
     try:
         with _warnings_on_stderr():
             app(args=None if arguments is None else list(arguments), prog_name="anynpu")
+    except ToolkitError as error:
+        _fail(str(error), error)
+        for line in error.lines:
+            typer.echo(f"  | {line}", err=True)
     except AnynpuError as error:
         _fail(str(error), error)
     except OSError as error:

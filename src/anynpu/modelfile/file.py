@@ -35,7 +35,7 @@ from .codec import Mismatch, from_json, map_arrays, to_json
 from .container import ALIGNMENT, HEADER, VERSION, WEIGHTS, Buffer, Section, pack, unpack
 from .operator_rules import MAX_DIMENSIONS
 from .recognize import Contents, FileKind, Source, identify, kind_of, name_content, open_source, vendor_of
-from .stand_ins import find_twin
+from .stand_ins import VENDOR_HASH, find_twin, vendor_hash
 from .validate import validate_model
 from .vendorfile import refuse_vendor_model
 
@@ -192,6 +192,7 @@ def read_or_twin(source: Source) -> CompiledModel:
     """Read a model file; for one that a vendor's tool compiled, read its *twin*: the same model, found by :func:`find_twin`.
 
     :raises VendorModelError: it is a vendor's file and there is no twin
+    :raises ModelFormatError: the twin was built with another vendor file
     """
     try:
         return read(source)
@@ -199,7 +200,14 @@ def read_or_twin(source: Source) -> CompiledModel:
         twin = find_twin(source)
         if twin is None:
             raise
-        return read(twin)
+        model = read(twin)
+        built_with = model.provenance.get(VENDOR_HASH, "")
+        if built_with and built_with != vendor_hash(source):
+            raise ModelFormatError(
+                f"{twin} was built with another vendor file than {open_source(source).name}",
+                hint="build both again with 'anynpu build', or delete the .anynpu file",
+            ) from None
+        return model
 
 
 def encode(model: Model, *, remove_weight: bool = False) -> Encoded:

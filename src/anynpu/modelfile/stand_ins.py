@@ -13,10 +13,13 @@ from pathlib import Path
 
 from .recognize import Source, open_source
 
-__all__ = ["TWIN_SUFFIX", "find_twin", "twin_folders", "twin_name"]
+__all__ = ["TWIN_SUFFIX", "VENDOR_HASH", "find_twin", "twin_folders", "twin_name", "vendor_hash"]
 
 TWIN_SUFFIX = ".anynpu"
 """What the software NPU runs in place of a vendor's file ends in this."""
+
+VENDOR_HASH = "vendor_file_sha256"
+"""Key in the provenance of an anynpu model: the SHA-256 of the vendor's file that it was built with."""
 
 FOLDER_VARIABLE = "ANYNPU_TWINS"
 
@@ -29,9 +32,14 @@ def twin_folders() -> list[Path]:
     return [*([Path(named)] if named else []), home / "anynpu" / "twins"]
 
 
+def vendor_hash(source: Source) -> str:
+    """The SHA-256 of a vendor's file."""
+    return hashlib.sha256(open_source(source).data).hexdigest()
+
+
 def twin_name(source: Source) -> str:
     """Under which name the twin of a vendor's file lies in a folder of twins."""
-    return f"{hashlib.sha256(open_source(source).data).hexdigest()}{TWIN_SUFFIX}"
+    return f"{vendor_hash(source)}{TWIN_SUFFIX}"
 
 
 def find_twin(source: Source) -> Path | None:

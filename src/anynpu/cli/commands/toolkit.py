@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import enum
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ...compiler.board.environment import LICENCE, REQUIREMENTS, default_folder, find_toolkit, install, suitable_python
+from ...compiler.board.environment import LICENCE, REQUIREMENTS, SIZE, default_folder, find_toolkit, install, suitable_python
+from ..helpers import verbosity
 from ..helpers.child_processes import orderly_end
 from ..helpers.console import print_json, progress_bar, results
 from ..helpers.options import JsonOption
@@ -48,14 +52,16 @@ def command(
         place = folder or default_folder()
         chosen = python or suitable_python()
         if not as_json or not yes:
-            console.print(f"will make {place} with {chosen}, and install there with pip:")
+            console.print(f"creates {place} with {chosen} and installs there with pip ({SIZE} on disk):")
             for requirement in REQUIREMENTS:
                 console.print(f"  {requirement}")
+            if place.exists():
+                console.print(f"{place} exists: everything in it is deleted and replaced")
             console.print(LICENCE)
         if not yes and not typer.confirm("Install?"):
             raise typer.Exit(1)
-        with orderly_end(), progress_bar("toolkit") as progress:
-            found = install(place, chosen, tell=lambda line: progress(line, 0, None))
+        with orderly_end("interrupted: the installation is not complete; run the command again"), _lines() as tell:
+            found = install(place, chosen, tell=tell)
     else:
         known = find_toolkit(folder)
         if known is None:
@@ -66,3 +72,15 @@ def command(
         print_json({"version": found.version, "python": str(found.python)})
         return
     console.print(f"rknn-toolkit2 {found.version}, {found.python}")
+
+
+@contextmanager
+def _lines() -> Iterator[Callable[[str], None]]:
+    """Prints the steps of an installation: as a bar on a terminal, else as lines."""
+    if sys.stderr.isatty():
+        with progress_bar("toolkit") as progress:
+            yield lambda line: progress(line, 0, None)
+    elif verbosity.is_quiet():
+        yield lambda line: None
+    else:
+        yield lambda line: typer.echo(line, err=True)

@@ -19,20 +19,22 @@ import numpy as np
 
 from ... import chips
 from ..._util import optional as _optional
+from ..._util.output_files import write_output
 from ..._util.progress import Progress
 from ...errors import CompileError, OutputFileError, ToolkitError
 from ...modelfile import CompiledModel
-from ...modelfile.stand_ins import TWIN_SUFFIX, twin_folders, twin_name
+from ...modelfile.stand_ins import TWIN_SUFFIX, VENDOR_HASH, twin_folders, twin_name, vendor_hash
 from ...program import Preprocess
 from ...tensor import Affine
 from ...vendors import registry
 from .. import CompileOptions, compile, optimize
 from ..export import Handover, better, float_handover, handover, toolkit_score
+from ..lower.formats import format_of
 from ..quantize.dataset import InputInfo, open_dataset
-from ..toolkit.quantization_cfg import read_cfg
+from ..toolkit.quantization_cfg import QuantizationCfg, final_ranges, read_cfg
 from ..toolkit.quantizer import VENDOR, WholeRanges, affine_of
 from . import acuity_ranges, worker
-from .environment import TIME_LIMIT, Toolkit, run_logged
+from .environment import TIME_LIMIT, Toolkit, plain_text, run_logged
 
 # What VeriSilicon's ACUITY needs to make a file for an Allwinner board with our scales, and the twin of that file.
 #
@@ -281,17 +283,40 @@ def build(
     _check(target, vendor, options)
     if vendor == _ACUITY:
         return build_acuity(model, output, target, options, name=name, progress=progress)
-    job = output / f"{name}.toolkit"
+    job, rknn = output / f"{name}.toolkit", output / f"{name}.rknn"
     check_folder(job, (model, options.dataset))
+    if toolkit is None and rknn.exists():
+        raise OutputFileError(
+            f"{rknn} is there, and without the toolkit only the anynpu model would be replaced",
+            hint="move or delete it, or name another output folder",
+        )
     given, passed = _chosen(model, target, options, progress)
     _write_job(job, name, target, options, given)
-    rknn = cfg = None
-    if toolkit is not None:
-        tell(f"building with rknn-toolkit2 {toolkit.version}")
-        rknn, cfg = _run(toolkit, job, output, name, time_limit, quantized=options.dtype not in _FLOATS)
-    twin = _twin(job / f"{name}.onnx", target, passed, given, cfg, name, progress)
-    path = twin.save(output / f"{name}{TWIN_SUFFIX}")
-    return Built(job, rknn, path, None if rknn is None else _by_hash(rknn, path), given.notes)
+    if toolkit is None:
+        twin = _twin(job / f"{name}.onnx", target, passed, given, None, progress)
+        return Built(job, None, twin.save(output / f"{name}{TWIN_SUFFIX}"), None, given.notes)
+    tell(f"building with rknn-toolkit2 {toolkit.version}")
+    made, cfg = _run(toolkit, job, output, name, time_limit, quantized=options.dtype not in _FLOATS)
+    twin = _twin(job / f"{name}.onnx", target, passed, given, cfg, progress)
+    return _published(job, made, twin, cfg, rknn, given.notes)
+
+
+def _published(job: Path, made: Path, twin: CompiledModel, cfg: Path | None, rknn: Path, notes: tuple[str, ...]) -> Built:
+    """Put both files into place. Wherever this ends, no vendor model has the anynpu model of another one.
+
+    The anynpu model is found by the vendor model's hash first; the one beside it is missing while the vendor model is replaced.
+    """
+    contents = made.read_bytes()
+    tied = replace(twin, provenance={**twin.provenance, VENDOR_HASH: vendor_hash(contents)})
+    folder, beside = twin_folders()[0], rknn.with_suffix(TWIN_SUFFIX)
+    folder.mkdir(parents=True, exist_ok=True)
+    by_hash = tied.save(folder / twin_name(contents))
+    beside.unlink(missing_ok=True)
+    write_output(rknn, contents)
+    tied.save(beside)
+    if cfg is not None:
+        write_output(rknn.with_name(cfg.name), cfg.read_bytes())
+    return Built(job, rknn, beside, by_hash, notes)
 
 
 def _check(target: str, vendor: str, options: CompileOptions) -> None:
@@ -305,6 +330,7 @@ def _check(target: str, vendor: str, options: CompileOptions) -> None:
         raise CompileError("build takes one set of shapes", hint="give one shape for each input")
     if vendor == _VENDOR and options.dtype not in ("w8a8", "int8", *_FLOATS):
         raise CompileError(f"build writes int8 and float16 models, not {options.dtype}", hint="leave --dtype out, or use fp16")
+    format_of(options.dtype, chips.get(target))  # before the toolkit starts: not every chip takes every type
 
 
 def _chosen(model: Any, target: str, options: CompileOptions, progress: Progress | None) -> tuple[Handover, CompileOptions]:
@@ -376,7 +402,7 @@ def _config(target: str, options: CompileOptions, given: Handover) -> dict[str, 
 
 
 def _run(toolkit: Toolkit, job: Path, output: Path, name: str, time_limit: float, *, quantized: bool) -> tuple[Path, Path | None]:
-    """Run the script, and fetch the vendor's file and its configuration."""
+    """Run the script; gives the vendor's file and its configuration in the folder of the job."""
     log = output / f"{name}.toolkit.log"
     run_logged(
         [str(toolkit.python), "-u", SCRIPT], job, log, what="the vendor's toolkit", time_limit=time_limit, environment=_QUIET
@@ -384,13 +410,24 @@ def _run(toolkit: Toolkit, job: Path, output: Path, name: str, time_limit: float
     made = job / f"{name}.rknn"
     if not made.is_file() or not made.stat().st_size:
         raise ToolkitError("the vendor's toolkit ended without an error and without a file", hint=f"see {log}")
-    rknn = output / made.name
-    shutil.copyfile(made, rknn)
     if not quantized:
-        return rknn, None
-    cfg = output / f"{name}.quantization.cfg"
-    shutil.copyfile(job / cfg.name, cfg)
-    return rknn, cfg
+        return made, None
+    final = final_ranges(plain_text(log))
+    (job / FINAL_RANGES).write_text(json.dumps(final, indent=1) + "\n", encoding="utf-8")
+    return made, job / f"{name}.quantization.cfg"
+
+
+FINAL_RANGES = "final_ranges.json"
+"""In the folder of a build: the ranges that the toolkit took instead of those that it was asked for."""
+
+
+def final_cfg(cfg: Path) -> QuantizationCfg:
+    """The configuration of a build with the ranges that the toolkit finally took."""
+    try:
+        final = json.loads((cfg.parent / FINAL_RANGES).read_text(encoding="utf-8"))
+    except FileNotFoundError:  # built on another machine
+        final = {}
+    return read_cfg(cfg, {name: (float(low), float(high)) for name, (low, high) in final.items()})
 
 
 _QUIET = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
@@ -402,23 +439,14 @@ def _twin(
     options: CompileOptions,
     given: Handover,
     cfg: Path | None,
-    name: str,
     progress: Progress | None,
 ) -> CompiledModel:
     """The model that the software NPU runs in place of the vendor's file, with the scales of its configuration where there is one."""
-    common: dict[str, Any] = {"name": name, "accuracy": "fast"}
+    common: dict[str, Any] = {"name": model.stem, "accuracy": "fast"}
     if options.dtype in _FLOATS:
         return compile(model, target, replace(options, dataset=None, **common), progress=progress)
     if cfg is not None:
-        ranges = WholeRanges(read_cfg(cfg).ranges())
+        ranges = WholeRanges(final_cfg(cfg).ranges())
     else:
         ranges = WholeRanges({key: affine_of(*ends) for key, ends in given.ranges.items()})
     return compile(model, target, replace(options, quantizer=VENDOR, ranges=ranges, **common), progress=progress)
-
-
-def _by_hash(rknn: Path, twin: Path) -> Path:
-    folder = twin_folders()[0]
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / twin_name(rknn)
-    shutil.copyfile(twin, path)
-    return path

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -39,11 +40,13 @@ def run_logged(
     time_limit: float = TIME_LIMIT,
     environment: Mapping[str, str] | None = None,
     hint: str = "",
+    tell: Callable[[str], None] | None = None,
 ) -> None:
     """Run *command* in *folder*; what it prints goes to *log*.
 
     :param what: what it does, for the error
     :param environment: variables besides those of this process
+    :param tell: called with the last line of the log, again and again while the command runs
     :raises ToolkitError: it failed, died or took too long; with its last lines
     """
     hint = hint or f"the whole log is {log}"
@@ -61,24 +64,30 @@ def run_logged(
         except OSError as error:
             raise ToolkitError(f"{what}: {command[0]} cannot be started: {error.strerror}", hint="check the path") from None
         try:
-            ended = _ended_within(process.pid, time_limit)
+            ended = _ended_within(process.pid, time_limit, log, tell)
         finally:  # also where this is interrupted
             code = _end(process)
     if not ended:
         raise ToolkitError(
-            f"{what} took longer than {time_limit:g} s and was ended{_told(log)}",
+            f"{what} took longer than {time_limit:g} s and was ended",
             hint=f"allow more time (--time-limit), or see {log}",
+            lines=last_lines(log),
         )
     if code:
-        raise ToolkitError(f"{what} {_ending(code)}{_told(log)}", hint=hint, code=code)
+        lines = last_lines(log)
+        reason = reason_of(lines)
+        raise ToolkitError(f"{what} {_ending(code)}{reason and f': {reason}'}", hint=hint, code=code, lines=lines)
 
 
-def _ended_within(pid: int, seconds: float) -> bool:
+def _ended_within(pid: int, seconds: float, log: Path, tell: Callable[[str], None] | None) -> bool:
     """Wait for a child; it stays a zombie, so that its number still names its group and nobody else's."""
     deadline = time.monotonic() + seconds
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() >= deadline:
             return False
+        if tell is not None:
+            for line in last_lines(log, 1):
+                tell(line.strip())
         time.sleep(_POLL)
     return True
 
@@ -101,20 +110,39 @@ def _ending(code: int) -> str:
     return f"died of {name}{illegal}"
 
 
-def _told(log: Path) -> str:
-    lines = last_lines(log)
-    return f"; its last lines:\n{os.linesep.join(f'  | {line}' for line in lines)}" if lines else "; it printed nothing"
+_REASON = re.compile(r"(?:\w*Error|E(?: \w+)?): .*\S|E .*\S")
+
+
+def reason_of(lines: Sequence[str]) -> str:
+    """The line of a log that says why a program failed: the last error in it, else the last line.
+
+    >>> reason_of(["E load_onnx: not supported", "anynpu: load_onnx failed"])
+    'E load_onnx: not supported'
+    """
+    reasons = [line.strip() for line in lines if _REASON.match(line.strip())]
+    return next((line for line in reversed(reasons) if "Traceback" not in line), lines[-1].strip() if lines else "")
+
+
+_BAR = re.compile(r"\d+%\||#{4,}|\u2588")
+"""A progress bar."""
+
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def plain_text(log: Path) -> str:
+    """The text of a log without colors."""
+    return _COLOR.sub("", log.read_text(encoding="utf-8", errors="replace"))
 
 
 def last_lines(log: Path, count: int = _SHOWN) -> list[str]:
-    """The last lines of a log that are not blank, without control characters."""
+    """The last lines of a log that are neither blank nor a progress bar, without control characters."""
     with log.open("rb") as file:
         file.seek(0, os.SEEK_END)
         file.seek(max(file.tell() - _MAX_TAIL, 0))
-        text = file.read().decode("utf-8", "replace")
+        text = _COLOR.sub("", file.read().decode("utf-8", "replace"))
     lines = (line.rpartition("\r")[2] for line in text.replace("\r\n", "\n").split("\n"))
     shown = ("".join(letter for letter in line if letter.isprintable())[:_MAX_LINE].rstrip() for line in lines)
-    return [line for line in shown if line.strip()][-count:]
+    return [line for line in shown if line.strip() and not _BAR.search(line)][-count:]
 
 
 ENVIRONMENT_VARIABLE = "ANYNPU_TOOLKIT"
@@ -133,9 +161,13 @@ REQUIREMENTS = (
 """What is installed. The bounds are those with which the toolkit is known to run; it takes no torch after 2.4.0, and pip would find that
 out only after it has fetched 800 MB of another one."""
 
+SIZE = "5.6 GB"
+"""What the environment takes on disk."""
+
 LICENCE = (
-    "rknn-toolkit2 is Rockchip's, not part of anynpu and not under its licence. Rockchip's terms allow it for applications on Rockchip's "
-    "products; they come with the package (LICENSE), and installing it means accepting them."
+    "rknn-toolkit2 is Rockchip's, not part of anynpu and not under its license. Rockchip's terms allow it for applications on Rockchip's "
+    "products, and installing it means accepting them. The package does not contain them; they are the file LICENSE of "
+    "https://github.com/airockchip/rknn-toolkit2."
 )
 
 PYTHONS = ((3, 8), (3, 12))
@@ -221,10 +253,23 @@ def install(
     log = log or place.with_name(f"{place.name}.log")
     tell(f"making {place} with {chosen}")
     run_logged([chosen, "-m", "venv", "--clear", str(place)], place.parent, log, what="making the environment")
-    tell(f"installing; torch alone is 800 MB, and what it needs 2 GB more; pip writes to {log}")
+    tell(f"installing {SIZE}; pip writes to {log}")
     command = [str(place / "bin" / "python"), "-m", "pip", "install", "--no-input", "--disable-pip-version-check", *REQUIREMENTS]
-    run_logged(command, place, log, what="installing the toolkit", time_limit=_INSTALL_LIMIT)
+    run_logged(command, place, log, what="installing the toolkit", time_limit=_INSTALL_LIMIT, tell=_pip_steps(tell))
     return toolkit_at(place)
+
+
+def _pip_steps(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """Passes on what pip downloads and installs, each once."""
+    last = ""
+
+    def step(line: str) -> None:
+        nonlocal last
+        if line != last and line.startswith(("Downloading ", "Installing ", "Successfully ")):
+            last = line
+            tell(line[:100])
+
+    return step
 
 
 def suitable_python() -> str:

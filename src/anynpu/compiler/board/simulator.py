@@ -7,6 +7,7 @@ that ``anynpu build`` wrote.
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._util.optional import onnx
 from ..._util.types import Array
 from ...errors import ToolkitError
 from ...modelfile import CompiledModel
@@ -23,6 +25,7 @@ from ..importers.onnx_model import load_onnx
 from ..toolkit.quantization_cfg import MADE_SUFFIXES, read_cfg
 from ..toolkit.quantizer import VENDOR, WholeRanges
 from . import analysis
+from .build import final_cfg
 from .environment import TIME_LIMIT, Toolkit, run_logged
 
 _INT8 = "_int8"
@@ -42,9 +45,12 @@ class VendorSimulation:
         self._toolkit = toolkit
         self._time_limit = time_limit
         self.document = read_job(self.job)
-        graph = load_onnx(self.job / self.document["model"]).graph
+        model = load_onnx(self.job / self.document["model"])
+        graph = model.graph
         self.input_shapes = {entry.name: _shape(entry) for entry in graph.input}
         self.output_shapes = {entry.name: _shape(entry) for entry in graph.output}
+        inferred = onnx().shape_inference.infer_shapes(model).graph.value_info
+        self._shapes = {entry.name: _shape(entry) for entry in inferred} | self.output_shapes | self.input_shapes
         made = {name for node in graph.node for name in node.output}
         self.tensors: AbstractSet[str] = {*self.input_shapes, *made, *read_cfg(self._cfg).entries}
 
@@ -63,7 +69,9 @@ class VendorSimulation:
             command = [str(self._toolkit.python), "-u", analysis.__file__, "job.json", str(folder / "layers"), *files]
             log = self.job / "simulator.log"
             run_logged(command, self.job, log, what="the vendor's simulator", time_limit=self._time_limit, environment=_QUIET)
-            return read_results(folder / "layers")
+            found = read_results(folder / "layers")
+        values = {name: in_shape(value, self._shapes.get(name, value.shape)) for name, value in found.items()}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 def read_job(job: Path) -> dict[str, Any]:
@@ -106,12 +114,27 @@ def read_results(folder: Path) -> dict[str, Array]:
     return values
 
 
-def simulator_twin(job: Path) -> CompiledModel:
-    """The twin of what the toolkit built in a folder, by the simulator's rule of rounding."""
-    return compile(*_compilation(job))
+def in_shape(value: Array, shape: tuple[int, ...]) -> Array | None:
+    """A result of the toolkit in the shape of the model: the toolkit moves a Transpose where it can. None where the order is not known.
+
+    >>> in_shape(np.zeros((4, 16, 1, 64)), (1, 16, 4, 64)).shape
+    (1, 16, 4, 64)
+    """
+    have, wanted = ([extent for extent in entry if extent != 1] for entry in (value.shape, shape))
+    if have == wanted or sorted(have) != sorted(wanted):
+        return value.reshape(shape) if value.size == math.prod(shape) else None
+    if len(set(have)) < len(have):
+        return None
+    result: Array = value.reshape(have).transpose([have.index(extent) for extent in wanted]).reshape(shape)
+    return result
 
 
-def _compilation(job: Path) -> tuple[Path, str, CompileOptions]:
+def simulator_twin(job: Path, arithmetic: str = "simulator") -> CompiledModel:
+    """The anynpu model of what the toolkit built in a folder, by default with the simulator's rounding."""
+    return compile(*_compilation(job, arithmetic))
+
+
+def _compilation(job: Path, arithmetic: str) -> tuple[Path, str, CompileOptions]:
     """Model, target and options of the twin of what the toolkit built in a folder."""
     document = read_job(job)
     name, config = document["name"], document["config"]
@@ -128,10 +151,10 @@ def _compilation(job: Path) -> tuple[Path, str, CompileOptions]:
         mean=by_input("mean_values") or None,
         std=by_input("std_values") or None,
         quantizer=VENDOR,
-        arithmetic="simulator",
+        arithmetic=arithmetic,
         accuracy="fast",
         hybrid=tuple(document["floats"]),
-        ranges=WholeRanges(read_cfg(job / f"{name}.quantization.cfg").ranges()),
+        ranges=WholeRanges(final_cfg(job / f"{name}.quantization.cfg").ranges()),
         name=name,
     )
     return job / document["model"], config["target_platform"], options

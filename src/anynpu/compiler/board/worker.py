@@ -13,7 +13,7 @@ import re
 import sys
 from typing import Any
 
-MADE = ("_mm", "-rs", "_rs")
+MADE = ("_tp_rs", "_tp-rs", "_mm", "-rs", "_rs")
 """What the toolkit appends to the name of a tensor that it makes in another shape."""
 
 FAILED = 4

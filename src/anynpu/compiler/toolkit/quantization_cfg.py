@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ FLOATS = ("float16", "fp16", "float32")
 """The types that ``custom_quantize_layers`` may name for a layer in float."""
 
 _SUFFIX = "_int8"
-MADE_SUFFIXES = ("_mm", "-rs", "_rs")
+MADE_SUFFIXES = ("_tp_rs", "_tp-rs", "_mm", "-rs", "_rs")
 """What the toolkit appends to the name of a tensor that it makes in another shape: by a convolution for a Gemm, or before a Reshape."""
 
 
@@ -68,8 +68,41 @@ class QuantizationCfg:
         return {name: entry.affine for name, entry in self.entries.items()}
 
 
-def parse_cfg(text: str, source: str = "the .quantization.cfg") -> QuantizationCfg:
+def final_ranges(log: str) -> dict[str, tuple[float, float]]:
+    """The ranges that the toolkit took instead of those that it was asked for, from what it printed in step 2.
+
+    :param log: without colors
+
+    >>> lines = ["The (min, max) of quantize_parameters['x'] were changed:", "    from: (0.0, 1.0)", "    to  : (0.0, 3.0)"]
+    >>> final_ranges("\\n".join([*lines, "    But final to (0.0, 2.0)!"]))
+    {'x': (0.0, 2.0)}
+    """
+    found: dict[str, tuple[float, float]] = {}
+    name, before = "", (0.0, 0.0)
+    for line in log.splitlines():
+        if (changed := _CHANGED.search(line)) is not None:
+            name = changed[1]
+        elif name and (numbers := _PAIR.search(line)) is not None:
+            low, high = float(numbers[2]), float(numbers[3])
+            if numbers[1] == "from:":
+                before = (low, high)
+            elif numbers[1] == "But final to":
+                found[name] = (low, high)
+        elif name and "BUT IT IS INVALID" in line:
+            found[name] = before
+    return found
+
+
+_CHANGED = re.compile(r"quantize_parameters\['(.*)'\] were changed:")
+_PAIR = re.compile(r"\s(from:|But final to)\s*\(([-+.\deE]+), ([-+.\deE]+)\)")
+
+
+def parse_cfg(
+    text: str, source: str = "the .quantization.cfg", final: Mapping[str, tuple[float, float]] | None = None
+) -> QuantizationCfg:
     """What the text of a ``.quantization.cfg`` says.
+
+    :param final: ranges that count instead, by the names of the file
 
     >>> lines = ["quantize_parameters:", "    x_int8:", "        dtype: int8", "        min: [-1.0]", "        max: [1.0]"]
     >>> cfg = parse_cfg("\\n".join(lines))
@@ -89,7 +122,9 @@ def parse_cfg(text: str, source: str = "the .quantization.cfg") -> QuantizationC
     entries: dict[str, CfgEntry] = {}
     for name, values in parameters.items():
         if isinstance(values, dict) and values.get("dtype", "int8") == "int8":
-            entries[str(name)] = _entry(str(name), values)
+            entry = _entry(str(name), values)
+            low, high = (final or {}).get(str(name), (entry.low, entry.high))
+            entries[str(name)] = replace(entry, low=low, high=high)
     for name in [name for name in entries if name.endswith(_SUFFIX)]:
         whole = name[: -len(_SUFFIX)]
         if whole in parameters or whole not in entries:
@@ -115,10 +150,10 @@ def _entry(name: str, values: dict[str, Any]) -> CfgEntry:
     return entry
 
 
-def read_cfg(path: Path) -> QuantizationCfg:
-    """A ``.quantization.cfg`` from a file."""
+def read_cfg(path: Path, final: Mapping[str, tuple[float, float]] | None = None) -> QuantizationCfg:
+    """A ``.quantization.cfg`` from a file; *final* as for :func:`parse_cfg`."""
     try:
-        return parse_cfg(path.read_text(encoding="utf-8"), str(path))
+        return parse_cfg(path.read_text(encoding="utf-8"), str(path), final)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}", hint="pass the .quantization.cfg of step 1") from None
     except UnicodeDecodeError:
