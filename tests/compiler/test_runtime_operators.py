@@ -188,7 +188,57 @@ def gathered(*, zeros: bool) -> Build:
     return build
 
 
+def angles(net: Net, pairs: int) -> list[str]:
+    """Cosines and sines of 16 positions."""
+    turns = np.arange(16)[:, None] / 10.0 ** np.arange(pairs)
+    return [net.constant(table(turns).astype(np.float32)) for table in (np.cos, np.sin)]
+
+
+def rotary(*shape: int, pairs: int = 2, first: bool = False, **attributes: Any) -> Build:
+    """RotaryEmbedding with a position for each row, or the *first* one."""
+
+    def build(net: Net) -> None:
+        length = shape[2] if len(shape) == 4 else shape[1]
+        places = np.array([3]) if first else np.arange(3, 3 + length)[None] + np.arange(shape[0])[:, None]
+        inputs = [net.input("x", shape), net.constant(places.astype(np.int64)), *angles(net, pairs)]
+        net.output(net.op("RotaryEmbedding", *inputs, **attributes, **MICROSOFT))
+
+    return build
+
+
+def grouped(*, past: int = 0, packed: bool = False, rotate: bool = False, shown: bool = False, **attributes: Any) -> Build:
+    """GroupQueryAttention with 4 heads of queries and 2 of keys, of 16 values each."""
+
+    def build(net: Net) -> None:
+        width, shared, each, batch = 4 * 16, 2 * 16, 16, 1 if past else 2
+        inputs = [net.input("q", (batch, LENGTH, width + 2 * shared)), "", ""] if packed else [
+            net.input("q", (batch, LENGTH, width)), net.input("k", (batch, LENGTH, shared)), net.input("v", (batch, LENGTH, shared))
+        ]  # fmt: skip
+        inputs += [net.input(name, (batch, 2, past, each)) for name in ("past_k", "past_v")] if past else ["", ""]
+        inputs.append(net.constant(np.full(batch, past + LENGTH - 1, np.int32)))
+        inputs.append(net.constant(np.array(past + LENGTH, np.int32)))
+        inputs += angles(net, each // 2) if rotate else []
+        made = net.ops(
+            "GroupQueryAttention", *inputs, count=3, num_heads=4, kv_num_heads=2, do_rotary=int(rotate), **attributes, **MICROSOFT
+        )
+        for name in made if shown else made[:1]:
+            net.output(name)
+
+    return build
+
+
 CASES: dict[str, Build] = {
+    "RotaryEmbedding": rotary(2, LENGTH, 16),
+    "RotaryEmbedding of heads": rotary(2, 4, LENGTH, 4),
+    "RotaryEmbedding from a position": rotary(2, LENGTH, 16, first=True),
+    "RotaryEmbedding of neighbors": rotary(2, 4, LENGTH, 4, interleaved=1),
+    "RotaryEmbedding of some values": rotary(2, LENGTH, 32, num_heads=4, rotary_embedding_dim=4),
+    "GroupQueryAttention": grouped(),
+    "GroupQueryAttention that turns": grouped(rotate=True),
+    "GroupQueryAttention of packed inputs": grouped(packed=True, rotate=True, scale=0.5),
+    "GroupQueryAttention after earlier keys": grouped(past=3, rotate=True, shown=True),
+    "GroupQueryAttention in a window": grouped(past=3, local_window_size=4),
+    "GroupQueryAttention of turned neighbors": grouped(rotate=True, rotary_interleaved=1, shown=True),
     "SkipLayerNormalization": skip("SkipLayerNormalization", bias=False),
     "SkipLayerNormalization with a bias": skip("SkipLayerNormalization", bias=True),
     "SkipLayerNormalization whose sum is read": skip("SkipLayerNormalization", bias=True, shown=True),
@@ -338,6 +388,10 @@ def longer(node: onnx.NodeProto, *names: str) -> None:
         (heads_apart(bias=False, mask=False), lambda node: node.input.__delitem__(slice(1, None)), "packed"),
         (convolved("Mish"), lambda node: None, "'Mish' is not known"),
         (packed(4, 32, 16), lambda node: node.input.__setitem__(1, "x"), "weights are computed"),
+        (rotary(2, LENGTH, 16), lambda node: node.input.__setitem__(2, "x"), "angles are computed"),
+        (rotary(2, LENGTH, 16), lambda node: node.attribute.append(helper.make_attribute("scale", 2.0)), "scaled"),
+        (grouped(), lambda node: node.attribute.append(helper.make_attribute("softcap", 2.0)), "limits its scores"),
+        (grouped(), lambda node: node.input.__delitem__(slice(5, None)), "how many keys count"),
     ],
 )
 def test_forms_without_a_plain_one_are_named(build: Build, change: Callable[[onnx.NodeProto], None], message: str) -> None:
@@ -369,6 +423,9 @@ def test_results_that_are_not_made_are_refused_where_they_are_read(read: bool) -
         (attending(), {"num_heads": 0}),
         (attending(), {"num_heads": -1}),
         (attending(), {"num_heads": 7}),
+        (grouped(), {"num_heads": 1 << 40, "kv_num_heads": 1 << 40}),
+        (grouped(), {"kv_num_heads": 3}),
+        (rotary(2, LENGTH, 16), {"rotary_embedding_dim": 1 << 40}),
     ],
 )
 def test_numbers_that_fit_nothing_end_in_one_error(build: Build, attributes: dict[str, int]) -> None:

@@ -21,6 +21,7 @@ _SAME_RANK = {"Add", "Cast", "Gelu", "Identity", "LayerNormalization", "MatMul",
 _OF_THREE = {
     "Attention",
     "EmbedLayerNormalization",
+    "GroupQueryAttention",
     "MultiHeadAttention",
     "SkipLayerNormalization",
     "SkipSimplifiedLayerNormalization",
@@ -234,6 +235,7 @@ class Writer:
 # Attention as onnxruntime writes it in one node, as the products and the softmax that it is.
 
 
+_MAX_HEADS = 1 << 16
 _FAR = -10000.0
 """What is added to the score of a key that does not count, unless the node says otherwise."""
 
@@ -318,13 +320,7 @@ def _attended(write: Writer, node: RuntimeNode, parts: Sequence[str], *, mask: s
     queries = write.node("Transpose", [queries], perm=[0, 2, 1, 3])
     turned = write.node("Transpose", [keys], perm=[0, 2, 3, 1])
     values = write.node("Transpose", [values], perm=[0, 2, 1, 3])
-    scores = write.node("MatMul", [queries, turned])
-    scale = node.number("scale", 0.0)
-    if scale:
-        scores = write.node("Mul", [scores, write.number(scale)])
-    else:
-        width = write.node("Cast", [write.length(queries, 3)], to=onnx().TensorProto.FLOAT)
-        scores = write.node("Div", [scores, write.node("Sqrt", [width])])
+    scores = _scored(write, node, queries, turned)
     if bias:
         scores = write.node("Add", [scores, bias])
     if mask:
@@ -338,9 +334,16 @@ def _attended(write: Writer, node: RuntimeNode, parts: Sequence[str], *, mask: s
         places = write.counted(write.length(source, 1))
         later = write.node("Less", [write.unsqueezed(places, [1]), write.unsqueezed(places, [0])])
         scores = write.node("Add", [scores, write.node("Where", [later, write.number(_FAR), write.number(0.0)])])
-    shares = write.node("Softmax", [scores], axis=-1) if write.opset >= 13 else write.node("Softmax", [scores], axis=3)
-    mixed = write.node("Transpose", [write.node("MatMul", [shares, values])], perm=[0, 2, 1, 3])
-    write.node("Reshape", [mixed, write.whole([0, 0, -1])], node.output(0))
+    _mix(write, node, scores, values)
+
+
+def _scored(write: Writer, node: RuntimeNode, queries: str, turned: str) -> str:
+    """Products of queries and keys by the scale of the node, or of their width."""
+    scores, scale = write.node("MatMul", [queries, turned]), node.number("scale", 0.0)
+    if scale:
+        return write.node("Mul", [scores, write.number(scale)])
+    width = write.node("Cast", [write.length(queries, 3)], to=onnx().TensorProto.FLOAT)
+    return write.node("Div", [scores, write.node("Sqrt", [width])])
 
 
 def _counting(write: Writer, node: RuntimeNode, mask: str, keys: str) -> str:
@@ -355,6 +358,137 @@ def _counting(write: Writer, node: RuntimeNode, mask: str, keys: str) -> str:
         raise node.refused(f"its mask has {rank} axes")
     counts = write.node("Cast", [mask], to=onnx().TensorProto.BOOL)
     return write.unsqueezed(counts, [1] if rank == 3 else [1, 2])
+
+
+# Positions as angles by which pairs of values are turned, and attention whose queries share keys.
+
+
+def rotary_embedding(write: Writer, node: RuntimeNode) -> None:
+    """RotaryEmbedding: each position turns pairs of values by its own angles."""
+    source, rank, tables = node.input(0), write.rank(node.input(0)), (node.input(2), node.input(3))
+    if rank not in (3, 4):
+        raise node.refused("its input has neither three nor four axes")
+    if node.whole("is_packed_batching", 0) or node.number("scale", 1.0) != 1.0:
+        raise node.refused("its batches are packed, or it is scaled")
+    places, ranked = node.input(1), write.rank(node.input(1))
+    axis = 2 if rank == 4 else 1  # of the positions: [batch, heads, positions, values] or [batch, positions, heads * values]
+    if ranked == 1:  # the first position
+        places = write.unsqueezed(write.node("Add", [write.counted(write.length(source, axis)), places]), [0])
+    elif ranked != 2:
+        raise node.refused("its positions have neither one nor two axes")
+    if rank == 4:
+        _rotated(write, node, source, places, axis, tables, node.output(0))
+        return
+    heads = node.whole("num_heads", 0)
+    by_head = write.node(
+        "Reshape", [source, write.whole([0, 0, heads, -1] if heads else [0, 0, -1, 2 * _pairs(write, node, tables[0])])]
+    )
+    write.node("Reshape", [_rotated(write, node, by_head, places, axis, tables), write.whole([0, 0, -1])], node.output(0))
+
+
+def _pairs(write: Writer, node: RuntimeNode, cosines: str) -> int:
+    """How many pairs of values are turned."""
+    shape = write.shape(cosines)
+    if shape is None or len(shape) != 2:
+        raise node.refused("its angles are computed")
+    return shape[1]
+
+
+def _rotated(
+    write: Writer, node: RuntimeNode, source: str, places: str, axis: int, tables: tuple[str, str], result: str = ""
+) -> str:
+    """A tensor of four axes with its pairs turned.
+
+    :param places: positions of each row, [batch, positions]
+    :param axis: that of the positions in *source*
+    :param tables: cosines and sines, [positions, pairs]
+    """
+    pairs, width = _pairs(write, node, tables[0]), node.whole("rotary_embedding_dim", 0)
+    if width not in (0, 2 * pairs):
+        raise node.refused(f"{width} values are turned, and it has angles for {2 * pairs}")
+    cosine, sine = (write.unsqueezed(write.node("Gather", [table, places]), [3 - axis]) for table in tables)
+    interleaved = node.whole("interleaved", 0) or node.whole("rotary_interleaved", 0)
+    order = np.arange(2 * pairs).reshape(pairs, 2).T if interleaved else np.arange(2 * pairs).reshape(2, pairs)
+    first, second = (write.node("Gather", [source, write.whole(each.tolist())], axis=3) for each in order)
+    parts = [
+        write.node("Sub", [write.node("Mul", [first, cosine]), write.node("Mul", [second, sine])]),
+        write.node("Add", [write.node("Mul", [second, cosine]), write.node("Mul", [first, sine])]),
+    ]
+    if interleaved:
+        together = write.node("Concat", parts, axis=3)
+        parts = [write.node("Gather", [together, write.whole(np.argsort(order.reshape(-1)).tolist())], axis=3)]
+    if width:
+        ends = [write.whole([number]) for number in (width, np.iinfo(np.int64).max, 3)]
+        parts.append(write.node("Slice", [source, *ends]))
+    return write.node("Concat", parts, result, axis=3)
+
+
+def group_query_attention(write: Writer, node: RuntimeNode) -> None:
+    """GroupQueryAttention: groups of queries share keys and values, which follow those of earlier runs.
+
+    All earlier keys count, as where they grow by each run. A buffer that is longer than what it holds has no plain form.
+    """
+    heads, shared = node.whole("num_heads", 0), node.whole("kv_num_heads", 0)
+    if shared < 1 or not 0 < heads <= _MAX_HEADS or heads % shared:
+        raise node.refused(f"{heads} heads of queries and {shared} of keys")
+    if not node.input(5):
+        raise node.refused("it does not say how many keys count")
+    if node.input(10) or node.input(11) or node.whole("smooth_softmax", 0) == 1 or node.number("softcap", 0.0):
+        raise node.refused("it has a bias or a sink, or limits its scores")
+    write.only_outputs(node, 0, 1, 2)
+    queries, keys, values = (write.node("Transpose", [part], perm=[0, 2, 1, 3]) for part in _by_head(write, node, heads, shared))
+    places = write.counted(write.length(queries, 2))
+    if node.input(3):
+        places = write.node("Add", [places, write.length(node.input(3), 2)])
+    if node.whole("do_rotary", 0):
+        rows = node.input(9) or write.unsqueezed(places, [0])
+        queries, keys = (_rotated(write, node, part, rows, 2, (node.input(7), node.input(8))) for part in (queries, keys))
+    kept = [_continued(write, node, part, place) for place, part in ((1, keys), (2, values))]
+    repeated = write.whole(np.repeat(np.arange(shared), heads // shared).tolist())
+    keys, values = (write.node("Gather", [part, repeated], axis=1) for part in kept)
+    scores = _scored(write, node, queries, write.node("Transpose", [keys], perm=[0, 1, 3, 2]))
+    _mix(write, node, _limited(write, node, scores, write.unsqueezed(places, [1]), keys), values)
+
+
+def _by_head(write: Writer, node: RuntimeNode, heads: int, shared: int) -> list[str]:
+    """Queries, keys and values, [batch, positions, heads, values]."""
+    if node.input(1):
+        counts = (heads, shared, shared)
+        return [write.node("Reshape", [node.input(index), write.whole([0, 0, count, -1])]) for index, count in enumerate(counts)]
+    packed = write.node("Reshape", [node.input(0), write.whole([0, 0, heads + 2 * shared, -1])])
+    return write.split(packed, [heads, shared, shared], 2)
+
+
+def _continued(write: Writer, node: RuntimeNode, part: str, place: int) -> str:
+    """Keys or values after those of earlier runs, which the model may give to the next one."""
+    past, result = node.input(2 + place), node.output(place)
+    if past:
+        return write.node("Concat", [past, part], result, axis=2)
+    return write.node("Identity", [part], result) if result else part
+
+
+def _limited(write: Writer, node: RuntimeNode, scores: str, places: str, keys: str) -> str:
+    """Scores without those of later keys, of keys before the window, and of keys that do not count.
+
+    :param places: of the queries, [positions, 1]
+    """
+    others = write.unsqueezed(write.counted(write.length(keys, 2)), [0])
+    hidden = [write.node("Less", [places, others])]
+    window = node.whole("local_window_size", -1)
+    if window > 0:
+        hidden.append(write.node("Less", [others, write.node("Add", [places, write.whole([1 - window])])]))
+    lengths = write.node("Cast", [node.input(5)], to=onnx().TensorProto.INT64)  # one less than how many count
+    hidden.append(write.unsqueezed(write.node("Less", [write.unsqueezed(lengths, [1]), others]), [1, 2]))
+    for each in hidden:
+        scores = write.node("Add", [scores, write.node("Where", [each, write.number(_FAR), write.number(0.0)])])
+    return scores
+
+
+def _mix(write: Writer, node: RuntimeNode, scores: str, values: str) -> None:
+    """The values, weighted by the softmax of the scores."""
+    shares = write.node("Softmax", [scores], axis=-1) if write.opset >= 13 else write.node("Softmax", [scores], axis=3)
+    mixed = write.node("Transpose", [write.node("MatMul", [shares, values])], perm=[0, 2, 1, 3])
+    write.node("Reshape", [mixed, write.whole([0, 0, -1])], node.output(0))
 
 
 # Weights that onnxruntime packs in blocks of a few bits each, as the real numbers that they stand for.
@@ -617,6 +751,8 @@ _PLAIN: Mapping[tuple[str, str], Callable[[Writer, RuntimeNode], None]] = {
     (_MICROSOFT, "Attention"): attention,
     (_MICROSOFT, "MultiHeadAttention"): multi_head_attention,
     (_MICROSOFT, "QAttention"): quantized_attention,
+    (_MICROSOFT, "RotaryEmbedding"): rotary_embedding,
+    (_MICROSOFT, "GroupQueryAttention"): group_query_attention,
     (_MICROSOFT, "MatMulNBits"): matmul_blocks,
     (_MICROSOFT, "MatMulBnb4"): matmul_tables,
     (_MICROSOFT, "GatherBlockQuantized"): gather_blocks,
