@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from pathlib import Path
@@ -87,6 +88,22 @@ def test_a_plan_leaves_dynamic_shapes_with_the_option_that_helps(tmp_path: Path)
     assert all("set the option shape, such as x=" in reason for reason in plan.left.values())
     fixed = CompileOptions(dtype="fp16", shapes={"x": (1, 3, 16, 16)})
     assert [len(part.nodes) for part in compile_parts(model, "rk3588", fixed).parts] == [8]
+
+
+def test_a_plan_leaves_values_without_elements(tmp_path: Path) -> None:
+    """Such as the keys of earlier runs in the first one."""
+    names = ["a", "b", "c", "y"]
+    nodes = [helper.make_node("Concat", ["past", "x"], ["a"], axis=1)]
+    nodes += [helper.make_node("Relu", [name], [result]) for name, result in itertools.pairwise(names)]
+    sizes = {"past": 0, "x": 3, **dict.fromkeys(names, 3)}
+    infos = {name: helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, size, 4]) for name, size in sizes.items()}
+    graph = helper.make_graph(
+        nodes, "g", [infos["past"], infos["x"]], [infos["y"]], value_info=[infos[name] for name in names[:-1]]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    plan = compile_parts(saved(model, tmp_path / "m.onnx"), "rk3588", CompileOptions(dtype="fp16"))
+    assert plan.reasons() == ["node 0: past has no elements"]
+    assert [part.nodes for part in plan.parts] == [(1, 2, 3)]
 
 
 def test_a_plan_for_int8_needs_data_or_scales(tmp_path: Path) -> None:

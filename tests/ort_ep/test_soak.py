@@ -61,10 +61,9 @@ def test_the_provider_under_the_address_sanitizer(tmp_path: Path) -> None:
     plain = saved(convolutions("BiasGelu"), tmp_path / "plain.onnx")
     model = context_model(tmp_path / "m.onnx")
 
-    def run(code: int, shown: str, *arguments: str | Path, fails: str = "") -> None:
-        environment = clean_environment(
-            LD_LIBRARY_PATH=None, ORT_DISABLE_TELEMETRY="1", NOTHING_FAILS=fails, ASAN_OPTIONS="detect_leaks=0"
-        )
+    def run(code: int, shown: str, *arguments: str | Path, fails: str = "", ways: str = "", then: str = "") -> None:
+        changes = {"NOTHING_FAILS": fails, "HOST_WAYS": ways, "HOST_THEN": then}
+        environment = clean_environment(LD_LIBRARY_PATH=None, ORT_DISABLE_TELEMETRY="1", ASAN_OPTIONS="detect_leaks=0", **changes)
         command = [str(part) for part in (host, provider, *arguments)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=environment)
         assert "Sanitizer" not in done.stderr, done.stderr
@@ -76,6 +75,9 @@ def test_the_provider_under_the_address_sanitizer(tmp_path: Path) -> None:
     library = f"library={nothing}"
     run(0, "us per run", model, *tensors, "1000", library)
     run(0, "us per run", model, *tensors, "10", library, "contexts=64", "core_mask=0_1_2", "priority=low")
+    for then in ("inputs_set:-8", "set_io_mem:-5"):
+        run(0, "us per run", model, *tensors, "10", library, "core_mask=0_1", ways="shared", then=then)
+    run(1, "rknn_run returned", model, *tensors, "1", library, ways="shared", then="run:-2")
     run(1, "there is no option", model, *tensors, "1", "wrong=1")
     run(1, "is longer than", model, *tensors, "1", f"library={'x' * 5000}")
     run(1, "is not beside the provider", model, *tensors, "1", "device=sim")

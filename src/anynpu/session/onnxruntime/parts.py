@@ -225,6 +225,8 @@ class _Graph:
             raise CompileError(f"{name} is of type {types.Name(tensor.elem_type).lower()}", tensor=name)
         if static and not _is_static(tensor):
             raise CompileError(_dynamic(name), tensor=name)
+        if any(dim.HasField("dim_value") and not dim.dim_value for dim in tensor.shape.dim):
+            raise CompileError(f"{name} has no elements", tensor=name)
         return info
 
     def dynamic_values(self) -> dict[str, str]:
