@@ -32,21 +32,8 @@ MODULE = "benchmarks.bench_compile"
 
 
 def main(pages: int = PAGES) -> None:
-    """Print the table: the median of some rounds that take turns."""
-    import numpy as np
-
-    from anynpu.cli.demo.pages import page
-
-    with tempfile.TemporaryDirectory() as folder:
-        np.save(Path(folder) / "pages.npy", np.stack([page(seed) for seed in range(pages)]))
-        _write_opset_13(Path(folder) / SOURCE)
-        runs: dict[str, list[tuple[float, ...]]] = {name: [] for name in WORKERS}
-        for index in range(ROUNDS + 1):
-            for name in WORKERS:
-                measured = _measured(name, folder)
-                if index:  # the first one compiles the modules
-                    runs[name].append(measured)
-    found = {name: [statistics.median(column) for column in zip(*measured, strict=True)] for name, measured in runs.items()}
+    """Print the table."""
+    found = measured_times(pages)
     ours = found["anynpu"]
     print_table(
         f"PP-OCRv4 detection 480x480 to int8, {pages} pages",
@@ -61,6 +48,24 @@ def main(pages: int = PAGES) -> None:
             for name, theirs in found.items()
         ],
     )
+
+
+def measured_times(pages: int) -> dict[str, list[float]]:
+    """Seconds, processor seconds and megabytes of each: the median of some rounds that take turns."""
+    import numpy as np
+
+    from anynpu.cli.demo.pages import page
+
+    with tempfile.TemporaryDirectory() as folder:
+        np.save(Path(folder) / "pages.npy", np.stack([page(seed) for seed in range(pages)]))
+        _write_opset_13(Path(folder) / SOURCE)
+        runs: dict[str, list[tuple[float, ...]]] = {name: [] for name in WORKERS}
+        for index in range(ROUNDS + 1):
+            for name in WORKERS:
+                measured = _measured(name, folder)
+                if index:  # the first one compiles the modules
+                    runs[name].append(measured)
+    return {name: [statistics.median(column) for column in zip(*measured, strict=True)] for name, measured in runs.items()}
 
 
 def _write_opset_13(path: Path) -> None:

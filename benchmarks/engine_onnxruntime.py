@@ -18,15 +18,17 @@ Floats = npt.NDArray[np.float32]
 
 
 class Session:
-    """A model in onnxruntime, with one input and one thread.
+    """A model in onnxruntime, with one input.
 
+    :param threads: those of onnxruntime; 0 leaves its default
     :param float_kernels: execute quantised operators in float between a dequantisation and a quantisation, instead of fusing them
     """
 
-    def __init__(self, path: Path, *, float_kernels: bool = False) -> None:
+    def __init__(self, path: Path, *, threads: int = 1, float_kernels: bool = False) -> None:
         runtime = onnxruntime()
         options = runtime.SessionOptions()
-        options.intra_op_num_threads = options.inter_op_num_threads = 1
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
         options.log_severity_level = 3
         if float_kernels:
             options.add_session_config_entry("session.disable_quant_qdq", "1")

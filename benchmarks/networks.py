@@ -12,12 +12,14 @@ from anynpu._util.optional import onnx
 from anynpu.program import Model
 
 __all__ = [
+    "bert_base",
     "efficientnet_lite0",
     "mobilenet_v1",
     "mobilenet_v2",
     "resnet18",
     "tiny_model",
     "vit_b",
+    "whisper_encoder",
     "with_random_weights",
     "yolov5s",
     "yolov8n",
@@ -78,13 +80,42 @@ class _Builder:
             return self.add("Mul", y, self.add("Sigmoid", y))
         return y
 
-    def model(self, output: str) -> Any:
+    def gelu(self, x: str) -> str:
+        """The exact GELU, as exporters write it."""
+        one, half, root = (self.constant(np.float32(value)) for value in (1.0, 0.5, 2**0.5))
+        return self.add("Mul", self.add("Mul", x, self.add("Add", self.add("Erf", self.add("Div", x, root)), one)), half)
+
+    def encoder(self, x: str, tokens: int, width: int, layers: int) -> str:
+        """Layers of a transformer over [1, tokens, width], with heads of 64."""
+
+        def linear(x: str, source: int, target: int) -> str:
+            return self.add("Add", self.add("MatMul", x, self.random(source, target)), self.random(target))
+
+        def normal(x: str) -> str:
+            scale, offset = self.constant(np.ones(width, np.float32)), self.constant(np.zeros(width, np.float32))
+            return self.add("LayerNormalization", x, scale, offset, axis=-1, epsilon=1e-6)
+
+        heads = self.constant(np.array([1, tokens, width // 64, 64], np.int64))
+        flat = self.constant(np.array([1, tokens, width], np.int64))
+        scale = self.constant(np.float32(0.125))
+        for _ in range(layers):
+            y = normal(x)
+            query, key, value = (self.add("Reshape", linear(y, width, width), heads) for _ in range(3))
+            query, value = (self.add("Transpose", name, perm=[0, 2, 1, 3]) for name in (query, value))
+            scores = self.add("Mul", self.add("MatMul", query, self.add("Transpose", key, perm=[0, 2, 3, 1])), scale)
+            y = self.add("Transpose", self.add("MatMul", self.add("Softmax", scores, axis=-1), value), perm=[0, 2, 1, 3])
+            x = self.add("Add", x, linear(self.add("Reshape", y, flat), width, width))
+            y = self.gelu(linear(normal(x), width, 4 * width))
+            x = self.add("Add", x, linear(y, 4 * width, width))
+        return normal(x)
+
+    def model(self, output: str, shape: tuple[int, ...] | None = None) -> Any:
         """The finished model; one input ``images``, one output."""
         helper, proto = onnx().helper, onnx().TensorProto
         graph = helper.make_graph(
             self.nodes,
             "network",
-            [helper.make_tensor_value_info("images", proto.FLOAT, [1, 3, self.size, self.size])],
+            [helper.make_tensor_value_info("images", proto.FLOAT, shape or [1, 3, self.size, self.size])],
             [helper.make_tensor_value_info(output, proto.FLOAT, None)],
             self._weights,
         )
@@ -205,33 +236,27 @@ def vit_b(size: int = 224, layers: int = 12, width: int = 768) -> Any:
     """A vision transformer: 346 MB of weights."""
     net = _Builder(size)
     tokens = (size // 16) ** 2 + 1
-
-    def linear(x: str, source: int, target: int) -> str:
-        return net.add("Add", net.add("MatMul", x, net.random(source, target)), net.random(target))
-
-    def normal(x: str) -> str:
-        scale, offset = net.constant(np.ones(width, np.float32)), net.constant(np.zeros(width, np.float32))
-        return net.add("LayerNormalization", x, scale, offset, axis=-1, epsilon=1e-6)
-
-    heads = net.constant(np.array([1, tokens, width // 64, 64], np.int64))
-    flat = net.constant(np.array([1, tokens, width], np.int64))
-    one, half, root, scale = (net.constant(np.float32(value)) for value in (1.0, 0.5, 2**0.5, 0.125))
     x = net.add("Conv", "images", net.random(width, 3, 16, 16), net.random(width), kernel_shape=[16, 16], strides=[16, 16])
     x = net.add("Reshape", x, net.constant(np.array([1, width, tokens - 1], np.int64)))
     x = net.add("Concat", net.random(1, 1, width), net.add("Transpose", x, perm=[0, 2, 1]), axis=1)
-    x = net.add("Add", x, net.random(1, tokens, width))
-    for _ in range(layers):
-        y = normal(x)
-        query, key, value = (net.add("Reshape", linear(y, width, width), heads) for _ in range(3))
-        query, value = (net.add("Transpose", name, perm=[0, 2, 1, 3]) for name in (query, value))
-        scores = net.add("Mul", net.add("MatMul", query, net.add("Transpose", key, perm=[0, 2, 3, 1])), scale)
-        y = net.add("Transpose", net.add("MatMul", net.add("Softmax", scores, axis=-1), value), perm=[0, 2, 1, 3])
-        x = net.add("Add", x, linear(net.add("Reshape", y, flat), width, width))
-        y = linear(normal(x), width, 4 * width)
-        y = net.add("Mul", net.add("Mul", y, net.add("Add", net.add("Erf", net.add("Div", y, root)), one)), half)
-        x = net.add("Add", x, linear(y, 4 * width, width))
-    first = net.add("Gather", normal(x), net.constant(np.int64(0)), axis=1)
+    x = net.encoder(net.add("Add", x, net.random(1, tokens, width)), tokens, width, layers)
+    first = net.add("Gather", x, net.constant(np.int64(0)), axis=1)
     return net.model(net.add("Gemm", first, net.random(width, 1000), net.random(1000)))
+
+
+def bert_base(tokens: int = 128, layers: int = 12, width: int = 768) -> Any:
+    """A text encoder of the size of BERT base, after its embedding: 340 MB of weights."""
+    net = _Builder(tokens)
+    return net.model(net.encoder("images", tokens, width, layers), (1, tokens, width))
+
+
+def whisper_encoder(frames: int = 3000, layers: int = 4, width: int = 384) -> Any:
+    """The encoder of Whisper tiny: two convolutions over spectra of 30 seconds, and a transformer of 1500 tokens."""
+    net = _Builder(frames)
+    x = net.gelu(net.add("Conv", "images", net.random(width, 80, 3), net.random(width), kernel_shape=[3], pads=[1, 1]))
+    x = net.add("Conv", x, net.random(width, width, 3), net.random(width), kernel_shape=[3], strides=[2], pads=[1, 1])
+    x = net.add("Add", net.add("Transpose", net.gelu(x), perm=[0, 2, 1]), net.random(1, frames // 2, width))
+    return net.model(net.encoder(x, frames // 2, width, layers), (1, 80, frames))
 
 
 def efficientnet_lite0(size: int = 224) -> Any:
