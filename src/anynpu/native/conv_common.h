@@ -262,7 +262,7 @@ static inline void conv_pack_rule(const struct anynpu_epilogue *epilogue, size_t
     const struct anynpu_fixed_point *fixed = epilogue->fixed;
     if (fixed != NULL) {
         floats[4 * count] = (float)fixed_channel_factor(fixed, oc);
-        floats[5 * count] = (float)fixed_exact_sum(fixed, oc);
+        floats[5 * count] = (float)fixed_exact_sum(epilogue, oc);
         floats[7 * count] = (float)fixed_factor(fixed->residual_multiplier, fixed->residual_shift);
         floats[8 * count] = (float)fixed_output_factor(fixed, oc);
         floats[9 * count] = FIXED_MAGIC + (float)epilogue->zero_point[oc];

@@ -71,7 +71,7 @@ static inline enum fixed_form conv_form(const struct anynpu_conv *conv, int *cla
     for (size_t oc = 0; conv->epilogue.fixed != NULL && oc < conv->cout && form != FIXED_REFUSED; oc++) {
         const double largest = conv_largest_sum(conv, oc);
         enum fixed_form of_channel = fixed_clamped_form(&conv->epilogue, oc, largest);
-        *clamps |= fixed_needs_clamp(conv->epilogue.fixed, oc, largest);
+        *clamps |= fixed_needs_clamp(&conv->epilogue, oc, largest);
         form = of_channel > form ? of_channel : form;
     }
     if (form != FIXED_REFUSED && conv->epilogue.fixed != NULL && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))

@@ -130,7 +130,7 @@ static enum fixed_form form_of(const struct anynpu_conv *conv, int32_t *clamps)
         const enum fixed_form of_channel = sum < 0                        ? FIXED_REFUSED
                                            : conv->epilogue.fixed == NULL ? FIXED_NONE
                                                                           : fixed_clamped_form(&conv->epilogue, c, (double)sum);
-        *clamps |= conv->epilogue.fixed != NULL && fixed_needs_clamp(conv->epilogue.fixed, c, (double)sum);
+        *clamps |= conv->epilogue.fixed != NULL && fixed_needs_clamp(&conv->epilogue, c, (double)sum);
         form = of_channel > form ? of_channel : form;
     }
     if (form != FIXED_REFUSED && conv->epilogue.fixed != NULL && conv->epilogue.fixed->curves != NULL && !curves_fit(&conv->epilogue, conv->cout))
@@ -180,7 +180,7 @@ static void depthwise_pack(const struct anynpu_conv *conv, const void *weights, 
     if (conv->epilogue.fixed != NULL)
         fixed_fill(&conv->epilogue, 0, conv->cout, fixed, padded_channels(conv));
     for (size_t c = 0; conv->epilogue.fixed != NULL && c < conv->cout; c++)
-        fixed[FIXED_ARRAYS * padded_channels(conv) + c] = (float)fixed_exact_sum(conv->epilogue.fixed, c);
+        fixed[FIXED_ARRAYS * padded_channels(conv) + c] = (float)fixed_exact_sum(&conv->epilogue, c);
     fixed_tables_pack(&conv->epilogue, conv->cout, padding + padded_channels(conv));
     for (size_t c = 0; c < conv->cout; c++) {
         int64_t sum = 0;

@@ -123,18 +123,30 @@ static inline int fixed_has_residual(const struct anynpu_epilogue *e)
     return e->fixed == NULL ? e->residual_multiplier != NULL : e->fixed->residual_multiplier != 0;
 }
 
-/* The largest sum of a channel whose first stage is exact in float32. */
-static inline double fixed_exact_sum(const struct anynpu_fixed_point *fixed, size_t channel)
+/* The largest sum of a channel for which all steps are exact in float32 (with a slope or a curve the first one). A channel that is nearly
+ * always 0 has a second factor so large that only small sums are. */
+static inline double fixed_exact_sum(const struct anynpu_epilogue *e, size_t channel)
 {
-    const double factor = fixed_channel_factor(fixed, channel);
-    const double limit = factor > 0.0 ? floor((FIXED_MAX_RESULT - 2) / factor) : FIXED_MAX_SUM;
+    const struct anynpu_fixed_point *fixed = e->fixed;
+    const double first = fixed_channel_factor(fixed, channel);
+    if (first <= 0.0)
+        return FIXED_MAX_SUM;
+    double limit = floor((FIXED_MAX_RESULT - 2) / first);
+    if (fixed->slope == NULL && fixed->curves == NULL) {
+        const double second = fixed_output_factor(fixed, channel), results = FIXED_MAX_RESULT - 1.0 - abs(e->zero_point[channel]);
+        const double scaled = second > 0.0 ? results / second - fixed_largest_residual(e, channel) : FIXED_MAX_RESULT;
+        limit = floor(((scaled < FIXED_MAX_RESULT ? scaled : FIXED_MAX_RESULT) - 1.0) / first);
+        limit = limit < 0.0 ? 0.0 : limit < FIXED_MAX_SUM ? limit : FIXED_MAX_SUM;
+        if (fixed_channel_form(e, channel, limit + 1.0) == FIXED_SINGLE) /* the quotients were rounded */
+            limit += 1.0;
+    }
     return limit < FIXED_MAX_SUM ? limit : FIXED_MAX_SUM;
 }
 
 /* Whether sums of a channel that are at most so far from 0 have to be clamped for it. */
-static inline int fixed_needs_clamp(const struct anynpu_fixed_point *fixed, size_t channel, double sum)
+static inline int fixed_needs_clamp(const struct anynpu_epilogue *e, size_t channel, double sum)
 {
-    return fixed_channel_factor(fixed, channel) > 0.0 && sum > fixed_exact_sum(fixed, channel);
+    return fixed_channel_factor(e->fixed, channel) > 0.0 && sum > fixed_exact_sum(e, channel);
 }
 
 /* The limits of a channel's codes: those of its bounds, where it has some. */
@@ -162,7 +174,7 @@ static inline enum fixed_form fixed_clamped_form(const struct anynpu_epilogue *e
     const enum fixed_form form = fixed_channel_form(e, channel, sum);
     if (form != FIXED_DOUBLE || fixed->slope != NULL || fixed->curves != NULL)
         return form;
-    const double limit = fixed_exact_sum(fixed, channel), zero = e->zero_point[channel];
+    const double limit = fixed_exact_sum(e, channel), zero = e->zero_point[channel];
     const double scaled = limit * fixed_channel_factor(fixed, channel) - 1.0 - fixed_largest_residual(e, channel);
     const double reach = scaled * fixed_output_factor(fixed, channel);
     if (sum <= limit || reach + zero < fixed_high_code(e, channel) + 1 || zero - reach > fixed_low_code(e, channel) - 1)

@@ -405,7 +405,7 @@ static void matmul_fill_numbers(const struct anynpu_matmul *matmul, const struct
         return;
     fixed_fill(&matmul->epilogue, 0, matmul->n, parts->fixed, parts->columns);
     for (size_t column = 0; column < matmul->n; column++)
-        parts->fixed[FIXED_ARRAYS * parts->columns + column] = (float)fixed_exact_sum(matmul->epilogue.fixed, column);
+        parts->fixed[FIXED_ARRAYS * parts->columns + column] = (float)fixed_exact_sum(&matmul->epilogue, column);
 }
 
 static void matmul_fill_b(const struct anynpu_matmul *matmul, const int8_t *b, const struct matmul_scratch *parts)

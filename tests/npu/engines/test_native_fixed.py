@@ -201,6 +201,40 @@ def test_channels_of_which_nothing_is_left(
         _checked(replace(made, op=replace(made.op, epilogue=stage, bias=bias_of)), engine, monkeypatch)
 
 
+@pytest.mark.parametrize("depthwise", [False, True], ids=["dense", "depthwise"])
+@pytest.mark.parametrize("residual", [False, True], ids=["alone", "residual"])
+def test_channels_that_are_nearly_always_zero(
+    depthwise: bool, residual: bool, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their scale is so small that the second factor sends sums of a few units to the limits; other channels have usual factors."""
+    extra: dict[str, object] = {"residual_multiplier": 16384, "residual_shift": 14} if residual else {}
+    bounds = {"bounds": np.array([[0], [17749]], np.int32)}
+    for multiplier, shift, zero in (
+        (32767, 0, -128),
+        (32767, 3, 127),
+        (16384, 7, 0),
+        (32767, 11, -128),
+        (1, 0, 5),
+        (20000, 15, 3),
+    ):
+        for bounded in ({}, bounds):
+            made = _conv(_stage(16384, 22, zero, **extra, **bounded), depthwise=depthwise, residual=residual)
+            channels = made.op.weights.shape[0]  # type: ignore[union-attr]
+            quiet = np.arange(channels) % 3 == 0
+            second = {
+                "multiplier": np.where(quiet, multiplier, 16384).astype(np.int32),
+                "shift": np.where(quiet, shift, 22).astype(np.int32),
+            }
+            for factor in (16384, 9000, 3):
+                stage = replace(
+                    made.op.epilogue,  # type: ignore[union-attr]
+                    channel_multiplier=np.where(quiet, factor, 16384).astype(np.int32),
+                    **second,
+                )
+                bias = np.where(quiet, np.arange(channels) - channels // 2, 700).astype(np.int32)
+                _checked(replace(made, op=replace(made.op, epilogue=stage, bias=bias)), engine, monkeypatch)
+
+
 @pytest.mark.parametrize("kind", ["add", "sub", "mul", "max", "min"])
 def test_ties_of_two_operands(kind: str, engine: NativeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(4)
