@@ -49,6 +49,7 @@ from .networks import (
 
 VARIABLE = "ANYNPU_BENCH_GRAPHS"
 RESULTS = Path(__file__).with_name("RESULTS.md")
+KEPT = "<!-- what follows is kept when the tables above are written -->"
 ROUNDS = 15
 FLOAT16_GOAL, OPERATOR_GOAL, THREADS_GOAL, DEFAULTS_GOAL, SERVING_GOAL, COMPILE_GOAL = 1.0, 1.2, 0.55, 0.85, 0.7, 1.0
 CHAIN = 8
@@ -287,7 +288,8 @@ def main(names: Sequence[str] = ()) -> None:
             lines += ["", f"## {title[0].upper()}{title[1:]}", "", "| " + " | ".join(HEADER) + " |", "|---|---:|---:|---:|---|"]
             lines += ["| " + " | ".join(row) + " |" for row in rows]
     if not names:
-        RESULTS.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        kept = RESULTS.read_text(encoding="utf-8").partition(KEPT)[2] if RESULTS.is_file() else ""
+        RESULTS.write_text("\n".join([*lines, "", KEPT]) + (kept or "\n"), encoding="utf-8")
 
 
 def _compared(case: Case) -> Row:
