@@ -130,3 +130,19 @@ def test_ranges_are_set_in_a_configuration_of_the_toolkit(tmp_path: Path, capsys
         found = read_cfg(cfg).ranges()["x"]
         assert found == (pytest.approx(scale, rel=1e-6), zero)
         assert "0.0745" in cfg.read_text()
+
+
+@pytest.mark.parametrize(
+    ("target", "remedy"), [("rk3588", "--hybrid boxes keeps it in float16"), ("rv1106", "make an output of each part")]
+)
+def test_an_output_of_unlike_values_is_reported(target: str, remedy: str) -> None:
+    net = Net()
+    x = net.input("x", SHAPE)
+    boxes = net.op("Mul", net.op("Relu", net.conv(x, 4, 1)), net.constant(200.0))
+    net.nodes.append(onnx.helper.make_node("Concat", [boxes, net.op("Sigmoid", net.conv(x, 2, 1))], ["boxes"], axis=1))
+    net.output("boxes")
+    notes = handover(net.proto(), target, dataset=feeds(4, 1), refit=False).notes
+    (found,) = (note for note in notes if "joins values of different scale" in note)
+    assert found.startswith("output 'boxes' ")
+    assert found.endswith(remedy)
+    assert not any("joins values" in note for note in handover(network(), target, dataset=feeds(4, 1), refit=False).notes)

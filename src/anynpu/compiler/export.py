@@ -26,6 +26,7 @@ from .lower.steps import Step
 from .pipeline import prepare
 from .quantize.calibrate import CalibratedRanges
 from .quantize.config import Recipe
+from .quantize.lint import mixed_outputs
 from .quantize.model_samples import Study, open_study
 from .quantize.search import Score, Trial, Workbench
 from .quantize.simulate import simulated_weights
@@ -115,6 +116,13 @@ def handover(model: Any, target: str, *, refit: bool = True, **options: Any) -> 
     notes.append(
         f"chosen: {best.recipe.algorithm}" + (f" {best.recipe.percentile:g}" if best.recipe.algorithm == "percentile" else "")
     )
+    for joint in mixed_outputs(bench.graph, steps, bench.calibration.observer, best.quantization):
+        names = " ".join(f"--hybrid {name}" for name in sorted(joint.tensors))
+        remedy = f"{names} keeps it in float16" if bench.chip.float16 else "make an output of each part"
+        notes.append(
+            f"output '{joint.output}' joins values of different scale: '{joint.part}' has {joint.low:.3g} to {joint.high:.3g}, "
+            f"one int8 step is {joint.step:.3g}; {remedy}"
+        )
     return Handover(
         _proto(graph),
         toolkit_ends(bench.graph, steps, best.quantization),
