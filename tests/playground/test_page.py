@@ -64,7 +64,7 @@ def test_from_a_model_and_a_picture_to_both_sides(server: Server, tmp_path: Path
         )
         assert sides == ["float red", "compiled red"]
         page.wait_for("[...document.querySelectorAll('.side img')].every(one => one.naturalWidth === 32)")
-        for words in ("int8 on rk3588", "Calibrated on 1 picture", "Time per layer", "mix", "cosine", "--target rk3588"):
+        for words in ("int8 on rk3588", "Calibrated on 1 image", "Time per layer", "mix", "cosine", "--target rk3588"):
             assert words in text
         assert page.console == []
         # on a telephone nothing is cut off

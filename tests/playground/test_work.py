@@ -35,7 +35,7 @@ def test_both_sides_of_a_dropped_model(tmp_path: Path) -> None:
     assert result["latency_ms"] > 0
     assert result["memory"]["all"] > 0
     assert {layer["name"] for layer in result["layers"]} >= {"mix", "pool"}
-    assert any("1 picture" in note and "far too little" in note for note in result["notes"])
+    assert any("1 image" in note and "far too little" in note for note in result["notes"])
     assert "--target rk3566 --dataset PICTURES/ --std 255,255,255" in result["command"]
     for name in ("float", "compiled"):
         shown = cv2.imread(str(tmp_path / result["sides"][name]["picture"]))
@@ -70,7 +70,7 @@ def test_the_page_says_how_far_the_compiler_goes(accuracy: str, tmp_path: Path, 
 def test_a_preprocessing_that_cannot_be_told_is_assumed_and_said(tmp_path: Path) -> None:
     model, green = brightest_channel(tmp_path / "net.onnx"), colour_picture(tmp_path / "green.png", "green")
     result = job(tmp_path, JobRequest(model="m", pictures=("a",), scale=AUTO, dtype="fp16"), model, green)
-    assert "could not be told" in result["notes"][0]
+    assert "could not be found" in result["notes"][0]
     assert result["sides"]["compiled"]["rows"][0]["label"] == "green"
     assert any("float16 needs no calibration" in note for note in result["notes"])
 
@@ -123,7 +123,7 @@ def test_what_is_no_picture_or_no_model_is_said(tmp_path: Path) -> None:
         ({"model": "a", "pictures": [1]}, "short text"),
         ({"model": "a" * 300}, "short text"),
         ({"model": "a", "path": "/etc"}, "no 'path'"),
-        ({"served": "a"}, "needs a picture"),
+        ({"served": "a"}, "needs an image"),
     ],
 )
 def test_a_request_that_is_none(given: dict[str, Any], words: str) -> None:

@@ -638,7 +638,7 @@ def test_a_vendors_file_beside_its_onnx_file(rknn: RKNN, work: Path, capsys: pyt
     (work / "net_rk3588.rknn").write_bytes(rknn_file())
     assert rknn.load_rknn("net_rk3588.rknn") == 0
     assert rknn.init_runtime() == 0
-    assert "compiled its twin from net.onnx for rk3588 as w8a8" in capsys.readouterr().err
+    assert "compiled an anynpu model from net.onnx for rk3588 as w8a8" in capsys.readouterr().err
     assert rknn.inference([IMAGE])[0].shape == (1, 4, SIDE, SIDE)
 
 

@@ -335,8 +335,8 @@ def test_a_vendors_file_beside_its_onnx_file(tmp_path: Path, made: list[RKNNLite
     lite = opened(made, vendor)
     image = np.full((1, 8, 8, 3), 255, np.uint8)
     first = lite.inference([image])[0]
-    assert [line for line in capsys.readouterr().err.splitlines() if "twin" in line] == [
-        "W yolo-rk3566.rknn is the vendor's: compiled its twin from yolo.onnx for rk3566 as fp16; kept as yolo-rk3566.anynpu"
+    assert [line for line in capsys.readouterr().err.splitlines() if "anynpu model" in line] == [
+        "W yolo-rk3566.rknn is the vendor's: compiled an anynpu model from yolo.onnx for rk3566 as fp16; kept as yolo-rk3566.anynpu"
     ]
     assert modelfile.read(tmp_path / "yolo-rk3566.anynpu").chip == "rk3566"
     again = opened(made, vendor)

@@ -458,7 +458,7 @@ def _with_strides(memory: TensorSpec, w_stride: int, h_stride: int) -> TensorSpe
     for name, stride, extent in (("w_stride", w_stride, w), ("h_stride", h_stride, h)):
         if stride and stride < extent:
             raise ShapeError(
-                f"the memory of input '{memory.name}' has {name} {stride}, a picture has {extent}",
+                f"the memory of input '{memory.name}' has {name} {stride}, an image has {extent}",
                 hint=f"set {name} to what the query filled in, or to 0 for no padding",
             )
     return replace(memory, w_stride=w_stride if w_stride > w else 0, h_stride=h_stride if h_stride > h and n > 1 else 0)

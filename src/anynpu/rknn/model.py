@@ -179,7 +179,7 @@ def _write(given: Any, info: TensorInfo, memory: TensorMemory) -> None:
     if flat.size != info.elements:
         raise ShapeError(
             f"input '{info.name}' takes {info.elements} elements ({list(info.shape)}), got {flat.size}",
-            hint="resize the picture to the model's input",
+            hint="resize the image to the model's input",
         )
     width = info.shape[2] if len(info.shape) == 4 else 0
     if _is_picture(info) and info.w_stride > width:

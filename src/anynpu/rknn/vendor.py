@@ -37,7 +37,7 @@ class VendorLibrary(LoadedLibrary, RknnLibrary):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         super().__init__(
             path,
-            hint="install the runtime of the board's SDK, or name it with ANYNPU_RKNN_LIBRARY; `anynpu doctor` tells more",
+            hint="install the runtime of the board's SDK, or name it with ANYNPU_RKNN_LIBRARY; `anynpu doctor` prints more",
         )
         self.version = read_version(self.path)
         if self.version is not None and self.version < OLDEST:

@@ -382,7 +382,7 @@ class Connection(asyncio.BufferedProtocol):
                 raise RequestError("the body comes in a way that is not understood", hint="send it chunked, or with its length")
             self._body = ChunkedBody(self._wants_body)
         elif not length.isascii() or not length.isdigit():
-            raise RequestError("the length of the body is no number", hint="send content-length as a whole number")
+            raise RequestError("the length of the body is no number", hint="send content-length as an integer")
         elif int(length):
             self._body = Body(int(length), self._wants_body)
         request.body = self._body

@@ -98,6 +98,6 @@ def retry_after_of(error: BaseException) -> float | None:
 
 def message_of(error: BaseException) -> str:
     """What a client is told: all of an error of ours, and of others no more than that there was one."""
-    text = str(error) if isinstance(error, AnynpuError) else "the server failed; its log says why"
+    text = str(error) if isinstance(error, AnynpuError) else "the server failed; its log has the reason"
     text = _PYTHON_OPTION.sub(r"start the server with --\1 \2", text)
     return _PYTHON_BATCH.sub("send the shape with a 1 in front", text)

@@ -462,7 +462,7 @@ def _inputs(request: Any, raw: Sequence[bytes | memoryview]) -> tuple[dict[str, 
     own = []
     for tensor in request.inputs:
         if any(not 0 <= extent <= MAX_EXTENT for extent in tensor.shape) or len(tensor.shape) > MAX_AXES:
-            raise RequestError(f"the shape of '{tensor.name}' is {list(tensor.shape)[:20]}", hint="send whole numbers from 0")
+            raise RequestError(f"the shape of '{tensor.name}' is {list(tensor.shape)[:20]}", hint="send integers from 0")
         place = read_place(_parameters(tensor), tensor.name) if tensor.parameters else None
         if place is None:
             own.append(tensor)

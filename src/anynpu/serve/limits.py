@@ -198,7 +198,7 @@ class Limits:
         if nbytes > most:
             raise RequestTooLargeError(
                 f"the request has {nbytes} bytes of JSON, and the server takes {most}",
-                hint="send the tensors as bytes behind the JSON (binary_data_size), as tritonclient does",
+                hint="send the tensors as bytes after the JSON (binary_data_size), as tritonclient does",
             )
 
 

@@ -56,7 +56,7 @@ class Metrics:
         labels = ("model", "version")
         waiting = core.GaugeMetricFamily("anynpu_waiting", "Runs that wait for a core.", labels=labels)
         running = core.GaugeMetricFamily("anynpu_running", "Runs on the cores.", labels=labels)
-        shed = core.CounterMetricFamily("anynpu_shed", "Requests refused because they would be late.", labels=labels)
+        shed = core.CounterMetricFamily("anynpu_shed", "Requests rejected because they would be late.", labels=labels)
         runs = core.CounterMetricFamily("anynpu_runs", "Runs of the device.", labels=labels)
         busy = core.CounterMetricFamily(
             "anynpu_core_busy_seconds", "Time that the contexts of a model were busy.", labels=(*labels, "core")

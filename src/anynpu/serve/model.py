@@ -369,7 +369,7 @@ def _late(timeout: float) -> DeviceTimeout:
 
 
 def _input_datatype(spec: TensorSpec) -> str:
-    """What a client should send: values, unless the input holds whole numbers that mean themselves."""
+    """What a client should send: values, unless the input holds integers that mean themselves."""
     return "FP32" if spec.quantization is not None or spec.dtype.is_float else datatype_of(spec.dtype.storage)
 
 

@@ -43,7 +43,7 @@ _NUMBER: Schema = {"type": "number"}
 _NATURAL: Schema = {"type": "integer", "minimum": 0, "maximum": _MAX_VALUE}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _SHAPE = _list({"type": "integer", "minimum": 0, "maximum": MAX_EXTENT}, maxItems=MAX_AXES)
-_SIZE: Schema = {**_NATURAL, "description": "Bytes of the tensor behind the JSON, which then has no data"}
+_SIZE: Schema = {**_NATURAL, "description": "Bytes of the tensor after the JSON, which then has no data"}
 
 _SHARED: dict[str, Schema] = {
     "shared_memory_region": {**_TEXT, "description": "The tensor lies in this region instead, which must be registered"},
@@ -108,7 +108,7 @@ _SCHEMAS: dict[str, Schema] = {
         {
             "name": _TEXT,
             "parameters": _object(
-                {"binary_data": {**_FLAG, "description": "As bytes behind the JSON; default: binary_data_output"}, **_SHARED},
+                {"binary_data": {**_FLAG, "description": "As bytes after the JSON; default: binary_data_output"}, **_SHARED},
                 ["binary_data", *_SHARED],
             ),
         },
@@ -123,7 +123,7 @@ _SCHEMAS: dict[str, Schema] = {
                 {
                     "priority": {**_NATURAL, "description": "1 is the most urgent; 0 is none"},
                     "timeout": {**_NATURAL, "description": "Microseconds; 0 is none"},
-                    "binary_data_output": {**_FLAG, "description": "All outputs as bytes behind the JSON"},
+                    "binary_data_output": {**_FLAG, "description": "All outputs as bytes after the JSON"},
                 },
                 ["priority", "timeout", "binary_data_output"],
             ),
@@ -221,7 +221,7 @@ _BINARY_BODY: Schema = {
     "schema": {
         "type": "string",
         "format": "binary",
-        "description": "The binary tensor extension: JSON, then the tensors whose binary_data_size it tells, little-endian, row-major",
+        "description": "The binary tensor extension: JSON, then the tensors whose binary_data_size it states, little-endian, row-major",
     }
 }
 
@@ -324,7 +324,7 @@ _OPERATIONS: dict[tuple[str, str], dict[str, Any]] = {
 
 _PARAMETERS = {
     "model": "The name of a model",
-    "version": "Its version, a whole number",
+    "version": "Its version, an integer",
     "region": "The name of a region of shared memory",
 }
 

@@ -84,7 +84,7 @@ def read_place(parameters: Mapping[str, Any], name: str) -> SharedPlace | None:
     if not isinstance(region, str) or not _is_natural(offset) or not _is_natural(nbytes):
         raise RequestError(
             f"tensor '{name}' does not say where in which region it lies",
-            hint="give shared_memory_region, shared_memory_byte_size and perhaps shared_memory_offset, whole numbers from 0",
+            hint="give shared_memory_region, shared_memory_byte_size and perhaps shared_memory_offset, integers from 0",
         )
     return SharedPlace(region, offset, int(nbytes))  # type: ignore[arg-type]
 
@@ -226,7 +226,7 @@ class Regions:
         region = self._get(place.region)
         if place.offset + place.nbytes > region.nbytes:
             raise RequestError(
-                f"tensor '{name}' would end behind region '{region.name}', which has {region.nbytes} bytes",
+                f"tensor '{name}' would end after region '{region.name}', which has {region.nbytes} bytes",
                 hint="look at shared_memory_offset and shared_memory_byte_size",
             )
         return region

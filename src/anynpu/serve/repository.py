@@ -48,7 +48,7 @@ def parse_model(text: str) -> tuple[str, str, Path]:
     if not _NAME.fullmatch(name) or not _VERSION.fullmatch(version):
         raise OptionError(
             f"{label!r} is no name for a model",
-            hint="use letters, digits, '.', '_' and '-', and whole numbers for versions: NAME:VERSION=PATH",
+            hint="use letters, digits, '.', '_' and '-', and integers for versions: NAME:VERSION=PATH",
         )
     return name, version, Path(rest)
 

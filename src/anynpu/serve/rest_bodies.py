@@ -81,7 +81,7 @@ def parse_infer(model: str, version: str, body: bytes | memoryview, header: str 
     inputs, shared_inputs, end = _inputs(document, body, length)
     if end != len(body):
         raise RequestError(
-            f"{len(body) - end} bytes are left behind the tensors", hint="let binary_data_size of the inputs add up to all bytes"
+            f"{len(body) - end} bytes are left after the tensors", hint="let binary_data_size of the inputs add up to all bytes"
         )
     names, forms, shared_outputs = _outputs(document, _flag(parameters, "binary_data_output"))
     identity = document.get("id", "")
@@ -100,7 +100,7 @@ def read_parameters(parameters: Mapping[str, Any]) -> tuple[int, float | None]:
 def _natural(parameters: Mapping[str, Any], key: str) -> int:
     value = parameters.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise RequestError(f"the parameter {key} is {_shown(value)}", hint="it takes a whole number from 0")
+        raise RequestError(f"the parameter {key} is {_shown(value)}", hint="it takes an integer from 0")
     return value
 
 
@@ -141,7 +141,7 @@ def _inputs(
                 if isinstance(size, bool) or not isinstance(size, int) or not 0 <= size <= len(body) - offset:
                     raise RequestError(
                         f"binary_data_size of input '{name}' is {_shown(size)}, and {len(body) - offset} bytes are left",
-                        hint="it is the number of bytes of the tensor behind the JSON",
+                        hint="it is the number of bytes of the tensor after the JSON",
                     )
                 inputs[name] = array_from_bytes(body, offset, size, datatype, shape, name)
                 offset += size
@@ -206,9 +206,7 @@ def _shape(entry: Mapping[str, Any]) -> tuple[int, ...]:
         or len(shape) > MAX_AXES
         or any(isinstance(extent, bool) or not isinstance(extent, int) or not 0 <= extent <= MAX_EXTENT for extent in shape)
     ):
-        raise RequestError(
-            f"the shape of {_shown(entry.get('name'))} is {_shown(shape)}", hint="send a list of whole numbers from 0"
-        )
+        raise RequestError(f"the shape of {_shown(entry.get('name'))} is {_shown(shape)}", hint="send a list of integers from 0")
     return tuple(shape)
 
 
@@ -216,7 +214,7 @@ def _from_json(data: Any, datatype: str, shape: tuple[int, ...], name: str) -> A
     element_size(datatype, name)
     if not isinstance(data, list):
         raise RequestError(
-            f"input '{name}' has no data", hint="send a list of numbers, or binary_data_size and bytes behind the JSON"
+            f"input '{name}' has no data", hint="send a list of numbers, or binary_data_size and bytes after the JSON"
         )
     target = np.dtype(np.float32) if datatype == "BF16" else DATATYPES[datatype].newbyteorder("=")
     values, types = _elements(data, name)

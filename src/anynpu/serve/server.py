@@ -184,7 +184,7 @@ class Server:
         if service.repository.models():
             return
         if self._exits and service.repository.problems():
-            raise ServeError("no model could be loaded, so there is nothing to serve", hint="the log above says why")
+            raise ServeError("no model could be loaded, so there is nothing to serve", hint="the log above has the reason")
         if not self._mounts:
             log.warning("no model is loaded yet: nothing is served until a client loads one")
 

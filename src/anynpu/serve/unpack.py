@@ -57,7 +57,7 @@ def pieces(body: bytes | memoryview, encoding: str, most: int) -> Iterator[bytes
         if reader.eof:
             left = len(reader.unused_data) + len(body) - min(len(body), start + FIRST_STEP)
             if left:
-                raise RequestError(f"{left} bytes are left behind the {encoding}", hint="send one compressed body")
+                raise RequestError(f"{left} bytes are left after the {encoding}", hint="send one compressed body")
             return
     raise RequestError(f"the {encoding} of the body ends too early", hint="send all of it")
 

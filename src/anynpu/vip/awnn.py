@@ -5,7 +5,7 @@ names, and ``libawnn.so`` for programs in C. Inputs are the network's own bytes,
 to float32.
 
 Where the vendor's source leaves memory as it finds it, the result is defined here: a tensor without quantisation gives its
-elements as numbers, and bfloat16, whole numbers, booleans and four-bit codes are converted as well.
+elements as numbers, and bfloat16, integers, booleans and four-bit codes are converted as well.
 
 >>> awnn_init()                                                                  # doctest: +SKIP
 >>> context = awnn_create("lenet.nb")                                            # doctest: +SKIP

@@ -122,7 +122,7 @@ class TensorInfo:
         )
 
     def decode(self, codes: Array) -> Array:
-        """float32 numbers from what a network wrote; whole numbers and booleans that are not quantised stay what they are."""
+        """float32 numbers from what a network wrote; integers and booleans that are not quantised stay what they are."""
         spec = self.spec
         if spec.quantization is None and not spec.dtype.is_float:
             return np.array(codes.reshape(self.shape))

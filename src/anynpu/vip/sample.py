@@ -55,10 +55,10 @@ def read_sample(path: str | Path) -> list[SampleEntry]:
             raise _wrong(source, number, "it comes before [network]")
         _add(tasks[-1], section, entry, source, number)
     if not tasks:
-        raise ParameterError(f"{source} has no [network]", hint="a line [network], and behind it the path of a .nb file")
+        raise ParameterError(f"{source} has no [network]", hint="a line [network], and after it the path of a .nb file")
     for task in tasks:
         if not task.network:
-            raise ParameterError(f"{source} has a [network] without a file", hint="put the path of a .nb file behind it")
+            raise ParameterError(f"{source} has a [network] without a file", hint="put the path of a .nb file after it")
     if len(tasks) > MAX_TASKS:
         raise ParameterError(f"{source} has {len(tasks)} networks, at most {MAX_TASKS} are possible", hint="divide it")
     return tasks

@@ -36,7 +36,7 @@ class VendorLibrary(LoadedLibrary, VipLibrary):
         self._helpers = _load_helpers(Path(path)) if "/" in os.fspath(path) else []
         super().__init__(
             path,
-            hint="install the libraries of the board's SDK, or name one with ANYNPU_VIP_LIBRARY; `anynpu doctor` tells more",
+            hint="install the libraries of the board's SDK, or name one with ANYNPU_VIP_LIBRARY; `anynpu doctor` prints more",
         )
         if not self.has("vip_get_version"):
             raise DeviceUnavailable(

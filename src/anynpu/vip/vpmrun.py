@@ -192,13 +192,13 @@ def _read_files(entry: _Prepared, write: Write) -> None:
     if len(task.inputs) != len(network.inputs):
         raise ParameterError(
             f"input count mismatch: the network has {len(network.inputs)}, the sample names {len(task.inputs)}",
-            hint="one line behind [input] for each input",
+            hint="one line after [input] for each input",
         )
     for what, files in (("output", task.outputs), ("golden", task.goldens)):
         if files and len(files) != len(network.outputs):
             raise ParameterError(
                 f"{what} count mismatch: the network has {len(network.outputs)}, the sample names {len(files)}",
-                hint=f"one line behind [{what}] for each output, or none",
+                hint=f"one line after [{what}] for each output, or none",
             )
     write(f"golden file count={len(task.goldens)}")
     for info, name in zip(network.inputs, task.inputs, strict=True):

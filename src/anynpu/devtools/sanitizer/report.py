@@ -53,7 +53,7 @@ class Finding:
             f"anynpu sanitizer: {self.id} in {self.call}: {self.kind.title}",
             f"  {self.text}",
             f"  on a board: {self.kind.board}",
-            f"  to mend it: {self.kind.mend}",
+            f"  to fix it: {self.kind.mend}",
             *(f"    #{index} {frame}" for index, frame in enumerate(self.stack.frames())),
         ]
         if self.origin is not None and self.origin is not self.stack and self.origin.frames():

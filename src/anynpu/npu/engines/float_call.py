@@ -63,7 +63,7 @@ class Call:
             return None
         value = self.given(number)
         if value.constant is None or value.dtype.kind != "i":
-            raise NoKernel(f"{self.op.name}: input {number} is not a constant of whole numbers")
+            raise NoKernel(f"{self.op.name}: input {number} is not a constant of integers")
         return tuple(int(number) for number in value.constant.reshape(-1))
 
     def scalar(self, number: int, default: float) -> float:

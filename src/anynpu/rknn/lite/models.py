@@ -144,7 +144,9 @@ def _compile_twin(path: Path, source: Path, twin: Path, say: Say) -> Path | Comp
         if "mean" in options or "std" in options
         else f", without mean and std ({path.with_suffix(_RECIPE).name} can give them)"
     )
-    say(f"{path.name} is the vendor's: compiled its twin from {source.name} for {chip} as {options['dtype']}{scaled}; {kept}")
+    say(
+        f"{path.name} is the vendor's: compiled an anynpu model from {source.name} for {chip} as {options['dtype']}{scaled}; {kept}"
+    )
     return path if twin.is_file() else model
 
 

@@ -366,7 +366,7 @@ class RknnObserver(Observer):
     def _check_output(self, call: str, made: _Context, address: int, size: int) -> None:
         behind = red_zone_intact(address + size, _ZONE)
         if behind is not None:
-            text = f"up to {behind} bytes behind an output of {size} bytes were written"
+            text = f"up to {behind} bytes after an output of {size} bytes were written"
             self.tell("write-outside-buffer", call, text, subject=made.handle, origin=made.origin)
 
     # runs

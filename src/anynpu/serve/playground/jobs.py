@@ -150,7 +150,7 @@ class PlaygroundJobs:
             self._end_process,
             "failed",
             f"the job took longer than {seconds:g} s",
-            "try a smaller model or fewer pictures",
+            "try a smaller model or fewer images",
         )
         line = json.dumps(order).encode() + b"\n"
         threading.Thread(target=self._follow, args=(loop, job, process, line), name="anynpu playground", daemon=True).start()
@@ -246,7 +246,7 @@ def _why(status: int, limits: JobLimits) -> tuple[str, str, str]:
         return (
             "failed",
             f"the job took more than {limits.cpu_seconds} s of processor time",
-            "try a smaller model or fewer pictures",
+            "try a smaller model or fewer images",
         )
     name = signal.Signals(-status).name if status < 0 else f"status {status}"
     hint = f"the file may be damaged, or need more memory than a job may have ({limits.memory_mb} MB)"

@@ -213,7 +213,7 @@ class Playground:
         path = job.folder / f"{name}.jpg"
         if name not in _PICTURES or not path.is_file():
             raise UnknownModelError(
-                "there is no such picture", hint=f"there are: {', '.join(_PICTURES)}, where the job has made them"
+                "there is no such image", hint=f"there are: {', '.join(_PICTURES)}, where the job has made them"
             )
         data = await asyncio.to_thread(path.read_bytes)
         await exchange.answer(

@@ -69,13 +69,13 @@ class JobRequest:
             raise RequestError(f"a job has no '{unknown[0]}'", hint=f"it has: {', '.join(sorted(_KEYS))}")
         pictures, shape = given.get("pictures", []), given.get("shape", [])
         if not isinstance(pictures, list) or len(pictures) > _MAX_PICTURES:
-            raise RequestError(f"a job takes a list of at most {_MAX_PICTURES} pictures", hint="drop fewer pictures")
+            raise RequestError(f"a job takes a list of at most {_MAX_PICTURES} images", hint="drop fewer images")
         if (
             not isinstance(shape, list)
             or len(shape) > 8
             or not all(type(extent) is int and 0 < extent <= 8192 for extent in shape)
         ):
-            raise RequestError("the shape is no list of whole numbers from 1 to 8192", hint="write it as 1,3,640,640")
+            raise RequestError("the shape is no list of integers from 1 to 8192", hint="write it as 1,3,640,640")
         texts = {
             key: given.get(key, default) for key, default in asdict(JobRequest()).items() if key not in ("pictures", "shape")
         }
@@ -99,4 +99,4 @@ class JobRequest:
             if value not in known:
                 raise RequestError(f"there is no {what} {value!r:.60}", hint=f"choose one of: {', '.join(known)}")
         if self.served and not self.pictures:
-            raise RequestError("a served model needs a picture to look at", hint="drop a picture")
+            raise RequestError("a served model needs an image", hint="drop an image")

@@ -35,7 +35,7 @@ def do_job(request: JobRequest, files: dict[str, Path], folder: Path, progress: 
 
     :param files: by the names that the request has for them; the model's is ``model``
     """
-    tell(progress, "reading the pictures", 0, 1)
+    tell(progress, "reading the images", 0, 1)
     pictures = [_picture(files[name], index) for index, name in enumerate(request.pictures)]
     if request.served:
         return _served(files["model"], pictures[0], folder, progress)
@@ -50,13 +50,13 @@ def do_job(request: JobRequest, files: dict[str, Path], folder: Path, progress: 
 def _picture(path: Path, index: int) -> Array:
     picture = read_image(path)
     if picture.shape[0] * picture.shape[1] > MAX_PIXELS:
-        raise ImageError(f"picture {index + 1} has more than {MAX_PIXELS // 10**6} million pixels", hint="make it smaller")
+        raise ImageError(f"image {index + 1} has more than {MAX_PIXELS // 10**6} million pixels", hint="make it smaller")
     return picture
 
 
 def _no_picture(side: FloatSide) -> str:
     inputs = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in side.shapes.items())
-    return f"The model does not take one picture (its inputs: {inputs}), so only times and memory are shown."
+    return f"The model does not take one image (its inputs: {inputs}), so only times and memory are shown."
 
 
 def _outlined(path: Path, side: FloatSide, request: JobRequest) -> dict[str, Any]:
@@ -115,12 +115,12 @@ def _served(path: Path, picture: Array, folder: Path, progress: Progress | None)
     """A compiled model of the server, on the software NPU of its own chip."""
     tell(progress, "running on the software NPU", 0, 1)
     model = read(path)
-    notes = ["A served model is compiled already: it runs on its own chip, and there is no float model to set beside it."]
+    notes = ["A served model is compiled already: it runs on its own chip, and there is no float model to compare with."]
     shown: dict[str, Any] = {}
     with compiled_side(model, "compiled") as side:
         if side.reader is None:
             raise ImageError(
-                "the model does not take a picture, or its outputs are not known here", hint="use anynpu run --task raw"
+                "the model does not take an image, or its outputs are not known here", hint="use anynpu run --task raw"
             )
         shown["compiled"] = side.look(picture, folder)
         task = side.reader.reader.words
@@ -141,7 +141,7 @@ def _recipe(request: JobRequest, path: Path, side: FloatSide, pictures: Sequence
         return found.best, f"Preprocessing found by trying: {found.words}."
     assumed = by_name[_ASSUMED, request.order]
     return assumed, (
-        f"Which preprocessing the network was trained with could not be told from these pictures; {SCALES[_ASSUMED]} is assumed. "
+        f"Which preprocessing the network was trained with could not be found from these images; {SCALES[_ASSUMED]} is assumed. "
         "If the results are nonsense, choose another."
     )
 
@@ -184,13 +184,13 @@ def _distances(first: Side, second: Side) -> list[dict[str, Any]]:
 
 
 def _calibration_notes(count: int, request: JobRequest) -> list[str]:
-    number = "1 picture" if count == 1 else f"{count} pictures"
+    number = "1 image" if count == 1 else f"{count} images"
     if request.dtype == "fp16":
-        return ["float16 needs no calibration; the pictures are only looked at."]
+        return ["float16 needs no calibration; the images are only run."]
     little = "far too little" if count < 5 else "little" if count < _FEW else "a fair number"
     return [
         f"Calibrated on {number}, the one that is shown among them: {little} for a verdict on accuracy. "
-        "Use 20 to 200 pictures from the place of use, and judge on others."
+        "Use 20 to 200 images from the place of use, and evaluate on others."
     ]
 
 

@@ -77,7 +77,7 @@ def main() -> None:
     except AnynpuError as error:
         teller.say({"state": "failed", "error": str(error).partition("\n  hint: ")[0], "hint": error.hint or ""})
     except MemoryError:
-        hint = f"try a smaller model or picture; a job may take {int(job['memory']) >> 20} MB"
+        hint = f"try a smaller model or image; a job may take {int(job['memory']) >> 20} MB"
         teller.say({"state": "failed", "error": "the job needs more memory than it may have", "hint": hint})
     except Exception as error:  # whatever a stranger's file does to a library, the page says it
         text = f"{type(error).__name__}: {error}".splitlines()[0][:300]
