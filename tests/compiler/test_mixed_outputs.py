@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 
 from anynpu.compiler.quantize.metrics import detections, metric_of, soft_detections
+from anynpu.compiler.quantize.search import Score
+from anynpu.compiler.warnings import warn_of_loss
 from anynpu.tensor import DType
 
 from . import detectors
@@ -155,3 +158,18 @@ def test_only_scores_next_to_boxes_are_cut_off() -> None:
     run = execute(near, samples=feeds(near, 6))
     lowest = min(float(outputs[1].min()) for outputs in run.expected)
     assert min(float(outputs[1].min()) for outputs in run.results) == pytest.approx(lowest, rel=0.1)
+
+
+def test_a_loss_of_more_than_two_percent_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    names = ["boxes", "scores"]
+    good = Score(0.99, 0.99, 0.98, shown=0.985, outputs=(0.99, 0.99))
+    with caplog.at_level(logging.WARNING, "anynpu.compiler"):
+        warn_of_loss(good, [], "detections", names)
+        warn_of_loss(None, [], "detections", names)
+        warn_of_loss(replace(good, shown=0.9), [], "margin", names)
+        assert not caplog.text
+        warn_of_loss(replace(good, shown=0.97), [], "detections", names)
+        assert "keeps detections 0.97" in caplog.text
+        caplog.clear()
+        warn_of_loss(replace(good, outputs=(0.999, 0.95)), [], "cosine", names)
+        assert "cosine 0.95 in output 'scores'" in caplog.text

@@ -319,7 +319,7 @@ class _Compilation:
         block = self.chip.channel_block.get("int8", 1)
         left = lint_steps(first.graph, self.plans[0], seen, first.normalisation.preprocess, self.trials[0].quantization, block)
         self.remarks |= {"accuracy": accuracy_text(self.trials), "warnings": summary(left)}
-        warn_of_loss(self.trials[0].score, left)
+        warn_of_loss(self.trials[0].score, left, benches[0].metric_name, first.graph.outputs)
 
     def _part(self, benches: Sequence[Workbench], seen: Calibration, floors: Mapping[str, float]) -> None:
         """Keep outputs that join values of different scale in float, so that each part has a scale of its own."""

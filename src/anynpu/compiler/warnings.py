@@ -20,8 +20,13 @@ _log = logging.getLogger("anynpu.compiler")
 _GOOD = 0.99
 """The cosine from which no single activation is worth a warning."""
 
-_POOR = 0.9
-"""A mean cosine below this is told at once."""
+_KEPT = 0.98
+"""A metric below this, or the cosine of an output, is worth a warning."""
+
+_KEPT_LEAD = 0.8
+"""The lead of a class over the next one may shrink this far before answers change."""
+
+_MOST_OUTPUTS = 4
 
 
 def warn_of_unread_inputs(proto: Any, graph: Graph) -> None:
@@ -86,8 +91,14 @@ def warn_of_mixed_outputs(mixed: Sequence[MixedOutput], chip: Chip, before_us: f
     return text
 
 
-def warn_of_loss(score: Score | None, left: Sequence[Finding]) -> None:
-    """Say loudly where int8 loses the answers, with the first tensor that is known to suffer: who calls from Python reads no report."""
+def warn_of_loss(score: Score | None, left: Sequence[Finding], metric: str, outputs: Sequence[str]) -> None:
+    """Warn where int8 loses more than 2 % of the result, with the first tensor that is known to suffer.
+
+    :param score: how the model does on the samples that calibration held out, where that was measured
+    :param left: what the lint still finds
+    :param metric: the name of the metric of *score*
+    :param outputs: the names of the outputs
+    """
     lost = [finding for finding in left if finding.rule == "coarse-table" and finding.severity == "error"]
     if lost and (score is None or score.cosine < _GOOD):  # elsewhere nothing depends on them
         _log.warning(
@@ -96,12 +107,19 @@ def warn_of_loss(score: Score | None, left: Sequence[Finding]) -> None:
             lost[0].tensor,
             lost[0].text,
         )
-    if score is None or score.cosine >= _POOR:
+    if score is None:
         return
+    poor = [
+        f"cosine {value:.2f} in output '{name}'" for name, value in zip(outputs, score.outputs, strict=False) if value < _KEPT
+    ]
+    if score.metric >= (_KEPT_LEAD if metric == "margin" else _KEPT) and not poor:
+        return
+    others = [f"worst cosine {score.worst:.2f}", *(poor if len(outputs) > 1 else [])]
     _log.warning(
-        "int8 keeps little of what this network says: cosine %.2f on samples that calibration kept apart, %.2f on the worst of them%s; "
+        "int8 keeps %s %.2f of the float model's result on held-out samples, %s%s; "
         "compile with accuracy='best', with more samples, or with dtype='fp16'",
-        score.cosine,
-        score.worst,
+        metric,
+        score.metric,
+        ", ".join(others[:_MOST_OUTPUTS]),
         f" (first of {len(left)} findings: {left[0].tensor}: {left[0].text})" if left else "",
     )

@@ -16,7 +16,7 @@ __all__ = ["brief", "story", "story_json", "verdict"]
 
 _GROUPS = re.compile(r"groups: (not )?(.+) in (\d+), noise 1/(\d+), ([-+][\d.]+) % time(.*)")
 _REFIT = re.compile(r"refit: (\d+) convolutions, (.+)")
-_METRIC = re.compile(r"(?:\w+|->) ([01]\.\d+), worst cosine")
+_METRIC = re.compile(r"(?:(?<!worst )cosine|detections|->) (?:cosine )?([01]\.\d+)")
 _FINDINGS = re.compile(r"; (?=(?:error|warning): |and \d+ more$)")
 """Where one finding ends; a finding may have semicolons itself."""
 _SCORED = ("chosen: ", "refit: ", "tried: ")

@@ -246,6 +246,7 @@ class Score:
     :ivar channel: the cosine of the worst channel of any sample's outputs; nan where it was not looked at
     :ivar left_out: samples that did not judge, as the others had decided; *worst* is then that of the others
     :ivar shown: the mean of the metric itself, where *value* is something finer
+    :ivar outputs: the mean cosine of each output
     """
 
     value: float
@@ -256,6 +257,12 @@ class Score:
     channel: float = math.nan
     left_out: int = 0
     shown: float | None = None
+    outputs: tuple[float, ...] = ()
+
+    @property
+    def metric(self) -> float:
+        """The mean of the metric itself."""
+        return self.value if self.shown is None else self.shown
 
     def beats(self, other: Score) -> bool:
         """Whether it is better: not at the cost of the worst sample; then by the metric, and where that cannot tell, by the cosine.
@@ -298,7 +305,7 @@ class Score:
     def __str__(self) -> str:
         if self.left_out:
             return f"not finished, worst cosine {self.worst:.4f}"
-        return f"{self.value if self.shown is None else self.shown:.4f}, worst cosine {self.worst:.4f}"
+        return f"{self.metric:.4f}, worst cosine {self.worst:.4f}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -619,7 +626,13 @@ class Workbench:
         channel = math.nan
         if not left_out and min(found) > 1.0 - _SEEN:
             channel = min(worst_channel(*pair) for pair in pairs)
-        return Score(float(np.mean(values)), float(np.mean(found)), min(found), found, by_cosine, channel, left_out, shown)
+        by_output = tuple(
+            float(np.mean([cosine([expected[index]], [its[index]]) for expected, its in pairs]))
+            for index in range(len(self.graph.outputs))
+        )
+        return Score(
+            float(np.mean(values)), float(np.mean(found)), min(found), found, by_cosine, channel, left_out, shown, by_output
+        )
 
     def cosine_of(self, trial: Trial, codes: Mapping[str, Quantization]) -> float:
         """The mean cosine where nothing but the tensors of *codes* is rounded; on two samples, as there are many tensors."""
