@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from html import escape
 
-from ..pages import figure_boxes, html_document, number_cell, sortable_table, text_cell
+from ..pages import figure_boxes, html_document, legend, number_cell, sortable_table, text_cell
 from .charts import COLOUR_A, COLOUR_ALONE, COLOUR_B, histogram_chart, noise_chart, range_chart
 from .layers import Comparison, LayerComparison
 from .report import sentences
@@ -36,25 +37,23 @@ def comparison_page(comparison: Comparison, *, pictures: int = _MAX_PICTURES) ->
     ]
     known = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences(comparison))
     chosen = _chosen(comparison, pictures)
-    diverging = comparison.first_diverging
+    diverging, worst = comparison.first_diverging, comparison.worst(10)
     body = f"""<h1>{escape(comparison.b)}</h1>
 <p class="sub">compared with {escape(comparison.a)}</p>
 {figure_boxes(figures)}
 <h2>What to know</h2>
 <ul class="advice">{known}</ul>
 <h2>Signal to noise, layer by layer</h2>
-<p class="legend">{_legend((COLOUR_B, "the network so far"), (COLOUR_ALONE, "the layer alone"))}</p>
+{legend([(COLOUR_B, "the network so far"), (COLOUR_ALONE, "the layer alone")])}
 {noise_chart(comparison)}
+<h2>{len(worst)} worst layers</h2>
+<div class="wide">{_table(worst)}</div>
 <h2>Values and channel ranges of {len(chosen)} layers</h2>
-<p class="legend">{_legend((COLOUR_A, comparison.a), (COLOUR_B, comparison.b))}</p>
+{legend([(COLOUR_A, comparison.a), (COLOUR_B, comparison.b)])}
 {"".join(_pictures(entry, diverging is not None and entry is diverging.layer) for entry in chosen)}
-<h2>Table</h2>
-<div class="wide">{_table(comparison)}</div>"""
+<h2>All layers</h2>
+<div class="wide">{_table(comparison.layers)}</div>"""
     return html_document(f"{comparison.b} compared with {comparison.a}", body, style=_STYLE)
-
-
-def _legend(*entries: tuple[str, str]) -> str:
-    return "".join(f'<span><i style="background:{colour}"></i>{escape(name)}</span>' for colour, name in entries)
 
 
 def _chosen(comparison: Comparison, most: int) -> list[LayerComparison]:
@@ -80,12 +79,12 @@ def _pictures(entry: LayerComparison, diverging: bool) -> str:
     )
 
 
-def _table(comparison: Comparison) -> str:
+def _table(layers: Iterable[LayerComparison]) -> str:
     heads = [
         *("#", "layer", "operator", "shape", "cosine", "dB", "error"),
         *("alone: cosine", "dB", "error", "scale", "codes", "rails", "clipped"),
     ]
-    return sortable_table(heads, (_row(entry) for entry in comparison.layers), {*heads} - {"layer", "operator", "shape"})
+    return sortable_table(heads, (_row(entry) for entry in layers), {*heads} - {"layer", "operator", "shape"})
 
 
 def _row(entry: LayerComparison) -> list[str]:

@@ -6,7 +6,7 @@ A page is one file: nothing is loaded from elsewhere, and it can be read without
 ``status`` holds the files of the server's status page.
 """
 
-from .document import figure_boxes, html_document, number_cell, sortable_table, text_cell
+from .document import figure_boxes, html_document, legend, number_cell, sortable_table, text_cell
 from .graph import GraphNode, layer_graph
 from .svg import LEFT, RIGHT, WIDTH, grid_rows, svg
 from .terms import TERMS, with_explanation
@@ -21,6 +21,7 @@ __all__ = [
     "grid_rows",
     "html_document",
     "layer_graph",
+    "legend",
     "number_cell",
     "sortable_table",
     "svg",

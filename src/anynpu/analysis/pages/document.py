@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from .terms import with_explanation
+from .terms import CHART_TERMS, with_explanation
 
-__all__ = ["figure_boxes", "html_document", "number_cell", "sortable_table", "text_cell"]
+__all__ = ["figure_boxes", "html_document", "legend", "number_cell", "sortable_table", "text_cell"]
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2430; --faint: #5b6675; --paper: #ffffff; --line: #d9dee5; --panel: #f5f7fa; }
@@ -33,6 +33,9 @@ th { text-align: left; color: var(--faint); cursor: pointer; position: sticky; t
 th, td { padding: .25rem .5rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 td.words { white-space: normal; } td.name { white-space: normal; word-break: break-all; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
+.chart { overflow-x: auto; }
+@media (max-width: 700px) { body { margin: 1rem auto; } .scroll { overflow-x: auto; } .chart > svg { min-width: 760px; }
+  .chart > svg text { font-size: 15px; } th { position: static; } }
 """
 
 SORT_SCRIPT = """
@@ -89,7 +92,15 @@ def sortable_table(heads: Iterable[str], rows: Iterable[Iterable[str]], numeric:
     right = set(numeric)
     head = "".join(f'<th class="{"number" if name in right else ""}">{with_explanation(name)}</th>' for name in heads)
     body = "".join(f"<tr>{''.join(row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def legend(entries: Iterable[tuple[str, str]]) -> str:
+    """Pairs of color and term, each term with its explanation where there is one."""
+    spans = "".join(
+        f'<span><i style="background:{color}"></i>{with_explanation(term, CHART_TERMS)}</span>' for color, term in entries
+    )
+    return f'<p class="legend">{spans}</p>'
 
 
 def number_cell(value: float, text: str) -> str:

@@ -15,7 +15,8 @@ WIDTH, LEFT, RIGHT = 1040, 58, 12
 def svg(height: int, parts: Iterable[str], label: str, *, width: int = WIDTH) -> str:
     """A chart of some SVG elements."""
     body = "\n".join(parts)
-    return f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">\n{body}\n</svg>'
+    chart = f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{escape(label)}">\n{body}\n</svg>'
+    return f'<div class="chart">{chart}</div>' if width == WIDTH else chart  # wide charts scroll on small screens
 
 
 def grid_rows(longest: float, top: int, plot: int, unit: str) -> Iterable[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from html import escape
 
-__all__ = ["TERMS", "with_explanation"]
+__all__ = ["CHART_TERMS", "TERMS", "with_explanation"]
 
 TERMS = {
     "one core": "Predicted time of one run on one core of the chip.",
@@ -23,10 +24,10 @@ TERMS = {
     "alone, dB": "Signal to noise of the layer by itself, fed with the right values.",
     "so far, dB": "Signal to noise of the network up to and including this layer.",
     "error": "Largest difference of two elements.",
-    "scale": "Slope of the line from right to judged values; 1.02 where they are 2 % too large.",
-    "codes": "How many of the quantiser's codes the tensor uses.",
-    "rails": "Share of elements at the smallest or largest code.",
-    "clipped": "Share of elements beyond the range that the codes cover.",
+    "scale": "Slope of the line from reference to candidate values; 1.02 where they are 2 % too large.",
+    "codes": "How many of the quantized values occur in the tensor.",
+    "rails": "Share of elements at the smallest or largest quantized value.",
+    "clipped": "Share of elements beyond the quantization range.",
     "alone: cosine": "Cosine of the layer by itself, fed with the right values.",
     "accuracy": "Cosine of the int8 outputs to the float model's, measured on your samples.",
     "internal memory": "Memory for what passes between layers.",
@@ -35,12 +36,26 @@ TERMS = {
 }
 """By the words as they stand in heads of tables and under figures."""
 
+CHART_TERMS = {
+    "compute": "Time that is limited by multiply-accumulate operations.",
+    "look-up": "Time that is limited by activations with a lookup table, such as SiLU and sigmoid.",
+    "memory": "Time that is limited by reading and writing memory.",
+    "floor": "Shortest time of a task: many small layers are limited by it.",
+    "operator": "Time of slow operators: Softmax, Transpose, reductions.",
+    "cpu": "Time of layers that run on the CPU of the chip.",
+    "uncalibrated": "No measurements of this chip exist: the bar shows an estimate from hardware numbers.",
+    "80 % range": "Prediction interval: 80 % of similar networks are in it.",
+    "the network so far": "Cumulative error: the layer runs on the outputs of earlier layers.",
+    "the layer alone": "Isolated error: the layer runs on the reference values.",
+}
+"""By the terms in legends of charts."""
 
-def with_explanation(text: str) -> str:
+
+def with_explanation(text: str, terms: Mapping[str, str] = TERMS) -> str:
     """A word as HTML, with what it means for those who point at it.
 
     >>> with_explanation("layer"), with_explanation("dB")[:24]
     ('layer', '<abbr title="Signal to n')
     """
-    meaning = TERMS.get(text)
+    meaning = terms.get(text)
     return escape(text) if meaning is None else f'<abbr title="{escape(meaning, quote=True)}">{escape(text)}</abbr>'

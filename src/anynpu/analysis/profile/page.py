@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from ...chips.timing import Bound
-from ..pages import figure_boxes, html_document, number_cell, sortable_table, text_cell
+from ..pages import figure_boxes, html_document, legend, number_cell, sortable_table, text_cell
 from .charts import BOUND_COLOURS, core_timeline, layer_chart, memory_chart, roofline_chart
 from .profile import LayerProfile, Profile
 
@@ -26,14 +26,14 @@ def profile_page(profile: Profile, title: str) -> str:
         figures.append((f"{host / 1000:.2f} ms", "on this machine"))
     advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in profile.advice())
     used = [bound for bound in BOUND_COLOURS if any(layer.bound is bound and layer.time_us for layer in profile.layers)]
-    legend = "".join(f'<span><i style="background:{BOUND_COLOURS[bound]}"></i>{escape(bound.value)}</span>' for bound in used)
+    key = legend((BOUND_COLOURS[bound], bound.value) for bound in used)
     body = f"""<h1>{escape(title)}</h1>
 <p class="sub">{escape(str(profile.prediction.confidence))}</p>
 {figure_boxes(figures)}
 <h2>What to know</h2>
 <ul class="advice">{advice}</ul>
 <h2>Layers in order</h2>
-<p class="legend">{legend}</p>
+{key}
 {layer_chart(profile)}
 <h2>Roofline</h2>
 {roofline_chart(profile)}

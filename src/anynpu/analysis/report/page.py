@@ -15,6 +15,7 @@ from ..pages import (
     figure_boxes,
     html_document,
     layer_graph,
+    legend,
     number_cell,
     sortable_table,
     svg,
@@ -36,6 +37,7 @@ STYLE = """
 .controls input[type=search], .controls select, .controls button { font: inherit; padding: .2rem .5rem; color: inherit;
   background: var(--panel); border: 1px solid var(--line); border-radius: 6px; }
 .stage { overflow: auto; max-height: 70vh; border: 1px solid var(--line); border-radius: 8px; }
+svg .whisker { stroke: var(--ink); stroke-opacity: .6; fill: none; }
 svg.graph { max-width: none; } svg.graph .edge { fill: none; stroke: var(--faint); stroke-opacity: .5; }
 svg.graph .frame { fill: var(--panel); stroke: var(--line); } svg.graph text { fill: var(--ink); }
 svg.graph .node.away { opacity: .15; } tr.away { display: none; }
@@ -106,7 +108,7 @@ def decision_page(decision: Decision) -> str:
 <p class="sub">{escape(_subtitle(decision))}</p>
 {figure_boxes(_figures(decision))}
 <h2>All chips side by side</h2>
-<p class="legend">{_legend(decision)}</p>
+{_legend(decision)}
 <div class="wide">{_bars(decision)}</div>
 <div class="wide">{_table(decision)}</div>
 {"" if best is None else _network(decision, best)}
@@ -144,7 +146,12 @@ def _legend(decision: Decision) -> str:
         for bound in BOUND_COLOURS
         if any(layer.bound is bound and layer.time_us for entry in decision.taking for layer in _layers(entry))
     ]
-    return "".join(f'<span><i style="background:{BOUND_COLOURS[bound]}"></i>{escape(bound.value)}</span>' for bound in used)
+    pale = any(entry.profile and entry.profile.prediction.confidence.level == "uncalibrated" for entry in decision.taking)
+    extra = [
+        *([("color-mix(in srgb, var(--faint) 45%, transparent)", "uncalibrated")] if pale else []),
+        ("var(--ink)", "80 % range"),
+    ]
+    return legend([*((BOUND_COLOURS[bound], bound.value) for bound in used), *extra])
 
 
 def _layers(entry: ChipFigures) -> tuple[LayerProfile, ...]:
@@ -154,24 +161,29 @@ def _layers(entry: ChipFigures) -> tuple[LayerProfile, ...]:
 def _bars(decision: Decision) -> str:
     """A bar for each chip, made of what its time is spent on."""
     taking = decision.taking
-    longest = max((entry.profile.latency_us for entry in taking if entry.profile is not None), default=1.0)
+    longest = max((entry.profile.prediction.range_us[1] for entry in taking if entry.profile is not None), default=1.0)
     line, room, left = 22, WIDTH - LEFT - RIGHT - 110, LEFT + 20
     parts = []
     for row, entry in enumerate(taking):
         profile = entry.profile
         assert profile is not None
         y, x = 4 + row * line, float(left)
+        pale = profile.prediction.confidence.level == "uncalibrated"
+        low, high = (left + room * end / longest for end in profile.prediction.range_us)
         parts.append(f'<text x="{left - 6}" y="{y + 13}" text-anchor="end">{escape(entry.chip.name)}</text>')
+        strength = ' fill-opacity="0.45"' if pale else ""
         for bound, colour in BOUND_COLOURS.items():
             spent = sum(layer.time_us for layer in profile.layers if layer.bound is bound)
             width = room * spent / longest
             if width > 0:
                 title = escape(f"{entry.chip.name}: {spent / 1000:.2f} ms {bound.value}")
-                parts.append(
-                    f'<rect class="mark" x="{x:.1f}" y="{y}" width="{width:.1f}" height="16" fill="{colour}"><title>{title}</title></rect>'
-                )
+                size = f'x="{x:.1f}" y="{y}" width="{width:.1f}" height="16"'
+                parts.append(f'<rect class="mark" {size} fill="{colour}"{strength}><title>{title}</title></rect>')
                 x += width
-        parts.append(f'<text x="{x + 6:.1f}" y="{y + 13}">{profile.latency_us / 1000:.2f} ms</text>')
+        whisker = f"M{low:.1f} {y + 8}H{high:.1f}M{low:.1f} {y + 4}v8M{high:.1f} {y + 4}v8"
+        parts.append(f'<path class="whisker" d="{whisker}"/>')
+        about = "about " if pale else ""
+        parts.append(f'<text x="{max(x, high) + 6:.1f}" y="{y + 13}">{about}{profile.latency_us / 1000:.2f} ms</text>')
     return svg(8 + line * len(taking), parts, "time on each chip, by what it is spent on")
 
 
