@@ -25,8 +25,8 @@ def profile_page(profile: Profile, title: str) -> str:
     if host is not None:
         figures.append((f"{host / 1000:.2f} ms", "on this machine"))
     advice = "".join(f"<li>{escape(sentence)}</li>" for sentence in profile.advice())
-    used = [bound for bound in BOUND_COLOURS if any(layer.bound is bound and layer.time_us for layer in profile.layers)]
-    key = legend((BOUND_COLOURS[bound], bound.value) for bound in used)
+    used = {layer.bound for layer in profile.layers if layer.time_us}
+    key = legend((color, bound.value) for bound, color in BOUND_COLOURS.items() if bound in used)
     body = f"""<h1>{escape(title)}</h1>
 <p class="sub">{escape(str(profile.prediction.confidence))}</p>
 {figure_boxes(figures)}

@@ -141,17 +141,13 @@ def _figures(decision: Decision) -> list[tuple[str, str]]:
 
 
 def _legend(decision: Decision) -> str:
-    used = [
-        bound
-        for bound in BOUND_COLOURS
-        if any(layer.bound is bound and layer.time_us for entry in decision.taking for layer in _layers(entry))
-    ]
+    used = {layer.bound for entry in decision.taking for layer in _layers(entry) if layer.time_us}
     pale = any(entry.profile and entry.profile.prediction.confidence.level == "uncalibrated" for entry in decision.taking)
     extra = [
         *([("color-mix(in srgb, var(--faint) 45%, transparent)", "uncalibrated")] if pale else []),
         ("var(--ink)", "80 % range"),
     ]
-    return legend([*((BOUND_COLOURS[bound], bound.value) for bound in used), *extra])
+    return legend([*((color, bound.value) for bound, color in BOUND_COLOURS.items() if bound in used), *extra])
 
 
 def _layers(entry: ChipFigures) -> tuple[LayerProfile, ...]:
