@@ -399,13 +399,13 @@ class MissingDependencyError(AnynpuError, ImportError):
 
     >>> print(MissingDependencyError.for_extra("onnx", "sim"))
     this needs the package 'onnx', which is not installed
-      hint: pip install 'anynpu[sim]'
+      hint: in a clone of anynpu: pip install '.[sim]'
     """
 
     @classmethod
     def for_extra(cls, package: str, extra: str) -> MissingDependencyError:
         """The error for a missing *package* that belongs to the optional *extra*."""
-        return cls(f"this needs the package '{package}', which is not installed", hint=f"pip install 'anynpu[{extra}]'")
+        return cls(f"this needs the package '{package}', which is not installed", hint=f"in a clone of anynpu: pip install '.[{extra}]'")
 
 
 class PreprocessingWarning(UserWarning):

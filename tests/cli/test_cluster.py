@@ -123,4 +123,4 @@ def test_without_ray_the_extra_is_named(invoke: Any, monkeypatch: pytest.MonkeyP
     monkeypatch.setitem(sys.modules, "ray", None)
     outcome = invoke("cluster", "net.rknn", "--address", "auto")
     assert outcome.code == 1
-    assert "pip install 'anynpu[cluster]'" in outcome.err
+    assert "pip install '.[cluster]'" in outcome.err

@@ -108,7 +108,7 @@ def test_a_missing_extra_names_the_pip_line(invoke: Invoke, model_path: Path, mo
     monkeypatch.setitem(sys.modules, "onnx", None)
     outcome = invoke("inspect", model_path)
     assert outcome.code == 1
-    assert outcome.err.splitlines()[1] == "  hint: pip install 'anynpu[sim]'"
+    assert outcome.err.splitlines()[1] == "  hint: in a clone of anynpu: pip install '.[sim]'"
 
 
 def test_an_interrupt_exits_with_130(invoke: Invoke, model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

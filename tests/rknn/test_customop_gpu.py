@@ -153,7 +153,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with Context(chain_model(*TWO), device="sim:rk3588") as context:
         with pytest.raises(DeviceUnavailable, match="pyopencl") as caught:
             context.register_operators(gpu_operator())
-        assert "pip install 'anynpu[opencl]'" in caught.value.hint
+        assert "pip install '.[opencl]'" in caught.value.hint
 
 
 @pytest.mark.parametrize("kind", ["no platform", "no device"])
@@ -167,7 +167,7 @@ def test_without_a_device(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     with Context(chain_model(*TWO), device="sim:rk3588") as context:
         with pytest.raises(DeviceUnavailable, match="no OpenCL device") as caught:
             context.register_operators(gpu_operator())
-        assert "pip install 'anynpu[opencl]'" in caught.value.hint
+        assert "pip install '.[opencl]'" in caught.value.hint
 
 
 def test_devices_that_cannot_compile_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

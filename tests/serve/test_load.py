@@ -577,5 +577,5 @@ def test_a_missing_package_is_named(serve: Serve, package: str, monkeypatch: pyt
 
     monkeypatch.setattr(_optional, "_load", absent)
     messages.cache_clear()
-    with pytest.raises(MissingDependencyError, match=r"anynpu\[serve\]"):
+    with pytest.raises(MissingDependencyError, match=r"\.\[serve\]"):
         serve(FakeDevice())

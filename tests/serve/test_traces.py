@@ -225,7 +225,7 @@ def test_traces_need_their_packages_only_if_they_are_wanted(monkeypatch: pytest.
     for name in [name for name in sys.modules if name.startswith("opentelemetry.exporter.")]:
         monkeypatch.delitem(sys.modules, name)
     assert open_traces(False, "1") is None
-    with pytest.raises(MissingDependencyError, match=r"anynpu\[trace\]"):
+    with pytest.raises(MissingDependencyError, match=r"\.\[trace\]"):
         open_traces(True, "1")
 
 

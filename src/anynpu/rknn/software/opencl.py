@@ -22,7 +22,7 @@ __all__ = ["Kernels", "OpenCl"]
 log = logging.getLogger("anynpu.rknn")
 
 _INSTALL = (
-    "pip install 'anynpu[opencl]'; where PyPI has no PoCL that works on the machine, install that of the system (pocl-opencl-icd)"
+    "in a clone of anynpu: pip install '.[opencl]'; where PyPI has no PoCL that works on the machine, install that of the system (pocl-opencl-icd)"
 )
 
 
