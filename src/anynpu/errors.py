@@ -405,7 +405,9 @@ class MissingDependencyError(AnynpuError, ImportError):
     @classmethod
     def for_extra(cls, package: str, extra: str) -> MissingDependencyError:
         """The error for a missing *package* that belongs to the optional *extra*."""
-        return cls(f"this needs the package '{package}', which is not installed", hint=f"in a clone of anynpu: pip install '.[{extra}]'")
+        return cls(
+            f"this needs the package '{package}', which is not installed", hint=f"in a clone of anynpu: pip install '.[{extra}]'"
+        )
 
 
 class PreprocessingWarning(UserWarning):

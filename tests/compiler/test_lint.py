@@ -41,7 +41,7 @@ def diseased() -> dict[str, list[Finding]]:
         ("cancellation", "depth_act", "warning"),
     ],
 )
-def test_the_disease_is_named(diseased: dict[str, list[Finding]], rule: str, tensor: str, severity: str) -> None:
+def test_lint_reports_the_tensor_and_its_rule(diseased: dict[str, list[Finding]], rule: str, tensor: str, severity: str) -> None:
     finding = next(entry for entry in diseased[rule] if entry.tensor == tensor)
     assert finding.severity == severity
     assert str(finding).startswith(f"{severity}: {tensor}: ")

@@ -1,1 +1,1 @@
-"""Faults on demand."""
+"""Fault injection."""

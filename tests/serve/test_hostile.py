@@ -306,7 +306,7 @@ def test_those_who_stop_sending_lose_first(serve: Serve) -> None:
     wait_until(lambda: status_of(server)["inflight_bytes"] == 0, "the bytes are given back")
 
 
-def test_who_makes_room() -> None:
+def test_idle_connection_is_evicted_first() -> None:
     clock = Clock()
     limits = Limits(ServeOptions(max_inflight_bytes=1000), clock)
     dropped: list[str] = []

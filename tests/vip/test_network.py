@@ -45,7 +45,7 @@ def test_numbers_in_and_out(library: SoftwareLibrary) -> None:
         np.testing.assert_allclose(scores, expected[0], atol=tolerance, rtol=0.02)
 
 
-def test_what_it_tells(network: Network) -> None:
+def test_network_properties(network: Network) -> None:
     (given,) = network.inputs
     assert (given.name, given.shape, given.dims) == ("x", SHAPE, SHAPE[::-1])
     assert (given.dtype, given.nbytes, given.elements) == (np.uint8, 576, 576)

@@ -1,4 +1,4 @@
-"""How long work tells how far it is."""
+"""Progress callbacks for long-running operations."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def unpack(data: memoryview, *, verify: bool = True) -> dict[int, memoryview]:
     sections: dict[int, memoryview] = {}
     for kind, expected, offset, size in _ENTRY.iter_unpack(table):
         if kind not in _NAMES or kind in sections or offset < end or offset + size > length or offset % ALIGNMENT:
-            raise ModelFormatError("the section table makes no sense", hint=_DAMAGED)
+            raise ModelFormatError("invalid section table", hint=_DAMAGED)
         sections[kind] = data[offset : offset + size]
         end = offset + size
         if (verify or kind != WEIGHTS) and zlib.crc32(sections[kind]) != expected:

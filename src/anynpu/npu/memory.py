@@ -143,7 +143,7 @@ class Buffer(Closeable):
     """
 
     closings: object = object()
-    """Another object after each closing of any buffer: who has checked his buffers need not do it again while this stays the same."""
+    """Token replaced whenever a buffer is closed, so callers can cache validity checks."""
 
     def __init__(
         self,

@@ -385,7 +385,7 @@ def _known_type(kind: int, spec: TensorSpec) -> DType:
         return DTYPE_OF[rknn_tensor_type(kind)]
     except (KeyError, ValueError):
         raise TensorTypeError(
-            f"the memory of '{spec.name}' has type {kind}, which is no type", hint="keep what the query filled in"
+            f"the memory of '{spec.name}' has the unknown tensor type {kind}", hint="keep what the query filled in"
         ) from None
 
 

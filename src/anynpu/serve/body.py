@@ -253,4 +253,6 @@ def _too_large(most: int) -> RequestTooLargeError:
 
 
 def _no_chunk() -> RequestError:
-    return RequestError("the body is no row of chunks", hint="send it as Transfer-Encoding: chunked says, or with its length")
+    return RequestError(
+        "invalid chunked encoding", hint="send the body in chunks as HTTP/1.1 defines them, or with Content-Length"
+    )

@@ -1,4 +1,4 @@
-"""Runs that use memory where it lies.
+"""I/O binding: runs on caller-supplied buffers.
 
 An :class:`IOBinding` ties values to the inputs and outputs of a session; a run on it copies nothing that is on the device already: the
 context reads and writes the bound memory. What is in the memory of this process is converted in one pass on the way.

@@ -1,4 +1,4 @@
-"""What a library object is: all functions of the interface, and a word about failures."""
+"""Library interface: the vendor's functions and their error text."""
 
 from __future__ import annotations
 

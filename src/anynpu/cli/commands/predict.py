@@ -1,4 +1,4 @@
-"""``anynpu predict``: how long a model takes on chips that are not there."""
+"""``anynpu predict``: predict latency without hardware."""
 
 from __future__ import annotations
 
@@ -97,8 +97,12 @@ def command(
     matmul: Annotated[
         str | None, typer.Option("--matmul", metavar="MxKxN", help="A matrix product instead of a model, such as 1x4096x4096.")
     ] = None,
-    types: Annotated[str, typer.Option("--types", metavar="A*B->C", help="Its types.")] = "int8*int8->int32",
-    layout: Annotated[MatrixLayout, typer.Option("--layout", help="How its A and C lie.")] = MatrixLayout.NATIVE,
+    types: Annotated[
+        str, typer.Option("--types", metavar="A*B->C", help="Data types of --matmul, as A*B->C.")
+    ] = "int8*int8->int32",
+    layout: Annotated[
+        MatrixLayout, typer.Option("--layout", help="Memory layout of A and C for --matmul.")
+    ] = MatrixLayout.NATIVE,
     board: BoardOption = None,
     shape: ShapeOption = None,
     batch: BatchOption = None,

@@ -1,4 +1,4 @@
-"""Faults on demand: what a board does on a bad day, at a chosen job or call, the same each time.
+"""Fault injection: repeatable failures of a board at a chosen job or call.
 
 A *plan* lists faults; an :class:`Injector` decides, event by event, which of them happen. The software NPU asks it where one is in force
 (``with faults.inject(plan):``, or the environment variable ``ANYNPU_FAULTS``), and nothing is asked otherwise.
