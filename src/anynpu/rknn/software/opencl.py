@@ -21,7 +21,9 @@ __all__ = ["Kernels", "OpenCl"]
 
 log = logging.getLogger("anynpu.rknn")
 
-_INSTALL = "in a clone of anynpu: pip install '.[opencl]'; if PyPI has no PoCL for the machine, install the system's (pocl-opencl-icd)"
+_INSTALL = (
+    "in a clone of anynpu: pip install '.[opencl]'; if PyPI has no PoCL for the machine, install the system's (pocl-opencl-icd)"
+)
 
 
 _AT_SECURE = 23
