@@ -279,10 +279,10 @@ def test_channels_in_another_order_are_a_convolution() -> None:
     """Behind a Concat whose parts fit no block it is split as any other one."""
 
     def alone(net: Net, x: str) -> str:
-        return net.op("Gather", conv(net, x), net.constant([3, 1, 0]), axis=1)
+        return net.op("Gather", net.op("Relu", conv(net, x)), net.constant([3, 1, 0]), axis=1)
 
     model = compiled(alone, shape=(1, 8, 3, 3))
-    assert layers(model) == ["Conv", "Conv"]
+    assert layers(model) == ["ConvRelu", "Conv"]
     assert model.programs[0].output_specs[0].shape == (1, 3, 3, 3)
 
     def joined(net: Net, x: str) -> str:

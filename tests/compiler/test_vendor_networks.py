@@ -52,6 +52,11 @@ def compiled(network: str, folder: Path, arithmetic: str) -> Path:
     return target
 
 
+def read(network: str) -> dict[str, Array]:
+    with np.load(DATA / network / "simulator.npz") as file:
+        return {name: file[name] for name in file.files}
+
+
 def values(path: Path, sample: Array) -> dict[str, Array]:
     """Every tensor that the compiled model holds, in real numbers."""
     subject = CompiledSubject(anynpu.load(path), path.name)
@@ -80,8 +85,8 @@ def same(ours: Array, theirs: Array) -> bool:
 
 @pytest.mark.parametrize("network", NETWORKS)
 def test_every_layer_has_the_values_of_the_simulator(network: str, tmp_path: Path) -> None:
-    recorded = np.load(DATA / network / "simulator.npz")
-    layers = {name.partition(":")[2]: recorded[name] for name in recorded.files if name.startswith("layer:")}
+    recorded = read(network)
+    layers = {name.partition(":")[2]: recorded[name] for name in recorded if name.startswith("layer:")}
     found = values(compiled(network, tmp_path, "simulator"), recorded["input"].astype(np.float32))
     missing = {name for name in layers if name not in found and plain(name) not in found}
     assert missing == INSIDE[network]
@@ -94,7 +99,7 @@ def test_every_layer_has_the_values_of_the_simulator(network: str, tmp_path: Pat
 @pytest.mark.parametrize("network", NETWORKS)
 def test_the_chip_differs_by_single_steps(network: str, tmp_path: Path) -> None:
     """The chip's rounding is another one: outputs differ in single steps, and no tensor is read with the scale of another one."""
-    recorded = np.load(DATA / network / "simulator.npz")
+    recorded = read(network)
     path = compiled(network, tmp_path, "chip")
     found = values(path, recorded["input"].astype(np.float32))
     for name in json.loads((DATA / network / "case.json").read_text())["outputs"]:
