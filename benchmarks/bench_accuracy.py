@@ -214,8 +214,8 @@ def _overlap_of_maps(expected: np.ndarray, given: np.ndarray) -> float:
 
 def _detections(output: np.ndarray) -> list[tuple[np.ndarray, int]]:
     """Boxes and classes, the most certain first."""
+    from anynpu.tasks.boxes import decode_rows
     from anynpu.tasks.results import Thresholds
-    from anynpu.tasks.yolo import decode_rows
 
     found = decode_rows(output, (SIZE, SIZE), Thresholds(score=SCORE, overlap=OVERLAP))
     order = np.argsort(-found.scores, kind="stable")

@@ -117,7 +117,7 @@ def _quantised(source: Any, feeds: Feeds, scheme: str, folder: Path) -> Any:
 def _compared(model: Any, feeds: Feeds, rule: str, integers: list[Values], floats: list[Values]) -> dict[str, list[np.ndarray]]:
     """Steps between both sides."""
     import anynpu
-    from anynpu.analysis.compare.compiled_side import CompiledSubject
+    from anynpu.analysis.compare.sides import CompiledSubject
 
     shapes = {name: value.shape for name, value in feeds[0].items()}
     compiled = anynpu.compile(model, "rk3588", shapes=shapes, arithmetic=rule)

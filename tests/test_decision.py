@@ -90,7 +90,7 @@ def test_accuracy_is_measured_once_per_vendor(decision: Decision) -> None:
 
 
 def test_without_a_data_set_nothing_is_compiled(model_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anynpu.analysis.report.gather.compile", pytest.fail)
+    monkeypatch.setattr("anynpu.analysis.report.compile", pytest.fail)
     made = decide(model_path, [chips.get("rk3588")])
     assert made.accuracy == {}
     assert "accuracy is not measured" in decision_page(made)

@@ -19,7 +19,7 @@ import anynpu
 from anynpu import modelfile
 from anynpu.errors import CompileError, ModelFormatError, ModelVersionError
 from anynpu.modelfile.container import HEADER, WEIGHTS, Section, pack, unpack
-from anynpu.modelfile.float_shapes import SHAPES
+from anynpu.modelfile.float_rules import SHAPES
 from anynpu.modelfile.recognize import MARKER
 from anynpu.program import FLOAT_OPERATORS
 from anynpu.program.float_operators import FloatSignature

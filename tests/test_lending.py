@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from anynpu.errors import DeviceClosed
-from anynpu.vendors.shared_weights import Lender
+from anynpu.vendors.libraries import Lender
 
 
 class Root:

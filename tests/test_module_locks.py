@@ -14,7 +14,7 @@ import anynpu
 LOCKS = {
     "anynpu._util.optional": ("_ort_lock", "module.onnxruntime()"),
     "anynpu.compiler.quantize.threads": ("_lock", "module.one_blas_thread().__enter__()"),
-    "anynpu.devtools.faults.scope": ("_lock", "module._hook()"),
+    "anynpu.devtools.faults": ("_lock", "module._hook()"),
     "anynpu.npu.board": ("_files_lock", "module._lock_file(Path(folder) / 'core0')"),
     "anynpu.npu.memory": ("_physical_lock", "module._physical_address(1)"),
     "anynpu.rknn.lite.models": ("_twins", "module._twins.__enter__(); module._twins.__exit__(None, None, None)"),
@@ -55,7 +55,7 @@ def test_all_are_known() -> None:
     root = Path(anynpu.__file__).parent
     for path in root.rglob("*.py"):
         if re.search(r"^\w+ *(:.*)?= *[\w.]*(Lock|Condition)\(", path.read_text(encoding="utf-8"), re.MULTILINE):
-            found.add(".".join(("anynpu", *path.relative_to(root).with_suffix("").parts)))
+            found.add(".".join(("anynpu", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__"))
     assert found == set(LOCKS)
 
 

@@ -30,13 +30,11 @@ from timing_nets import NETS
 
 from anynpu import chips
 from anynpu.chips.timing import predict_matmul, predict_work
-from anynpu.chips.timing.array import relative_rate
 from anynpu.chips.timing.calibration import Fit, Measurement, fit, fit_parameters
-from anynpu.chips.timing.confidence import Kind, kind_of
+from anynpu.chips.timing.layers import ProgramWork, relative_rate, work_of
 from anynpu.chips.timing.matmul import parse_types
-from anynpu.chips.timing.model import TaskTable
+from anynpu.chips.timing.model import Kind, TaskTable, kind_of
 from anynpu.chips.timing.parameters import derived_parameters, timing_profile
-from anynpu.chips.timing.work import ProgramWork, work_of
 from anynpu.compiler import ModelOutline
 
 Floats = npt.NDArray[np.float64]

@@ -12,8 +12,8 @@ import pytest
 
 from anynpu.program import Curve
 from anynpu.program.arithmetic import fixed_point
+from anynpu.program.arithmetic.fixed_point import shift_right
 from anynpu.program.arithmetic.lookup_tables import CURVES, Shape, curve_of, evaluate, hard_sigmoid
-from anynpu.program.arithmetic.rounding import shift_right
 
 from .board_cases import Array, BoardCase, names
 

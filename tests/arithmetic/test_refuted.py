@@ -9,8 +9,8 @@ import pytest
 
 from anynpu.program import Curve
 from anynpu.program.arithmetic import fixed_point
+from anynpu.program.arithmetic.fixed_point import shift_right
 from anynpu.program.arithmetic.lookup_tables import curve_of, evaluate
-from anynpu.program.arithmetic.rounding import shift_right
 
 from .board_cases import Array, BoardCase, names
 from .test_board_bytes import SHAPES, direct_layer, half_up, stem, truncated, wrong_bytes

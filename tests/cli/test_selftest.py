@@ -14,7 +14,7 @@ import pytest
 from anynpu.cli.demo import selftest as room
 from anynpu.cli.demo.selftest import all_cases, export, selftest
 from anynpu.devtools import faults
-from anynpu.devtools.faults.plan import Fault, Plan
+from anynpu.devtools.faults import Fault, Plan
 from anynpu.npu import NativeEngine
 from anynpu.npu.rocket.device import AccelFile
 from anynpu.npu.rocket.engine import expected_output

@@ -145,8 +145,7 @@ def test_time_that_jobs_take() -> None:
 
 
 def test_a_chip_that_gets_hot_is_slower_step_by_step() -> None:
-    from anynpu.devtools.faults.injector import Injected
-    from anynpu.devtools.faults.jobs import FaultyJobs
+    from anynpu.devtools.faults import FaultyJobs, Injected
 
     throttle = faults.Fault("throttle", factor=3, ramp=4)
     contention = faults.Fault("contention", factor=3)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from anynpu.dropin.boardfiles import board_root
+from anynpu.dropin.environment import board_root
 from anynpu.errors import DeviceUnavailable, ParameterError
 from anynpu.npu.board import board_folder, runtime_folder
 from anynpu.npu.status import open_status

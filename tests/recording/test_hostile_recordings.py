@@ -15,10 +15,7 @@ from typer.testing import CliRunner
 
 from anynpu._rknn import ffi
 from anynpu.cli.app import app
-from anynpu.devtools.recording import Trace, read_trace, replay
-from anynpu.devtools.recording.recorder import outcome
-from anynpu.devtools.recording.roles import CallTable, Data, Scope
-from anynpu.devtools.recording.trace import MAX_DATA, MAX_PROCESSES, hash_of
+from anynpu.devtools.recording import MAX_DATA, MAX_PROCESSES, CallTable, Data, Scope, Trace, hash_of, outcome, read_trace, replay
 from anynpu.errors import ParameterError
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.tracing import table

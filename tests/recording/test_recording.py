@@ -24,8 +24,7 @@ from anynpu._rknn import ffi
 from anynpu._vip import ffi as vip_ffi
 from anynpu.cli.app import app
 from anynpu.devtools import faults
-from anynpu.devtools.recording import Trace, read_trace, replay
-from anynpu.devtools.recording.recorder import Recorder
+from anynpu.devtools.recording import Recorder, Trace, read_trace, replay
 from anynpu.errors import ParameterError
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.constants import rknn_matmul_type, rknn_query_cmd

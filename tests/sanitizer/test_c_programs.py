@@ -18,7 +18,7 @@ from tools import need
 
 from anynpu import modelfile
 from anynpu.cli.app import run as run_cli
-from anynpu.devtools.sanitizer.pages import accesses_are_known
+from anynpu.devtools.sanitizer.memory import accesses_are_known
 
 from .rknn_programs import model
 from .vip_programs import model_file

@@ -11,7 +11,7 @@ import pytest
 
 import anynpu
 from anynpu.devtools.sanitizer import KINDS
-from anynpu.devtools.sanitizer.pages import accesses_are_known
+from anynpu.devtools.sanitizer.memory import accesses_are_known
 from anynpu.vip import SoftwareLibrary as VipLibrary
 
 from .rknn_programs import NO_INPUT_FLUSH as INPUT

@@ -14,7 +14,7 @@ from documentation import section
 
 import anynpu
 from anynpu.devtools.sanitizer import KINDS, Reporter, Suppressions
-from anynpu.devtools.sanitizer.values import Described, judge
+from anynpu.devtools.sanitizer.watch import Described, judge
 from anynpu.errors import OptionError, SanitizerError
 
 from .rknn_programs import Board, destroys_twice, forgets_a_context

@@ -17,7 +17,7 @@ from anynpu.devtools import faults
 from anynpu.devtools.faults import SimulatedTime
 from anynpu.devtools.recording import read_trace, replay
 from anynpu.devtools.sanitizer import Reporter
-from anynpu.devtools.sanitizer.pages import accesses_are_known
+from anynpu.devtools.sanitizer.memory import accesses_are_known
 from anynpu.rknn import SoftwareLibrary
 from anynpu.rknn.constants import Code
 from anynpu.rknn.tracing import table as rknn_table

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from anynpu import chips
-from anynpu.chips.timing.confidence import Confidence, Kind, kind_of
+from anynpu.chips.timing.model import Confidence, Kind, kind_of
 
 from .nets import Chain, one_conv
 from .transformers import block

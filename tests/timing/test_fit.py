@@ -9,8 +9,8 @@ import pytest
 from anynpu import chips
 from anynpu.chips.timing import predict_work
 from anynpu.chips.timing.calibration import FULL_FORM, Measurement, fit
+from anynpu.chips.timing.layers import ProgramWork, work_of
 from anynpu.chips.timing.parameters import TimingParameters, derived_parameters, timing_profile
-from anynpu.chips.timing.work import ProgramWork, work_of
 from anynpu.errors import CalibrationError
 
 from .nets import Chain

@@ -9,9 +9,8 @@ import pytest
 
 from anynpu import chips
 from anynpu.chips.timing import Bound, predict
-from anynpu.chips.timing.advice import cpu_costs
-from anynpu.chips.timing.array import splits_blocks
-from anynpu.chips.timing.blocks import BlockKind, find_blocks
+from anynpu.chips.timing.layers import BlockKind, find_blocks, splits_blocks
+from anynpu.chips.timing.model import cpu_costs
 from anynpu.chips.timing.parameters import timing_profile
 from anynpu.program import Placement
 

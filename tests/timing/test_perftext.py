@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from anynpu.chips.timing.perftext import read_perf_text
+from anynpu.chips.timing.calibration import read_perf_text
 from anynpu.errors import CalibrationError
 
 TABLE = """

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from anynpu.chips import catalog
 from anynpu.vendors import registry
 
 THIRD = Path(__file__).parent / "third"
@@ -19,7 +20,7 @@ def install(folder: Path, name: str, value: str) -> Path:
     info = folder / f"anynpu_{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: anynpu-{name}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{registry.GROUP}]\n{name} = {value}\n")
+    (info / "entry_points.txt").write_text(f"[{catalog.GROUP}]\n{name} = {value}\n")
     return folder
 
 

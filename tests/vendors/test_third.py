@@ -15,6 +15,7 @@ import pytest
 
 import anynpu
 from anynpu import InferenceSession, chips, modelfile
+from anynpu.chips import catalog
 from anynpu.errors import CompileError, DeviceUnavailable, ModelFormatError, OptionError, VendorModelError
 from anynpu.modelfile import FileKind, identify, vendorfile
 from anynpu.session import OrtValue
@@ -75,7 +76,7 @@ def anynpu_command(*arguments: object, environment: dict[str, str]) -> subproces
 
 def test_its_project_declares_the_entry_point_that_the_tests_install() -> None:
     declared = (THIRD / "pyproject.toml").read_text()
-    assert f'[project.entry-points."{registry.GROUP}"]\nacme = "anynpu_acme:VENDOR"' in declared
+    assert f'[project.entry-points."{catalog.GROUP}"]\nacme = "anynpu_acme:VENDOR"' in declared
 
 
 def test_it_is_small() -> None:

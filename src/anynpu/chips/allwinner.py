@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from .chip import Chip, OperatorLimits, Source, VipIdentity
-from .operators import COMMON_LIMITS
-from .support import calls, queries
+from .support import COMMON_LIMITS, calls, queries
 
 __all__ = ["ALLWINNER"]
 

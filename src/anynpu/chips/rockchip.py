@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 
 from .chip import Chip, ConvTransposeLimits, MatMulRules, OperatorLimits, Range, Source
-from .operators import COMMON_LIMITS
-from .support import calls, queries
+from .support import COMMON_LIMITS, calls, queries
 
 __all__ = ["ROCKCHIP"]
 

@@ -5,7 +5,7 @@ The room, from the outside in:
 ``file``            write and read a model; weights in memory of the caller
 ``container``       the prefix, the table and the sections
 ``codec``           dataclasses to JSON and back, by their annotations
-``validate``        whether a program is sound; ``operator_rules`` has the rules of each operator
+``validate``        whether a program is sound; ``operator_rules`` and ``float_rules`` have those of each operator
 ``recognise``       what kind of file this is
 ``twins``           what stands in for a vendor's file
 ``vendorfile``      what a genuine ``.rknn`` or ``.nb`` says about itself

@@ -24,7 +24,7 @@ from ..chips.timing import Prediction, predict
 from ..chips.timing.board import read_board
 from ..chips.timing.parameters import TimingProfile
 from ..devtools import faults
-from ..devtools.faults.jobs import FaultyJobs
+from ..devtools.faults import FaultyJobs
 from ..errors import DeviceClosed, DeviceError, ModelError
 from ..program import Model, Program
 from ..tensor import Layout

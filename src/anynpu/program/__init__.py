@@ -13,7 +13,6 @@ is one or more programs for one chip (several for dynamic shapes), which share t
 ``model``               layers, memory plan, program, model
 """
 
-from .custom_operators import AttributeValue, Custom, CustomConstant
 from .float_operators import FLOAT_OPERATORS, Constant, Float, FloatAttribute, FloatOp, Immediate, Weights, immediate
 from .integer_operators import (
     RESIZE_BITS,
@@ -37,8 +36,21 @@ from .integer_operators import (
     Transpose,
     limits_of,
 )
-from .metadata import OnnxMetadata
-from .model import FloatStretch, Layer, MemoryPlan, Model, Op, Placement, Preprocess, Program, float_stretches
+from .model import (
+    AttributeValue,
+    Custom,
+    CustomConstant,
+    FloatStretch,
+    Layer,
+    MemoryPlan,
+    Model,
+    OnnxMetadata,
+    Op,
+    Placement,
+    Preprocess,
+    Program,
+    float_stretches,
+)
 
 __all__ = [
     "AttributeValue",

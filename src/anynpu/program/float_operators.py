@@ -10,7 +10,7 @@ as float32, whatever the type of their tensor, and stay float32 between its laye
 tensor that has codes is int8 to them; QuantizeLinear and DequantizeLinear lead there and back. A stretch with such tensors is computed
 operator by operator, as it stands. Weights are held in the type that the chip holds them in, and are widened to float32 before use.
 
-To add an operator: a row here, its shape rule in :mod:`anynpu.modelfile.float_shapes` if none fits, and, where C has a kernel for it, a
+To add an operator: a row here, its shape rule in :mod:`anynpu.modelfile.float_rules` if none fits, and, where C has a kernel for it, a
 function in ``npu/engines/float_kernels.py``. Without a kernel onnxruntime runs it.
 """
 

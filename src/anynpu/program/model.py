@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import groupby
 from typing import Literal
 
-from ..tensor import TensorSpec
-from .custom_operators import Custom
+from .._util.types import Array
+from ..tensor import DType, Layout, TensorSpec
 from .float_operators import Float
 from .integer_operators import (
     Binary,
@@ -26,9 +26,85 @@ from .integer_operators import (
     Table,
     Transpose,
 )
-from .metadata import OnnxMetadata
 
-__all__ = ["FloatStretch", "Layer", "MemoryPlan", "Model", "Op", "Placement", "Preprocess", "Program", "float_stretches"]
+# Custom operators of the layer program: what the program's user computes.
+
+
+AttributeValue = Array | str | tuple[str, ...]
+"""An attribute of a custom operator: int64 for whole numbers, float32 for others (a single one has no axes), text, or several texts."""
+
+
+@dataclass(frozen=True, eq=False)
+class CustomConstant:
+    """An input of a custom operator that never changes. It lies with the weights, row-major.
+
+    :ivar position: its place among all inputs of the operator
+    """
+
+    position: int
+    name: str
+    value: Array
+
+    @property
+    def spec(self) -> TensorSpec:
+        """The constant as a tensor."""
+        return TensorSpec(self.name, self.value.shape, DType(self.value.dtype.name), Layout.row_major(self.value.ndim))
+
+
+@dataclass(frozen=True, eq=False)
+class Custom:
+    """An operator that the program's user computes, on the CPU. Its tensors are row-major; those of real numbers are float32.
+
+    :ivar op_type: the name under which the function that computes it is registered
+    :ivar constants: inputs that are constants; the inputs of the layer are the others, in order
+    """
+
+    op_type: str
+    attributes: Mapping[str, AttributeValue] = field(default_factory=dict)
+    constants: tuple[CustomConstant, ...] = ()
+
+
+# What an ONNX model says about itself, kept for programs that ask a session for it.
+
+
+_PREFIX = "anynpu.onnx."
+
+
+@dataclass(frozen=True)
+class OnnxMetadata:
+    """The description that an ONNX model carries.
+
+    :ivar properties: ``metadata_props``: class names, strides, character lists
+    :ivar version: ``model_version``
+    """
+
+    properties: Mapping[str, str] = field(default_factory=dict)
+    producer_name: str = ""
+    graph_name: str = ""
+    domain: str = ""
+    description: str = ""
+    graph_description: str = ""
+    version: int = 0
+
+    def entries(self) -> dict[str, str]:
+        """All of it as text by key: the properties as they are, the rest under keys of its own.
+
+        >>> OnnxMetadata({"stride": "32"}, graph_name="det", version=2).entries()
+        {'stride': '32', 'anynpu.onnx.graph_name': 'det', 'anynpu.onnx.version': '2'}
+        """
+        own = {f"{_PREFIX}{name}": str(getattr(self, name)) for name in _SINGLE if getattr(self, name)}
+        return {**self.properties, **own}
+
+    @classmethod
+    def of_entries(cls, entries: Mapping[str, str]) -> OnnxMetadata:
+        """The same, back from text by key."""
+        single = {name: entries[key] for name in _SINGLE if (key := f"{_PREFIX}{name}") in entries}
+        version = single.pop("version", "0")
+        properties = {key: value for key, value in entries.items() if not key.startswith(_PREFIX)}
+        return cls(properties, **single, version=int(version) if version.lstrip("-").isdecimal() else 0)
+
+
+_SINGLE = tuple(entry.name for entry in fields(OnnxMetadata) if entry.name != "properties")
 
 
 class Placement(str, enum.Enum):

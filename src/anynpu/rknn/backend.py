@@ -1,7 +1,7 @@
 """A session's backend on the RKNN calls: the vendor's library or the software NPU.
 
 Who owns what: the backend owns its first context, which its first lane uses, which the others are duplicated from, and which is destroyed
-last; it stays while a backend that shares its weights is open (see :mod:`anynpu.vendors.shared_weights`). A lane owns its other contexts.
+last; it stays while a backend that shares its weights is open (see :mod:`anynpu.vendors.libraries`). A lane owns its other contexts.
 ``_lock`` protects the list of lanes too; it is never held during a call.
 
 Threads: see :mod:`anynpu.session.backend`. A context that runs may be duplicated on the software NPU; the vendor does not say whether
@@ -23,7 +23,7 @@ from ..npu.memory import Buffer
 from ..session import SessionOptions
 from ..tensor import Layout, TensorSpec
 from ..vendors.devices import board_chip
-from ..vendors.shared_weights import Lender, session_errors
+from ..vendors.libraries import Lender, session_errors
 from .attributes import DTYPE_OF
 from .bound_worker import BoundLane
 from .constants import Flag, rknn_query_cmd, rknn_tensor_format

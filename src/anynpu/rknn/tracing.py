@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._rknn import ffi
-from ..devtools.recording.roles import (
+from ..devtools.recording import (
     CallShape,
     CallTable,
     Handle,

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
-from ..analysis.pages.status import page
+from ..analysis.pages import page
 from ..errors import AccessDeniedError, OverloadedError, RequestError
 from .configuration import configuration
 from .connection import Request

@@ -14,17 +14,24 @@ is in the picture's own pixels. Each decoder can be called by itself too.
 
 from __future__ import annotations
 
+from .boxes import (
+    ANCHORS,
+    decode_anchors,
+    decode_cells,
+    decode_columns,
+    decode_distances,
+    decode_faces,
+    decode_final,
+    decode_rows,
+    face_priors,
+)
 from .detect import TASKS, OutputReader, Result, reader_for
-from .faces import decode_faces, face_priors
-from .grids import ANCHORS, decode_anchors, decode_cells, decode_distances
 from .image_model import PictureReader, Spent
-from .labels import COCO, labels_from_file, labels_from_metadata
+from .labels import COCO, classify, labels_from_file, labels_from_metadata, segment
 from .letterbox import FITS, Placement, fit_picture, place
-from .pixels import classify, segment
 from .results import Classification, Detections, SemanticMap, TextLine, TextRegions, Thresholds
 from .suppress import overlap, rotated_overlap, suppress, suppress_rotated
 from .text import alphabet_of, crop_text, find_text, read_text, split_line
-from .yolo import decode_columns, decode_final, decode_rows
 
 __all__ = [
     "ANCHORS",

@@ -8,15 +8,22 @@ from dataclasses import dataclass
 
 from .._util.types import Array
 from ..errors import ParameterError, ShapeError
-from .faces import decode_faces
-from .grids import ANCHORS, decode_anchors, decode_cells, decode_distances
-from .labels import keypoint_count
+from .boxes import (
+    ANCHORS,
+    STRIDES,
+    decode_anchors,
+    decode_cells,
+    decode_columns,
+    decode_distances,
+    decode_faces,
+    decode_final,
+    decode_rows,
+)
+from .labels import classify, keypoint_count, segment
 from .letterbox import Placement
-from .pixels import classify, segment
 from .results import Classification, Detections, SemanticMap, TextLine, TextRegions, Thresholds
 from .suppress import cells
 from .text import alphabet_of, find_text, read_text
-from .yolo import STRIDES, decode_columns, decode_final, decode_rows
 
 __all__ = ["TASKS", "OutputReader", "Result", "reader_for"]
 

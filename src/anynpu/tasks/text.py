@@ -9,9 +9,9 @@ import numpy as np
 from .._util import optional as _optional
 from .._util.types import Array
 from ..errors import ShapeError
+from .boxes import is_activated
 from .results import TextLine, TextRegions
 from .suppress import softmax
-from .yolo import is_activated
 
 __all__ = ["alphabet_of", "crop_text", "find_text", "read_text", "split_line"]
 

@@ -3,7 +3,7 @@
 * :class:`Vendor`: the table that a vendor fills in; :mod:`anynpu.vendors.registry` finds them.
 * :mod:`anynpu.vendors.devices`: which device to use: what the caller says, what the environment says, what is there.
 * :mod:`anynpu.vendors.libraries`: loading and searching libraries, why a call failed.
-* :mod:`anynpu.vendors.shared_weights`: backends whose weights other backends use.
+* :mod:`anynpu.vendors.libraries`: backends whose weights other backends use.
 
 >>> [vendor.title for vendor in built_in()]
 ['Rockchip', 'Allwinner']
@@ -11,8 +11,24 @@
 
 from __future__ import annotations
 
-from .registry import all_vendors, built_in, default, find, get, of_chip, of_file, refresh
-from .table import Alias, DropIn, FileFormat, Finding, Format, Vendor, at_first_use, resolve
+from .registry import (
+    Alias,
+    DropIn,
+    FileFormat,
+    Finding,
+    Format,
+    Vendor,
+    all_vendors,
+    at_first_use,
+    built_in,
+    default,
+    find,
+    get,
+    of_chip,
+    of_file,
+    refresh,
+    resolve,
+)
 
 __all__ = [
     "Alias",

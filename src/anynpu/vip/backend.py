@@ -8,7 +8,7 @@ here, unless a node inside the network does it. A ``.nb`` of the vendor's compil
 taken as the network's codes.
 
 Who owns what: the backend owns its first network, which its first lane uses and which the others are duplicated from; it stays
-while a backend that shares its weights is open (see :mod:`anynpu.vendors.shared_weights`).
+while a backend that shares its weights is open (see :mod:`anynpu.vendors.libraries`).
 
 Threads: see :mod:`anynpu.session.backend`. On V85x, which cannot duplicate, each lane loads the model again.
 """
@@ -43,7 +43,7 @@ from ..program.convert import Conversion
 from ..session import Bound, Feed, Marks, Memory, SessionOptions
 from ..tensor import DType, Layout, TensorSpec, round_up
 from ..vendors.devices import board_chip
-from ..vendors.shared_weights import Lender, session_errors
+from ..vendors.libraries import Lender, session_errors
 from .buffer import ALIGNMENT, Buffer, create_params
 from .constants import (
     vip_buffer_format_e,

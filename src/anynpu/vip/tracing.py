@@ -9,19 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._vip import ffi
-from ..devtools.recording.roles import (
-    CallShape,
-    CallTable,
-    Handle,
-    Named,
-    NewHandle,
-    Number,
-    Role,
-    Scope,
-    Struct,
-    byte_count,
-    require,
-)
+from ..devtools.recording import CallShape, CallTable, Handle, Named, NewHandle, Number, Role, Scope, Struct, byte_count, require
 from .constants import (
     vip_buffer_property_e,
     vip_create_network_type_e,

@@ -19,7 +19,7 @@ import pytest
 from tools import need
 
 from anynpu.devtools import faults
-from anynpu.devtools.faults.plan import Fault, Plan
+from anynpu.devtools.faults import Fault, Plan
 from anynpu.dropin.environment import program_environment
 from anynpu.npu import rocket
 from anynpu.npu.rocket.device import BASE, AccelDevice, AccelFile, JobRequest

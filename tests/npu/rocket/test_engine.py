@@ -18,7 +18,7 @@ from real_models import RealModels
 import anynpu
 from anynpu import faults
 from anynpu.errors import CommandStreamError, DeviceError, DeviceResultError, DeviceUnavailable, OptionError
-from anynpu.faults.plan import Fault, Plan
+from anynpu.faults import Fault, Plan
 from anynpu.npu import Context, Device
 from anynpu.npu.rocket import kernel
 from anynpu.npu.rocket.device import AccelFile

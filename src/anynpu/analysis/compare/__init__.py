@@ -6,17 +6,31 @@
 >>> print(comparison.first_diverging)                                        # doctest: +SKIP
 """
 
-from .compiled_side import CompiledSubject
-from .layers import Comparison, Divergence, LayerComparison, Limits, compare
+from .layers import (
+    Comparison,
+    Divergence,
+    LayerComparison,
+    Limits,
+    Threshold,
+    compare,
+    dataset_samples,
+    parse_threshold,
+    random_samples,
+)
 from .metrics import CodesUsed, Figures
-from .onnx_side import OnnxSubject
-from .output_side import LayersSubject, OutputsSubject
 from .page import comparison_page
 from .report import comparison_data, rule_sentences, sentences, steps_apart
-from .samples import dataset_samples, random_samples
-from .side import InputSpec, Sample, Subject
-from .simulated_side import ARITHMETICS, by_arithmetic
-from .thresholds import Threshold, parse_threshold
+from .sides import (
+    ARITHMETICS,
+    CompiledSubject,
+    InputSpec,
+    LayersSubject,
+    OnnxSubject,
+    OutputsSubject,
+    Sample,
+    Subject,
+    by_arithmetic,
+)
 
 __all__ = [
     "ARITHMETICS",

@@ -7,16 +7,43 @@ fails alone is where the two sides part; where none fails alone, errors have pil
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
 
 from ..._util.progress import Progress, tell
 from ..._util.types import Array
+from ...compiler.quantize.dataset import Dataset, InputInfo, open_dataset
 from ...errors import ParameterError, TensorNameError
 from .metrics import ChannelRanges, CodeCount, CodesUsed, Difference, Figures, Histograms
-from .side import Sample, Subject, Unit, check_interfaces
+from .sides import InputSpec, Sample, Subject, Unit, check_interfaces
 
-__all__ = ["Comparison", "Divergence", "LayerComparison", "Limits", "compare"]
+# What both sides are fed with: a data set, or random values.
+
+
+def dataset_samples(source: Path, inputs: Sequence[InputSpec], limit: int | None = None) -> Dataset:
+    """The samples of a folder, a list, a .npy or .npz file, as calibration reads them; mean and std are left to each side."""
+    infos = [InputInfo(entry.name, entry.shape, entry.dtype, may_be_infinite=entry.low is None) for entry in inputs]
+    return open_dataset(source, infos, limit=limit)
+
+
+def random_samples(inputs: Sequence[InputSpec], count: int, seed: int) -> Iterator[Sample]:
+    """Random inputs over the range that each input takes: pixels where it has mean and std, the range of its codes where it is
+    quantised, else normally distributed numbers; zeros and ones for whole numbers."""
+    random = np.random.default_rng(seed)
+    for _ in range(count):
+        sample = {}
+        for entry in inputs:
+            if entry.dtype.kind != "f":
+                sample[entry.name] = random.integers(0, 2, entry.shape).astype(entry.dtype)
+            elif entry.low is not None and entry.high is not None:
+                sample[entry.name] = random.uniform(entry.low, entry.high, entry.shape).astype(np.float32)
+            else:
+                sample[entry.name] = random.standard_normal(entry.shape, np.float32)
+        yield sample
 
 
 _CODES_FOR_A_SCALE = 16
@@ -239,3 +266,76 @@ def compare(
         )
     layers = tuple(row.finish() for _, entries in rows for row in entries if row.tensor in seen and not row.so_far.empty)
     return Comparison(a.title, b.title, count, layers, tuple(b.outputs), limits or Limits())
+
+
+# Thresholds that a comparison has to meet, as texts such as ``cosine=0.99`` or ``alone.snr=20``.
+
+
+_FIGURES: dict[str, Callable[[Figures], float]] = {
+    "cosine": lambda figures: figures.cosine,
+    "worst-cosine": lambda figures: figures.worst_cosine,
+    "snr": lambda figures: figures.snr,
+    "error": lambda figures: figures.error,
+    "scale": lambda figures: abs(figures.scale - 1.0),
+}
+_CODES: dict[str, Callable[[CodesUsed], float]] = {
+    "codes": lambda codes: codes.used,
+    "rails": lambda codes: codes.rails,
+    "clipped": lambda codes: codes.clipped,
+}
+_SCOPES = ("outputs", "layers", "alone")
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A limit for one figure.
+
+    :ivar scope: ``outputs`` of the network, all ``layers`` of the network so far, or each layer ``alone``
+    :ivar figure: cosine, worst-cosine, snr, error, scale (its deviation from 1), codes, rails or clipped
+    :ivar below: whether smaller values miss it; else larger ones do
+    """
+
+    scope: str
+    figure: str
+    value: float
+    below: bool
+
+    def misses(self, comparison: Comparison) -> Iterator[str]:
+        """A sentence for each tensor that misses it."""
+        entries = comparison.output_layers if self.scope == "outputs" else comparison.layers
+        for entry in entries:
+            found = self._figure(entry)
+            if found is None or (found >= self.value if self.below else found <= self.value):
+                continue
+            where = {"outputs": "output", "layers": "layer", "alone": "layer alone"}[self.scope]
+            side = "below" if self.below else "above"
+            name = entry.tensor if self.scope == "outputs" else entry.layer
+            yield f"{where} {name}: {self.figure} {found:.6g} is {side} {self.value:g}"
+
+    def _figure(self, entry: LayerComparison) -> float | None:
+        if self.figure in _CODES:
+            return None if entry.codes is None else _CODES[self.figure](entry.codes)
+        figures = entry.alone if self.scope == "alone" else entry.so_far
+        return None if figures is None else _FIGURES[self.figure](figures)
+
+
+def parse_threshold(text: str, *, below: bool) -> Threshold:
+    """The threshold that a text means.
+
+    >>> parse_threshold("alone.snr=20", below=True)
+    Threshold(scope='alone', figure='snr', value=20.0, below=True)
+    """
+    left, equals, number = text.partition("=")
+    scope, dot, figure = left.strip().rpartition(".")
+    figure = figure.replace("_", "-")
+    try:
+        value = float(number)
+    except ValueError:
+        value = math.nan
+    if not equals or math.isnan(value) or (dot and scope not in _SCOPES) or figure not in (*_FIGURES, *_CODES):
+        raise ParameterError(
+            f"{text!r} is no threshold",
+            hint=f"write [SCOPE.]FIGURE=NUMBER, such as cosine=0.99 or alone.snr=20; scopes: {', '.join(_SCOPES)}; "
+            f"figures: {', '.join((*_FIGURES, *_CODES))}",
+        )
+    return Threshold(scope or "outputs", figure, value, below)

@@ -10,9 +10,8 @@ It reads programs and the catalogue and runs nothing, so that the compiler, the 
 
 from __future__ import annotations
 
-from .confidence import Confidence
 from .matmul import MatmulPrediction, predict_matmul
-from .model import Bound, LayerPrediction, Prediction, fps, predict, predict_work
+from .model import Bound, Confidence, LayerPrediction, Prediction, fps, predict, predict_work
 
 __all__ = [
     "Bound",

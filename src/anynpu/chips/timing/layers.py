@@ -1,22 +1,157 @@
 """The work of single layers: padded multiply-accumulates, look-ups, bytes, and elements of slow operators.
 
-This is the form that was fitted to int8 networks; :mod:`anynpu.chips.timing.float16` has that of float16. Nothing here is calibrated: the
+This is the form that was fitted to int8 networks; :mod:`anynpu.chips.timing.layers` has that of float16. Nothing here is calibrated: the
 numbers follow from shapes and from the catalogue (MAC array, buffer size). All functions are pure.
 """
 
 from __future__ import annotations
 
+import enum
 import math
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ...program import Conv, Convert, ConvTranspose, Dense, Epilogue, Float, Layer, MatMul, Placement, Program, Slice, Table
 from ...tensor import Affine, DType, Layout, TensorSpec
 from .. import Chip
-from .array import INPUT_LANES, MacArray, splits_blocks, up
-from .tasks import LayerWork, Task
+from .parameters import fuses_attention
 
-__all__ = ["FREE", "LINEAR_ACTIVATIONS", "View", "computed_in"]
+# The MAC array and the on-chip buffer of a chip, for one type of element.
+
+
+INPUT_LANES = 32
+"""Input channels that the MAC array takes at once; the rest of its MACs are output channels."""
+
+
+class MacArray:
+    """The MAC array and the buffer of a chip, for one type."""
+
+    def __init__(self, chip: Chip, dtype: str) -> None:
+        rates = chip.macs_per_cycle
+        int8 = rates["int8"]
+        self.per_cycle = rates.get(dtype, int8 // 2 if dtype in ("int16", "float16") else int8)
+        self.relative = self.per_cycle / int8
+        self.lanes = max(self.per_cycle // INPUT_LANES, 1)
+        self.half_buffer = chip.buffer_bytes / 2
+
+    def padded(self, channels: int) -> int:
+        """Output channels, padded to the array."""
+        return up(channels, self.lanes)
+
+    def repeated(self, read: float, weights: float) -> float:
+        """Bytes that are read again, because neither the input nor the weights fit into the buffer as a whole."""
+        inputs, parts = math.ceil(read / self.half_buffer), math.ceil(weights / self.half_buffer)
+        return float(min(max(parts - 1, 0) * read, max(inputs - 1, 0) * weights))
+
+
+def peak_macs(chip: Chip, dtype: str) -> int:
+    """Multiply-accumulates of one cycle of one core."""
+    return MacArray(chip, dtype).per_cycle
+
+
+def relative_rate(chip: Chip, dtype: str) -> float:
+    """How fast the MAC array is with a type, int8 being 1."""
+    return MacArray(chip, dtype).relative
+
+
+def up(value: float, multiple: int) -> int:
+    """The next multiple.
+
+    >>> up(17, 16)
+    32
+    """
+    return -(-int(value) // multiple) * multiple
+
+
+def splits_blocks(before: tuple[int, ...], after: tuple[int, ...], block: int) -> bool:
+    """Whether a Reshape splits the channels of an image into parts that are no whole blocks: every element has to move.
+
+    >>> splits_blocks((1, 51, 8400), (1, 17, 3, 8400), 16), splits_blocks((1, 256, 400), (1, 2, 128, 400), 16)
+    (True, False)
+    """
+    if len(before) < 3 or len(after) < 4 or before[0] != after[0] or before[1] != after[1] * after[2] or 1 in after[1:3]:
+        return False
+    return after[2] % block != 0 and math.prod(before[2:]) == math.prod(after[3:]) > 1
+
+
+# What each layer makes the NPU do, in numbers that do not depend on how fast the chip is.
+#
+# A layer is one or more *tasks*: most are one; a table that is more than one activation needs a second pass over the result, and a tensor
+# that leaves the NPU's channel blocks needs a change of layout. :mod:`anynpu.chips.timing.model` turns tasks into time.
+
+
+@dataclass(frozen=True)
+class Task:
+    """One pass of the NPU (or of the CPU).
+
+    :ivar macs: multiply-accumulates, padded to the MAC array
+    :ivar atoms: groups of 32 bytes of results that go through a look-up table
+    :ivar read: bytes of activations that are read
+    :ivar weights: bytes of weights that are read
+    :ivar again: bytes that are read more than once because the buffer is small
+    :ivar written: bytes that are written
+    :ivar slow: elements that a slow operator of an int8 program handles
+    :ivar cpu: elements that the CPU handles
+    :ivar calls: hand-overs to the CPU and back
+    :ivar cpu_macs: multiply-accumulates of a convolution on the CPU
+    :ivar normalised: elements of a normalisation
+    :ivar moved: elements that a transpose or a reduction touches
+    :ivar scattered: elements whose channels a Reshape tears out of their blocks
+    :ivar heads: products of queries and keys of an attention layer
+    :ivar scores: elements of its score matrices; more where a matrix does not fit into the buffer
+    """
+
+    macs: float = 0.0
+    atoms: float = 0.0
+    read: float = 0.0
+    weights: float = 0.0
+    written: float = 0.0
+    slow: float = 0.0
+    cpu: float = 0.0
+    again: float = 0.0
+    calls: float = 0.0
+    cpu_macs: float = 0.0
+    normalised: float = 0.0
+    moved: float = 0.0
+    scattered: float = 0.0
+    heads: float = 0.0
+    scores: float = 0.0
+
+
+@dataclass(frozen=True)
+class LayerWork:
+    """A layer's tasks; none where the layer costs nothing (it is fused, or only an address).
+
+    :ivar kind: what perf tables print
+    :ivar macs: multiply-accumulates without padding
+    :ivar splits: one job shares this layer among several cores
+    :ivar does: what it mainly does, by the name of an operator
+    """
+
+    name: str
+    kind: str
+    tasks: tuple[Task, ...]
+    macs: int = 0
+    splits: bool = False
+    does: str = ""
+
+
+@dataclass(frozen=True)
+class ProgramWork:
+    """The work of all layers, in their order.
+
+    :ivar dtype: what the NPU computes in: ``int8``, ``int16`` or ``float16``
+    :ivar own_weights: its weights have a bandwidth of their own
+    """
+
+    chip: str
+    dtype: str
+    layers: tuple[LayerWork, ...]
+    weight_bytes: int = 0
+    memory_bytes: int = 0
+    own_weights: bool = False
+
 
 _FIRST_LAYER_CHANNELS = 8
 _FEW_CHANNELS = 4
@@ -335,3 +470,560 @@ def _has_epilogue(op: object) -> bool:
 def _has_table(op: object) -> bool:
     epilogue = getattr(op, "epilogue", None)
     return isinstance(epilogue, Epilogue) and epilogue.table is not None
+
+
+# Layers of a program that the chip does as one: attention, normalisations, and what follows a product.
+#
+# Exporters write a LayerNormalization as seven operators, GELU as five, and attention as two products with transposes, a scale, a
+# mask and a Softmax between them. They are found by what reads what, not by names or by their order. A block has the indices of its
+# layers; the first of them in the program gets all of its work, the others cost nothing.
+#
+# Everything here is a pure function of a program.
+
+
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "Cast", "Identity", "Dropout", "Quantize", "Dequantize")
+_BETWEEN = (*_VIEWS, "Add", "Mul", "Div", "Sub", "Where", "Clip", "Min", "Max", "Lut")
+"""What stands between the scores and the Softmax: a scale, a mask, a bound."""
+
+_AROUND = (*_VIEWS, "Transpose", "Mul", "Div", "Expand", "Tile")
+"""What brings queries, keys and values to their heads, and the result back."""
+
+_ACTIVATIONS = (
+    "Gelu",
+    "Lut",
+    "Relu",
+    "Clip",
+    "LeakyRelu",
+    "Sigmoid",
+    "Tanh",
+    "HardSwish",
+    "HardSigmoid",
+    "Silu",
+    "Swish",
+    "Mish",
+)
+_PRODUCTS = ("Gemm", "Conv", "ConvTranspose", "MatMul")
+_MAX_STEPS = 12
+_HALF_BLOCK = 8
+"""Channels of a block in float16."""
+
+
+class BlockKind(enum.Enum):
+    """What a block is."""
+
+    ATTENTION = "attention"
+    NORMALISATION = "normalisation"
+    ACTIVATION = "activation"
+    PRODUCT = "product"
+
+
+@dataclass(frozen=True)
+class Block:
+    """Layers that are one.
+
+    :ivar members: indices of its layers, all of them
+    :ivar first: the layer that gets its work
+    :ivar heads: attention: products of queries and keys
+    :ivar rows: attention: queries of a head
+    :ivar columns: attention: keys of a head
+    :ivar depth: attention: elements of a query
+    :ivar moved: attention: elements that its transposes move
+    :ivar elements: of its input
+    :ivar added: product: the tensor that is added to its result
+    :ivar activation: product: what its result goes through
+    :ivar result: the tensor that it makes
+    """
+
+    kind: BlockKind
+    members: tuple[int, ...]
+    first: int
+    heads: int = 0
+    rows: int = 0
+    columns: int = 0
+    depth: int = 0
+    moved: int = 0
+    elements: int = 0
+    added: str = ""
+    activation: str = ""
+    result: str = ""
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Who makes and who reads each tensor; views count as the tensor that they show."""
+
+    program: Program
+    makers: Mapping[str, int] = field(default_factory=dict)
+    readers: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, program: Program) -> Flow:
+        """The flow of a program."""
+        makers: dict[str, int] = {}
+        readers: dict[str, list[int]] = {}
+        for index, layer in enumerate(program.layers):
+            for name in layer.outputs:
+                makers.setdefault(_owner(program, name), index)
+            for name in layer.inputs:
+                readers.setdefault(_owner(program, name), []).append(index)
+        return cls(program, makers, {name: tuple(found) for name, found in readers.items()})
+
+    def layer(self, index: int) -> Layer:
+        return self.program.layers[index]
+
+    def above(self, index: int) -> list[int]:
+        """The layers that make what a layer reads."""
+        names = (_owner(self.program, name) for name in self.layer(index).inputs)
+        return [self.makers[name] for name in names if name in self.makers and self.makers[name] < index]
+
+    def below(self, index: int) -> list[int]:
+        """The layers that read what a layer makes."""
+        found: list[int] = []
+        for name in self.layer(index).outputs:
+            found += [reader for reader in self.readers.get(_owner(self.program, name), ()) if reader > index]
+        return sorted(set(found))
+
+    def only_below(self, index: int) -> int | None:
+        """The one layer that reads what a layer makes; None if there are several, or if it leaves the program."""
+        outputs = {_owner(self.program, name) for name in self.program.outputs}
+        if any(_owner(self.program, name) in outputs for name in self.layer(index).outputs):
+            return None
+        found = self.below(index)
+        return found[0] if len(found) == 1 else None
+
+    def elements(self, names: Iterable[str]) -> int:
+        return sum(self.program.tensors[name].elements for name in names)
+
+
+def find_blocks(program: Program, *, attention: bool = True) -> dict[int, Block]:
+    """The blocks of a program by the indices of all their layers; no layer is in two.
+
+    :param attention: whether attention is looked for
+    """
+    flow = Flow.of(program)
+    found: dict[int, Block] = {}
+
+    def keep(block: Block | None) -> None:
+        if block is not None and not any(index in found for index in block.members):
+            found.update(dict.fromkeys(block.members, block))
+
+    for index, layer in enumerate(program.layers):
+        if layer.does == "Softmax" and attention:
+            keep(_attention(flow, index))
+        elif layer.does == "Attention" and attention:
+            keep(_attention_operator(flow, index))
+        elif layer.does == "Sqrt":
+            keep(_normalisation(flow, index))
+        elif layer.does == "Erf":
+            keep(_gelu(flow, index))
+    for index, layer in enumerate(program.layers):
+        if layer.does in _PRODUCTS and layer.macs and index not in found:
+            keep(_product(flow, index, found))
+    return found
+
+
+def _owner(program: Program, name: str) -> str:
+    return program.views.get(name, name)
+
+
+def _is_activation_product(flow: Flow, index: int) -> bool:
+    """Whether a layer multiplies two activations."""
+    layer = flow.layer(index)
+    return layer.does == "MatMul" and layer.macs > 0 and len(layer.inputs) > 1
+
+
+def _attention(flow: Flow, softmax: int) -> Block | None:
+    """The attention around a Softmax: scores above it, the product with the values below."""
+    members = {softmax}
+    scores = _walk_up(flow, softmax, _BETWEEN, members)
+    if scores is None:
+        return None
+    values, index = None, softmax
+    for _ in range(_MAX_STEPS):
+        below = flow.only_below(index)
+        if below is None:
+            return None
+        members.add(below)
+        if _is_activation_product(flow, below):
+            values = below
+            break
+        if flow.layer(below).does not in _BETWEEN:
+            return None
+        index = below
+    if values is None:
+        return None
+    tensors = flow.program.tensors
+    shape = tensors[flow.layer(scores).outputs[0]].shape
+    if len(shape) < 2:
+        return None
+    heads = max(tensors[flow.layer(scores).outputs[0]].elements // max(shape[-1] * shape[-2], 1), 1)
+    depth = max(flow.layer(scores).macs // max(heads * shape[-1] * shape[-2], 1), 1)
+    moves = _moves(flow, (scores, values), members)
+    return Block(
+        BlockKind.ATTENTION,
+        tuple(sorted(members)),
+        scores,
+        heads,
+        shape[-2],
+        shape[-1],
+        depth,
+        moves,
+        flow.elements(flow.layer(scores).inputs),
+        result=flow.layer(values).outputs[0],
+    )
+
+
+def _attention_operator(flow: Flow, index: int) -> Block | None:
+    """The operator of that name: queries, keys and values with the heads as an axis, or beside each other."""
+    layer = flow.layer(index)
+    queries, keys = (flow.program.tensors[name].shape for name in layer.inputs[:2])
+    if len(queries) < 3 or len(keys) < 3 or not layer.macs:
+        return None
+    rows, columns = queries[-2], keys[-2]
+    heads = queries[0] * queries[1] if len(queries) == 4 else queries[0]
+    depth = queries[-1]
+    elements = flow.elements(layer.inputs[:3])
+    return Block(BlockKind.ATTENTION, (index,), index, heads, rows, columns, depth, 0, elements, result=layer.outputs[0])
+
+
+def _walk_up(flow: Flow, index: int, through: Collection[str], members: set[int]) -> int | None:
+    """The product of activations above a layer, reached through layers that nobody else reads."""
+    for _ in range(_MAX_STEPS):
+        candidates = [maker for maker in flow.above(index) if flow.only_below(maker) == index]
+        product = next((maker for maker in candidates if _is_activation_product(flow, maker)), None)
+        if product is not None:
+            members.add(product)
+            return product
+        step = next((maker for maker in candidates if flow.layer(maker).does in through), None)
+        if step is None:
+            return None
+        members.add(step)
+        index = step
+    return None
+
+
+def _moves(flow: Flow, products: tuple[int, int], members: set[int]) -> int:
+    """Takes the transposes before and after attention into *members*; the elements that they move."""
+    moved = 0
+    for product in products:
+        for maker in flow.above(product):
+            index: int | None = maker
+            for _ in range(_MAX_STEPS):
+                if index is None or index in members or flow.layer(index).does not in _AROUND:
+                    break
+                if not set(flow.below(index)) <= members:
+                    break
+                members.add(index)
+                if flow.layer(index).does == "Transpose":
+                    moved += flow.elements(flow.layer(index).outputs)
+                above = flow.above(index)
+                index = above[0] if len(above) == 1 else None
+    index = flow.only_below(products[1])
+    while index is not None and flow.layer(index).does in (*_VIEWS, "Transpose"):
+        members.add(index)
+        if flow.layer(index).does == "Transpose":
+            moved += flow.elements(flow.layer(index).outputs)
+        index = flow.only_below(index)
+    return moved
+
+
+def _normalisation(flow: Flow, root: int) -> Block | None:
+    """The normalisation around a square root: mean of squares above it, a division below."""
+    members = {root}
+    index = root
+    reduced = False
+    for _ in range(_MAX_STEPS):
+        above = [maker for maker in flow.above(index) if maker not in members]
+        if not above:
+            break
+        name = flow.layer(above[0]).does
+        if name == "ReduceMean" and not reduced:
+            reduced = True
+        elif not (name == "Add" and not reduced) and not (name in ("Pow", "Mul") and reduced):
+            break
+        index = above[0]
+        members.add(index)
+    if not reduced:
+        return None
+    for maker in list(flow.above(index)):
+        if flow.layer(maker).does == "Sub":
+            members.add(maker)
+            members.update(mean for mean in flow.above(maker) if flow.layer(mean).does == "ReduceMean")
+    members |= _steps_below(flow, root, ("Div", "Reciprocal", "Mul", "Add"), members)
+    first = min(members)
+    widest = max(flow.elements(flow.layer(member).inputs[:1]) for member in members)
+    return Block(
+        BlockKind.NORMALISATION, tuple(sorted(members)), first, elements=widest, result=flow.layer(max(members)).outputs[0]
+    )
+
+
+def _steps_below(flow: Flow, index: int, names: Collection[str], inside: set[int]) -> set[int]:
+    """Layers below one that are of these kinds and read nothing but constants and the block's own tensors; at most four."""
+    found: set[int] = set()
+    own = set(inside)
+    for _ in range(4):
+        below = flow.only_below(index)
+        if below is None or flow.layer(below).does not in names:
+            break
+        if found and any(maker not in own | found for maker in flow.above(below)):
+            break
+        found.add(below)
+        index = below
+    return found
+
+
+def _gelu(flow: Flow, erf: int) -> Block | None:
+    """GELU that was written out: x / sqrt(2), Erf, + 1, * x, / 2."""
+    members = {erf}
+    above = flow.above(erf)
+    if len(above) == 1 and flow.layer(above[0]).does in ("Div", "Mul") and len(flow.layer(above[0]).inputs) == 1:
+        members.add(above[0])
+    index = erf
+    for _ in range(3):
+        below = flow.only_below(index)
+        if below is None or flow.layer(below).does not in ("Add", "Mul"):
+            break
+        members.add(below)
+        index = below
+    if len(members) < 3:
+        return None
+    elements = flow.elements(flow.layer(erf).outputs)
+    return Block(
+        BlockKind.ACTIVATION, tuple(sorted(members)), min(members), elements=elements, result=flow.layer(index).outputs[0]
+    )
+
+
+def _product(flow: Flow, product: int, taken: Mapping[int, Block]) -> Block | None:
+    """A product with weights, with the activation or the residual addition that follows it, perhaps behind a Reshape."""
+    layer = flow.layer(product)
+    if _is_activation_product(flow, product):
+        return None
+    members = {product}
+    index, added, activation = product, "", ""
+    result = layer.outputs[0]
+    for _ in range(_MAX_STEPS):
+        below = flow.only_below(index)
+        if below is None or below in taken:
+            break
+        following = flow.layer(below)
+        if following.does in _VIEWS:
+            shapes = [flow.program.tensors[names[0]].shape for names in (following.inputs, following.outputs)]
+            if splits_blocks(shapes[0], shapes[1], _HALF_BLOCK):
+                break
+            members.add(below)
+            index = below
+            continue
+        if following.does == "Add" and not added and not activation and not layer.activation and len(following.inputs) == 2:
+            counts = {flow.program.tensors[name].elements for name in (*following.inputs, *following.outputs)}
+            if len(counts) != 1:
+                break
+            mine = {_owner(flow.program, name) for name in flow.layer(index).outputs}
+            added = next((name for name in following.inputs if _owner(flow.program, name) not in mine), "")
+            if not added:
+                break
+            activation = following.activation
+        elif following.does in _ACTIVATIONS and not activation and not layer.activation and len(following.inputs) == 1:
+            activation = following.does
+        else:
+            break
+        members.add(below)
+        result = following.outputs[0]
+        index = below
+    if not added and not activation:
+        return None
+    return Block(BlockKind.PRODUCT, tuple(sorted(members)), product, added=added, activation=activation, result=result)
+
+
+# The work of single layers in float16: products with weights of a bandwidth of their own, attention as one layer, layers on the CPU.
+#
+# The form follows public figures of single float16 layers and networks. What it adds to :mod:`anynpu.chips.timing.layers`:
+#
+# - attention is one layer where the chip has such an operator, and a chain on the CPU where it has none;
+# - normalisations, transposes and reductions cost time for each element, and never less than a layer's floor;
+# - an activation or a residual addition behind a product belongs to it, also behind a Reshape;
+# - a layer on the CPU costs a hand-over, time for each element, and for each multiply-accumulate of a convolution.
+
+
+_NORMALISATIONS = (
+    "LayerNormalization",
+    "InstanceNormalization",
+    "GroupNormalization",
+    "RMSNormalization",
+    "MeanVarianceNormalization",
+    "LpNormalization",
+)
+_POOLS = ("MaxPool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool")
+_POOL_SHARE = 0.25
+"""What an element of a pooling window's input costs in relation to one of a transpose."""
+
+_CPU_SCORE = 30.0
+"""What a score of attention costs on the CPU, in elements of a copy: an exponential, a scale, a mask."""
+
+_CPU_MOVE = 3.2
+"""What an element of a transpose across heads costs there."""
+
+_CPU_PRODUCT = 9.5
+"""How much faster the CPU multiplies matrices than it convolves with a large kernel."""
+
+_CPU_EXPONENTIAL = 15.0
+_CPU_EXPONENTIALS = (
+    "Softmax",
+    "LogSoftmax",
+    "Exp",
+    "Pow",
+    "Sigmoid",
+    "Tanh",
+    "Erf",
+    "Gelu",
+    "Softplus",
+    "Mish",
+    "Swish",
+    "Sin",
+    "Cos",
+)
+_SPILL = 0.8
+"""A score costs this many times more for each buffer that the score matrix of a head would fill; known for 4 to 8 buffers."""
+
+_MAX_OVERFLOW = 8.0
+_VIP_COLUMNS = 256
+"""On VIPs a score costs more the more keys there are, up to this many."""
+
+_ROW_ELEMENTS = 8
+"""A row of 16 bytes: what a short row of a Softmax costs."""
+
+
+class HalfView(View):
+    """A program in float16 (or, on Allwinner, in any type), seen by the NPU of one chip."""
+
+    def __init__(self, program: Program, chip: Chip, dtype: str = "") -> None:
+        super().__init__(program, chip, dtype)
+        self._fused = fuses_attention(chip)
+
+    @cached_property
+    def _blocks(self) -> dict[int, Block]:
+        return find_blocks(self._program)
+
+    def indexed(self, index: int) -> LayerWork:
+        """The work of the layer at an index; that of a block is with its first layer."""
+        layer = self._program.layers[index]
+        block = self._blocks.get(index)
+        if block is None:
+            tasks = self._tasks(layer)
+        elif block.first != index:
+            tasks = ()
+        else:
+            tasks = self._block_tasks(layer, block)
+        macs = layer.macs
+        if block is not None and block.kind is BlockKind.ATTENTION:
+            macs = sum(self._program.layers[member].macs for member in block.members) if block.first == index else 0
+        return LayerWork(layer.name, layer.kind, tasks, macs, self._splits(layer), layer.does)
+
+    def _block_tasks(self, layer: Layer, block: Block) -> tuple[Task, ...]:
+        if block.kind is BlockKind.ATTENTION:
+            return self._attention(block)
+        if block.kind is BlockKind.NORMALISATION:
+            return (Task(normalised=block.elements),)
+        if block.kind is BlockKind.ACTIVATION:
+            spec = self._program.tensors[block.result]
+            moved = self._bytes(spec)
+            return (Task(atoms=self._atoms(spec), read=moved, written=moved),)
+        return self._with_epilogue(layer, block)
+
+    def _attention(self, block: Block) -> tuple[Task, ...]:
+        scores = float(block.heads * block.rows * block.columns)
+        macs = 2.0 * scores * block.depth
+        if not self._fused:
+            cpu = scores * _CPU_SCORE + block.moved * _CPU_MOVE
+            return (Task(cpu=cpu, calls=1.0, cpu_macs=macs / _CPU_PRODUCT),)
+        padded = float(block.heads * block.rows * up(block.columns, _ROW_ELEMENTS))
+        overflow = min(2.0 * block.rows * block.columns / self._chip.buffer_bytes, _MAX_OVERFLOW)
+        longer = max(1.0, _SPILL * overflow) if self._chip.vip is None else min(block.columns, _VIP_COLUMNS) / _VIP_COLUMNS
+        return (
+            Task(
+                macs=2.0 * block.heads * block.rows * up(block.columns, self._array.lanes) * up(block.depth, INPUT_LANES),
+                read=float(block.elements * self._width),
+                heads=float(block.heads),
+                scores=padded * longer,
+            ),
+        )
+
+    def _with_epilogue(self, layer: Layer, block: Block) -> tuple[Task, ...]:
+        """A product, its activation, and what is added to its result."""
+        tasks = self._tasks(layer)
+        if not tasks:
+            return ()
+        first, *rest = tasks
+        result = self._program.tensors[block.result]
+        atoms = self._atoms(result) if block.activation not in LINEAR_ACTIVATIONS else 0.0
+        more = self._bytes(self._program.tensors[block.added]) if block.added else 0.0
+        values = {**vars(first), "atoms": max(first.atoms, atoms), "read": first.read + more}
+        return (Task(**values), *rest)
+
+    def _atoms(self, spec: TensorSpec) -> float:
+        return spec.elements * self._width / 32
+
+    def _tasks(self, layer: Layer) -> tuple[Task, ...]:
+        inputs, outputs = self._specs(layer)
+        if layer.does == "Reshape" and splits_blocks(inputs[0].shape, outputs[0].shape, 16 // self._width):
+            return (Task(scattered=outputs[0].elements),)
+        if isinstance(layer.op, Convert) or layer.does in FREE:
+            return ()
+        elements = max(sum(spec.elements for spec in inputs), sum(spec.elements for spec in outputs))
+        if layer.placement is Placement.CPU and not self._long_kernel(layer):
+            return (self._on_cpu(layer, elements),)
+        if layer.does in _NORMALISATIONS:
+            return (Task(normalised=float(elements)),)
+        if layer.does in ("Softmax", "LogSoftmax"):
+            rows = elements // max(outputs[0].shape[-1], 1) if outputs[0].shape else 1
+            return (Task(scores=float(rows * up(max(outputs[0].shape[-1:], default=1), _ROW_ELEMENTS))),)
+        if layer.does == "Transpose":
+            return (Task(moved=float(elements)),)
+        if layer.does in _POOLS or layer.operator.startswith("Reduce"):
+            read, written = (sum(map(self._bytes, specs)) for specs in (inputs, outputs))
+            share = _POOL_SHARE if layer.does in _POOLS else 1.0
+            return (Task(read=read, written=written, moved=elements * share),)
+        return super()._npu_tasks(layer)
+
+    def _on_cpu(self, layer: Layer, elements: int) -> Task:
+        cost = _CPU_EXPONENTIAL if layer.does in _CPU_EXPONENTIALS else 1.0
+        convolves = layer.does in ("Conv", "ConvTranspose")
+        macs = layer.macs if convolves else layer.macs / _CPU_PRODUCT
+        return Task(cpu=elements * cost, calls=1.0, cpu_macs=float(macs))
+
+    def _long_kernel(self, layer: Layer) -> bool:
+        """Whether a convolution has a long kernel in one dimension: figures of wav2vec2 say that the NPU does it, in parts."""
+        return layer.does == "Conv" and len(self._program.tensors[layer.outputs[0]].shape) == 3
+
+
+# What each layer of a program makes the NPU do: the tasks of all layers, in the form that fits what the program computes in.
+
+
+_NORMALISATION = ("ReduceMean", "Sub", "Pow", "ReduceMean", "Add", "Sqrt", "Div")
+"""The operators that exporters write for a LayerNormalization, which the chip does in one."""
+
+
+def work_of(program: Program, chip: Chip) -> ProgramWork:
+    """The work of *program* on one core of *chip*."""
+    dtype = computed_in(program)
+    own = dtype == "float16" or chip.vip is not None
+    if own:
+        half = HalfView(program, chip, dtype)
+        layers = [half.indexed(index) for index in range(len(program.layers))]
+    else:
+        view = View(program, chip)
+        layers = _normalisations([view.layer(layer) for layer in program.layers])
+    weights = sum(layer.weight_bytes for layer in program.layers)
+    outside = sum(spec.nbytes for spec in (*program.input_specs, *program.output_specs))
+    return ProgramWork(chip.name, dtype, tuple(layers), weights, weights + program.memory.size + outside, own)
+
+
+def _normalisations(layers: list[LayerWork]) -> list[LayerWork]:
+    """The layers, with each LayerNormalization that was written out as several joined in its first one."""
+    length = len(_NORMALISATION)
+    for first in range(len(layers) - length + 1):
+        if tuple(layer.does for layer in layers[first : first + length]) == _NORMALISATION:
+            task = max(layers[first].tasks, key=lambda task: task.slow, default=Task())
+            layers[first] = replace(layers[first], tasks=(replace(task, written=task.read),))
+            for index in range(first + 1, first + length):
+                layers[index] = replace(layers[index], tasks=())
+    return layers

@@ -24,9 +24,8 @@ from typing import Literal
 
 from ...errors import DeviceError
 from .. import Chip
-from .array import MacArray
-from .confidence import Confidence
-from .model import CONTENTION, Bound, LayerPrediction
+from .layers import MacArray
+from .model import CONTENTION, Bound, Confidence, LayerPrediction
 from .parameters import TimingProfile, timing_profile
 
 __all__ = ["MatmulPrediction", "MatmulTypes", "parse_types", "predict_matmul"]

@@ -4,7 +4,7 @@ The time of a task is the largest of four bounds, plus what slow operators and t
 
     task  = max(MACs / rate, look-ups * lookup, bytes / bandwidth, operator, floor) + slow elements * slow + CPU
     CPU   = hand-over + elements * cpu + MACs / CPU rate
-    layer = the sum of its tasks                    (:mod:`anynpu.chips.timing.work` counts them)
+    layer = the sum of its tasks                    (:mod:`anynpu.chips.timing.layers` counts them)
     model = scale * sum of the layers + offset      (scale 1 and offset 0 unless a board was calibrated)
 
 The parameters of a chip are in :mod:`anynpu.chips.timing.parameters`. Everything here is a pure function of immutable data: a
@@ -14,6 +14,8 @@ The parameters of a chip are in :mod:`anynpu.chips.timing.parameters`. Everythin
 from __future__ import annotations
 
 import enum
+import math
+import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,23 +23,135 @@ import numpy as np
 
 from ..._util.types import Floats
 from ...errors import DeviceError
-from ...program import Program
+from ...program import Layer, Placement, Program
 from .. import Chip
-from .array import peak_macs, relative_rate
-from .confidence import Confidence, assess
+from .layers import LayerWork, ProgramWork, Task, peak_macs, relative_rate, work_of
 from .parameters import FloatParameters, TimingParameters, TimingProfile, timing_profile
-from .work import LayerWork, ProgramWork, Task, work_of
 
-__all__ = [
-    "Bound",
-    "Confidence",
-    "LayerPrediction",
-    "Prediction",
-    "TaskTable",
-    "fps",
-    "predict",
-    "predict_work",
-]
+# How far a prediction can be trusted: a level with its reason, and a range that holds four of five networks of its kind.
+#
+# The widths come from left-out errors: each published network was predicted by a fit that had not seen it, and the networks were sorted by
+# what decides how well they are predicted. ``tools/timing_fit.py`` prints them, and how many left-out points the ranges hold.
+
+
+class Kind(enum.Enum):
+    """Networks that are predicted about equally well. The value is half the width of their 80 % range, as a logarithm."""
+
+    INT8 = 0.052
+    SMALL_LAYERS = 0.30  # many layers that take no longer than a layer has to
+    INT8_CPU = 0.15  # int8, and a good part of it on the CPU
+    FLOAT16 = 0.26
+    FLOAT16_CPU = 0.22
+
+
+_RELATIVE = 0.15
+_UNCALIBRATED = 0.69
+_SEVERAL_CORES = 0.25
+_SRAM = 0.15
+_REPORTED = 0.36
+"""What is added in quadrature where the figures are of something else."""
+
+_LARGE_CPU_SHARE = 0.1
+_MAIN_CPU_SHARE = 0.4
+_SOME_FLOOR_SHARE = 0.15
+_LARGE_FLOOR_SHARE = 0.6
+_LARGE_PRODUCT_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Confidence:
+    """How far a prediction can be trusted.
+
+    :ivar level: ``calibrated``, ``extrapolated`` or ``uncalibrated``
+    :ivar reason: why it is not calibrated
+    :ivar error: median relative error in cross-validation, where the parameters were fitted
+    :ivar spread: half the width of the range that holds four of five like networks, as a logarithm; 0: not known
+    """
+
+    level: str
+    reason: str = ""
+    error: float | None = None
+    spread: float = 0.0
+
+    def __str__(self) -> str:
+        if self.level == "calibrated" and self.error is not None:
+            return f"calibrated (median error {100 * self.error:.0f} %)"
+        return f"{self.level}: {self.reason}" if self.reason else self.level
+
+    def range(self, value: float) -> tuple[float, float]:
+        """The range around a predicted value that holds four of five like networks.
+
+        >>> low, high = Confidence("calibrated", spread=0.05).range(100.0)
+        >>> round(low), round(high)
+        (95, 105)
+        """
+        return value * math.exp(-self.spread), value * math.exp(self.spread)
+
+
+def kind_of(prediction: Prediction) -> Kind:
+    """What kind of network a prediction is about."""
+    if prediction.dtype == "float16":
+        return Kind.FLOAT16_CPU if prediction.cpu_share > _MAIN_CPU_SHARE else Kind.FLOAT16
+    if prediction.floor_share > _SOME_FLOOR_SHARE:
+        return Kind.SMALL_LAYERS
+    return Kind.INT8_CPU if prediction.cpu_share > _MAIN_CPU_SHARE else Kind.INT8
+
+
+def assess(prediction: Prediction) -> Confidence:
+    """The confidence of a prediction."""
+    profile = prediction.profile
+    spread = _spread(prediction)
+    if not profile.calibrated:
+        level = "extrapolated" if profile.relative else "uncalibrated"
+        return Confidence(level, profile.source if profile.relative or profile.models else "", None, spread)
+    error = profile.median_error
+    if prediction.dtype == "float16" and profile.float_error is not None:
+        error = profile.float_error
+    reason = _doubt(prediction)
+    return Confidence("extrapolated" if reason else "calibrated", reason, error, spread)
+
+
+def _spread(prediction: Prediction) -> float:
+    profile = prediction.profile
+    parts = [kind_of(prediction).value]
+    if profile.relative:
+        parts.append(_RELATIVE)
+    elif not profile.calibrated:
+        parts.append(_REPORTED if profile.models else _UNCALIBRATED)
+    elif profile.median_error is not None:
+        parts.append(profile.median_error)
+    if prediction.cores > 1:
+        parts.append(_SEVERAL_CORES)
+    if prediction.sram_bytes:
+        parts.append(_SRAM)
+    return math.hypot(*parts)
+
+
+def _doubt(prediction: Prediction) -> str:
+    """Why a fitted profile does not say enough about this program; empty if it does."""
+    if prediction.dtype not in ("int8", "float16"):
+        return f"the figures are those of int8 and float16 models, not {prediction.dtype}"
+    if prediction.dtype == "float16" and prediction.profile.float_error is None:
+        return "the figures are those of int8 models, not float16"
+    if prediction.sram_bytes:
+        return "no figures with SRAM are published"
+    if prediction.cores > 1:
+        return "one job on several cores: few figures are published"
+    latency = prediction.latency_us
+    if not any(layer.time_us for layer in prediction.layers):
+        return "no layer takes any time"
+    if prediction.cpu_share > _LARGE_CPU_SHARE:
+        kinds = dict.fromkeys(layer.kind for layer in prediction.layers if layer.bound.value == "cpu")
+        return f"{', '.join(list(kinds)[:2])} on the CPU"
+    if prediction.floor_share > _LARGE_FLOOR_SHARE:
+        return "most layers are so small that their overhead counts"
+    names = ("LSTM", "GRU") if prediction.dtype == "float16" else ("MatMul", "Gemm", "LSTM", "GRU")
+    products = sum(layer.time_us for layer in prediction.layers if layer.does in names)
+    if products > _LARGE_PRODUCT_SHARE * latency:
+        return (
+            "recurrent layers were not measured" if len(names) == 2 else "matrix products and recurrent layers were not measured"
+        )
+    return ""
 
 
 CONTENTION = 0.25
@@ -370,3 +484,48 @@ def _layer(
         mac_share=min(layer.macs / available, 1.0) if available else 0.0,
         core_shares=tuple(1.0 / sharing if working and core < sharing else 0.0 for core in range(cores)),
     )
+
+
+# What layers on the board's CPU cost, in words, and what would keep them on the NPU.
+
+
+_SHARE = 0.05
+_MAX_LINES = 3
+
+
+def cpu_costs(program: Program, prediction: Prediction) -> list[str]:
+    """A sentence for each layer on the CPU that takes a good part of the time, the most costly first."""
+    total = prediction.latency_us
+    found = [
+        (predicted.time_us, layer)
+        for layer, predicted in zip(program.layers, prediction.layers, strict=True)
+        if layer.placement is Placement.CPU and predicted.time_us > _SHARE * total
+    ]
+    found.sort(key=lambda entry: -entry[0])
+    lines = []
+    for spent, layer in found[:_MAX_LINES]:
+        text = f"{layer.name}: this {_words(layer)} on the CPU takes {_ms(spent)} of {_ms(total)} ms"
+        way = _way_out(layer)
+        reason = f" ({layer.reason})" if layer.reason else ""
+        lines.append(f"{text}{reason}" + (f"; {way}" if way else ""))
+    return lines
+
+
+def _ms(microseconds: float) -> str:
+    value = microseconds / 1000.0
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _words(layer: Layer) -> str:
+    names = {"Conv": "convolution", "ConvTranspose": "transposed convolution", "MatMul": "product", "Gemm": "product"}
+    return names.get(layer.does, layer.does)
+
+
+def _way_out(layer: Layer) -> str:
+    """What would keep the layer on the NPU; empty where nothing is known."""
+    limit = re.search(r"kernel \d+ is outside 1-(\d+)", layer.reason)
+    if limit is None:
+        return ""
+    if layer.does == "Conv":
+        return f"a kernel of {limit[1]} or two convolutions would keep it on the NPU"
+    return f"a kernel of {limit[1]} at most, or two layers one after the other, would keep it on the NPU"

@@ -10,8 +10,8 @@ import typer
 from ... import chips
 from ...chips.timing.board import write_board
 from ...chips.timing.calibration import Fit, Measurement, fit
+from ...chips.timing.layers import ProgramWork, work_of
 from ...chips.timing.parameters import TimingProfile, derived_parameters, timing_profile
-from ...chips.timing.work import ProgramWork, work_of
 from ...errors import CalibrationError
 from ..helpers.console import ProgressFunction, plain_table, print_json, progress_bar, results
 from ..helpers.measured import Row, read_logs, read_rows

@@ -9,7 +9,7 @@ import typer
 
 from ... import chips
 from ...chips.timing import predict
-from ...chips.timing.advice import cpu_costs
+from ...chips.timing.model import cpu_costs
 from ...compiler import CompileOptions, ModelCheck
 from ...errors import AnynpuError
 from ...program.report import Report

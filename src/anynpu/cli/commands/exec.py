@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ..._util.output_files import check_output
-from ...devtools.recording.recorder import HASHES_VARIABLE, RECORD_VARIABLE
+from ...devtools.recording import HASHES_VARIABLE, RECORD_VARIABLE
 from ...devtools.sanitizer import Suppressions
 from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment, with_provider
 from ...dropin.standins import ALWAYS

@@ -14,9 +14,9 @@ from ... import chips
 from ..._util.output_files import write_output
 from ...chips import Chip
 from ...chips.timing import Bound, Prediction, fps, predict
-from ...chips.timing.advice import cpu_costs
 from ...chips.timing.board import read_board
 from ...chips.timing.matmul import parse_types
+from ...chips.timing.model import cpu_costs
 from ...chips.timing.parameters import TimingProfile
 from ...errors import AnynpuError, CompileError
 from ..helpers.console import numbers, plain_table, print_json, results, size_text

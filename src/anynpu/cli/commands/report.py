@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from ..._util.output_files import write_output
-from ...analysis.report import Decision, decide, decision_data, decision_page
-from ...analysis.report.gather import SAMPLES
+from ...analysis.report import SAMPLES, Decision, decide, decision_data, decision_page
 from ...compiler import CompileOptions
 from ..helpers.chip_lists import TargetsOption, chips_of
 from ..helpers.console import plain_table, print_json, progress_bar, results, size_text

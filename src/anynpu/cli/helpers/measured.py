@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ... import chips
-from ...chips.timing.perftext import read_perf_text
+from ...chips.timing.calibration import read_perf_text
 from ...errors import CalibrationError
 
 __all__ = ["Row", "read_logs", "read_rows"]

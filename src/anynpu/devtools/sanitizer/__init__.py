@@ -5,10 +5,8 @@ all vendors share: the kinds of findings, the report, stacks, the pages that a p
 calls of an interface mean is known to the observers of each vendor, beside their software libraries.
 """
 
-from .kinds import KINDS, Kind
-from .report import Finding, Reporter, Suppressions
-from .values import Described, judge
-from .watch import Observer, delist, enlist, sanitize, set_aside
+from .report import KINDS, Finding, Kind, Reporter, Suppressions
+from .watch import Described, Observer, delist, enlist, judge, sanitize, set_aside
 
 __all__ = [
     "KINDS",

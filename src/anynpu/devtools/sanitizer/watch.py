@@ -20,15 +20,249 @@ import sys
 import threading
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from ...errors import OptionError, SanitizerError
-from .objects import Made
+from ...tensor import Layout, TensorSpec
 from .report import Reporter, Suppressions
 from .stacks import Stack
 
-__all__ = ["EXIT_CODE", "Observer", "at_exit", "delist", "enlist", "sanitize", "set_aside"]
+# Whether data is what it is said to be: by how smooth it is, and by the range that the model was calibrated for.
+#
+# These are judgements, not proofs. Each asks for much (large differences, enough data) before it speaks: data without structure, such as
+# noise or one colour, gets no finding.
+
+
+Array = npt.NDArray[np.generic]
+Judgement = tuple[str, str]
+"""The name of a kind of finding, and what happened."""
+
+_ENOUGH = 512
+_SAMPLE = 1 << 16
+_WIDE_JUMP = 192
+_DISTINCT = 32
+_SIDES = 8
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a program says about data.
+
+    :ivar dtype: uint8, int8, float16, float32 and so on
+    :ivar shape: in the order of the model: batch, channels, height, width
+    :ivar channels_last: how it lies in memory
+    :ivar codes: already quantised
+    :ivar mean: and *std*, which the model applies
+    :ivar low: and *high*, the values that its codes reach; None where it is not quantised
+    :ivar step: between two codes
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    channels_last: bool
+    codes: bool = False
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    low: float | None = None
+    high: float | None = None
+    step: float = 0.0
+
+
+def judge(data: npt.NDArray[np.uint8], said: Described) -> Judgement | None:
+    """The first thing that is wrong with *data*, the bytes of one tensor without padding."""
+    if data.size < _ENOUGH:
+        return _range(data, said)
+    if said.dtype in ("uint8", "int8"):
+        return _width(data, said) or _sign(data, said) or _layout(data, said) or _range(data, said)
+    return _range(data, said)
+
+
+def _lag(data: npt.NDArray[np.int16], lag: int) -> float:
+    return float(np.abs(data[lag:] - data[:-lag]).mean()) if data.size > lag else 0.0
+
+
+def _neighbour(said: Described) -> int:
+    """How far apart neighbours of a row lie."""
+    return said.shape[1] if said.channels_last and len(said.shape) == 4 else 1
+
+
+def _sign(data: npt.NDArray[np.uint8], said: Described) -> Judgement | None:
+    sample = data[:_SAMPLE]
+    unsigned, signed = sample.astype(np.int16), sample.view(np.int8).astype(np.int16)
+    lag = _neighbour(said)
+    as_said, otherwise = (unsigned, signed) if said.dtype == "uint8" else (signed, unsigned)
+    rough, smooth = _lag(as_said, lag), _lag(otherwise, lag)
+    jumps = float((np.abs(as_said[lag:] - as_said[:-lag]) > _WIDE_JUMP).mean())
+    # a page of black and white is smooth either way round only where it has two levels; codes of a picture are spread
+    if rough > 16 and rough > 2 * smooth and jumps > 0.01 and float(otherwise.std()) >= 20:
+        other = "int8" if said.dtype == "uint8" else "uint8"
+        return "wrong-signedness", (
+            f"'{said.name}' is given as {said.dtype}; neighbours differ by {rough:.0f} on average, read as {other} by {smooth:.0f}"
+        )
+    return None
+
+
+def _width(data: npt.NDArray[np.uint8], said: Described) -> Judgement | None:
+    sample = data[: min(data.size, 8192) // 4 * 4]
+    even, odd = (np.unique(sample[start::2]).size for start in (0, 1))
+    if odd > 40 or even < 64 or even < 3 * odd:
+        return None
+    with np.errstate(all="ignore"):
+        numbers = np.abs(sample.view(np.float16).astype(np.float32))
+    plausible = np.isfinite(numbers) & (((numbers > 1e-4) & (numbers < 1e4)) | (numbers == 0))
+    if float(plausible.mean()) < 0.95:
+        return None
+    return "wrong-element-size", (
+        f"'{said.name}' is given as {said.dtype}; every second byte has {odd} values and the others {even}, as float16 numbers have"
+    )
+
+
+def _layout(data: npt.NDArray[np.uint8], said: Described) -> Judgement | None:
+    if len(said.shape) != 4 or said.shape[1] not in (3, 4) or min(said.shape[2:]) < _SIDES:
+        return None
+    _, channels, height, width = said.shape
+    sample = data[: channels * height * width].astype(np.int16)
+    planar, packed = _lag(sample, width), _lag(sample, channels * width)
+    right, wrong = (packed, planar) if said.channels_last else (planar, packed)
+    if right > 4 and right > 2 * wrong:
+        was, other = ("NHWC", "NCHW") if said.channels_last else ("NCHW", "NHWC")
+        return "wrong-layout", (
+            f"'{said.name}' is given as {was}; rows differ by {right:.0f} on average, read as {other} by {wrong:.0f}"
+        )
+    return None
+
+
+def _range(data: npt.NDArray[np.uint8], said: Described) -> Judgement | None:
+    if said.codes or said.low is None or said.high is None or said.dtype not in ("uint8", "float16", "float32"):
+        return None
+    kind = np.dtype(said.dtype)
+    values = data[: data.size // kind.itemsize * kind.itemsize].view(kind)[:_SAMPLE].astype(np.float32)
+    if values.size < _DISTINCT or np.unique(values).size < _DISTINCT:
+        return None
+    if not np.isfinite(values).all():
+        return "values-out-of-range", f"'{said.name}' has values that are infinite or not numbers"
+    mean, std = _average(said.mean, 0.0), _average(said.std, 1.0)
+    values = (values - mean) / std
+    outside = float(((values < said.low - said.step) | (values > said.high + said.step)).mean())
+    spread = float(np.percentile(values, 99) - np.percentile(values, 1))
+    span = (
+        f"after mean and std it goes from {values.min():.4g} to {values.max():.4g}, "
+        f"the model was calibrated for {said.low:.4g} to {said.high:.4g}"
+    )
+    if outside > 0.95:
+        return "values-out-of-range", f"{outside:.0%} of '{said.name}' saturate: {span}"
+    if spread < 2.5 * said.step:
+        return "values-out-of-range", f"'{said.name}' collapses into {max(1, round(spread / said.step))} codes of 256: {span}"
+    return None
+
+
+def _average(numbers: tuple[float, ...], default: float) -> float:
+    return sum(numbers) / len(numbers) if numbers else default
+
+
+# What observers of all vendors keep about the objects of a program: who made them, who is inside, and what became of them.
+
+
+VALUE_CHECKS = 3
+"""How often the values of one input are judged: a program does the same with each picture."""
+
+MAX_REMEMBERED = 4096
+"""Objects that are gone and still known by their handle."""
+
+
+@dataclass(eq=False)
+class Made:
+    """A context, a network or a group.
+
+    :ivar noun: what the vendor calls it
+    :ivar inside: which thread is in which call with it
+    """
+
+    noun: str
+    handle: int
+    origin: Stack
+    inside: dict[int, str] = field(default_factory=dict)
+    judged: dict[int, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.noun} {self.handle:#x}"
+
+    def enter(self, call: str) -> str | None:
+        """The calling thread enters; which call another thread is in with it, if any is."""
+        me = threading.get_ident()
+        self.inside[me] = call
+        if len(self.inside) == 1:
+            return None
+        return next((name for thread, name in list(self.inside.items()) if thread != me), None)
+
+    def leave(self) -> None:
+        """The calling thread leaves."""
+        self.inside.pop(threading.get_ident(), None)
+
+    def may_judge(self, index: int) -> bool:
+        """Whether the values of an input shall be looked at again."""
+        count = self.judged.get(index, 0)
+        self.judged[index] = count + 1
+        return count < VALUE_CHECKS
+
+
+class Graveyard:
+    """Objects that were destroyed, by handle; the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._gone: OrderedDict[int, tuple[str, Stack]] = OrderedDict()
+
+    def bury(self, handle: int, noun: str, origin: Stack) -> None:
+        """Something was destroyed."""
+        self._gone[handle] = (noun, origin)
+        while len(self._gone) > MAX_REMEMBERED:
+            self._gone.popitem(last=False)
+
+    def raise_again(self, handle: int) -> None:
+        """The handle was given again."""
+        self._gone.pop(handle, None)
+
+    def find(self, handle: int) -> tuple[str, Stack] | None:
+        """What the handle stood for, if it did."""
+        return self._gone.get(handle)
+
+
+def described(
+    source: TensorSpec,
+    target: TensorSpec,
+    *,
+    codes: bool,
+    mean: tuple[float, ...] = (),
+    std: tuple[float, ...] = (),
+) -> Described:
+    """What data as *source* for the engine's *target* is said to be."""
+    low = high = None
+    step = 0.0
+    quantization = target.quantization
+    if quantization is not None and quantization.is_per_tensor:
+        first, last = target.dtype.limits
+        step = quantization.scale
+        low, high = ((code - quantization.zero_point) * step for code in (first, last))
+    return Described(
+        source.name,
+        source.dtype.value,
+        source.shape,
+        source.layout is Layout.NHWC,
+        codes,
+        mean,
+        std,
+        low,
+        high,
+        step,
+    )
+
 
 log = logging.getLogger("anynpu.devtools.sanitizer")
 

@@ -30,7 +30,7 @@ from ...program import (
     Table,
     Transpose,
 )
-from ...program.convert.plan import plan_conversion
+from ...program.convert.tensors import plan_conversion
 from ...tensor import DType, Layout, TensorSpec, row_major_strides
 from .native_lowering import Lowering, NativeLayer, codes_of, image_shape
 from .native_products import lower_conv, lower_dense, lower_matmul

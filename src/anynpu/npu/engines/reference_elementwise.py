@@ -10,7 +10,7 @@ import numpy as np
 from ..._util.types import Array
 from ...program import Binary, Concat, Epilogue, FixedPoint, Table
 from ...program.arithmetic import apply_epilogue, apply_table, finish
-from ...program.arithmetic.rounding import shift_right
+from ...program.arithmetic.fixed_point import shift_right
 from ...tensor import TensorSpec
 from .reference_common import blocks, zero_points
 

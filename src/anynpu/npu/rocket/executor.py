@@ -17,8 +17,8 @@ import numpy.typing as npt
 from ..._util.types import Array
 from ...errors import CommandStreamError
 from ...program import Conv, FixedPoint, Layer, MemoryPlan, Program
+from ...program.arithmetic.fixed_point import saturate, shift_right
 from ...program.arithmetic.lookup_tables import evaluate
-from ...program.arithmetic.rounding import saturate, shift_right
 from ...tensor import Affine, DType, Layout, TensorSpec
 from ..control import RunControl
 from ..engines.base import BoundProgram

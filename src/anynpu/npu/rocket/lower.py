@@ -11,7 +11,7 @@ import numpy.typing as npt
 from ..._util.types import Array
 from ...errors import CommandStreamError
 from ...program import Conv, FixedPoint, Layer
-from ...program.arithmetic.rounding import shift_right
+from ...program.arithmetic.fixed_point import shift_right
 from ...tensor import DType, Layout, TensorSpec
 from .emitter import check
 from .layouts import pack_bias, pack_channel_table, pack_weights

@@ -6,7 +6,7 @@ An accumulator becomes a code in two stages::
     y = clip8(RNE(t * multiplier + zero_point * 2**shift, shift))   one multiplier of 15 bits and one shift per tensor
 
 Sums and ``t`` are held in 32 bits and stay at those limits. ``RNE(p, s)`` is p / 2**s rounded to the nearest integer, ties to even
-(:func:`~anynpu.program.arithmetic.rounding.shift_right`). What is fused to a layer works on ``t``, before the second rounding: ReLU and
+(:func:`~anynpu.program.arithmetic.fixed_point.shift_right`). What is fused to a layer works on ``t``, before the second rounding: ReLU and
 Clip as limits, LeakyRelu as a factor, other activations as a curve (:mod:`anynpu.program.arithmetic.lookup_tables`). Padding of a
 convolution has the zero point of its input.
 
@@ -17,24 +17,35 @@ chip which part is proven. One rounding instead of two, half up, or truncation i
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ..._util.types import Array
-from .rounding import saturate, shift_right
 
-__all__ = [
-    "CHANNEL_BITS",
-    "EVIDENCE",
-    "MAX_MULTIPLIER",
-    "channel_multipliers",
-    "leaky_output",
-    "multiplier_and_shift",
-    "operand_multiplier",
-    "output",
-    "scaled_accumulator",
-]
+# Rounding of integers by shifting, and their limits of 32 bits.
+
+
+def shift_right(value: npt.NDArray[Any], bits: npt.NDArray[Any] | int) -> npt.NDArray[np.int64]:
+    """value / 2**bits, rounded to the nearest integer, ties to even. *bits* may differ by element.
+
+    >>> shift_right(np.array([5, 6, 7, -6]), 2).tolist()
+    [1, 2, 2, -2]
+    """
+    wide = np.asarray(value, np.int64)
+    shift = np.asarray(bits, np.int64)
+    half = np.left_shift(np.int64(1), np.maximum(shift - 1, 0))
+    rounded = (wide + half - 1 + ((wide >> shift) & 1)) >> shift
+    result: npt.NDArray[np.int64] = np.where(shift == 0, wide, rounded)
+    return result
+
+
+def saturate(value: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """*value* limited to 32 bits, as the chip's registers are."""
+    result: npt.NDArray[np.int64] = np.clip(np.asarray(value, np.int64), -(1 << 31), (1 << 31) - 1)
+    return result
+
 
 Ints = npt.NDArray[np.int64]
 

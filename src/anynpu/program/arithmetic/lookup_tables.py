@@ -25,8 +25,7 @@ import numpy.typing as npt
 
 from ..._util.types import Array
 from .. import Curve
-from .fixed_point import Ints, multiplier_and_shift
-from .rounding import saturate, shift_right
+from .fixed_point import Ints, multiplier_and_shift, saturate, shift_right
 
 __all__ = ["CURVES", "ENTRIES", "HALF", "STEP_BITS", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
 

@@ -13,7 +13,10 @@ without the compiled extension the import fails and says so.
 [1.0, 9.0, 1.5, 9.5, 2.0, 10.0]
 """
 
-from .layouts import (
+from .tensors import (
+    Conversion,
+    convert,
+    image_to_codes,
     nc1hwc2_to_flat,
     nc1hwc2_to_nchw,
     nc1hwc2_to_nhwc,
@@ -22,7 +25,6 @@ from .layouts import (
     nhwc_to_nc1hwc2,
     nhwc_to_nchw,
 )
-from .tensors import Conversion, convert, image_to_codes
 from .values import (
     bfloat16_to_float32,
     dequantize_affine,

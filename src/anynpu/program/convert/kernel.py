@@ -14,7 +14,8 @@ from ...errors import MissingDependencyError, ShapeError, TensorTypeError
 from ...tensor import DType, round_up
 
 try:
-    from ..._native import ffi, lib
+    from ..._native import ffi as ffi  # the other modules of the package take them from here
+    from ..._native import lib as lib
 except ImportError as error:
     raise MissingDependencyError(
         f"the compiled extension anynpu._native cannot be loaded: {error}",

@@ -14,8 +14,8 @@ import numpy as np
 
 from ..._rknn import ffi
 from ...devtools.sanitizer.memory import Memory, bytes_at
-from ...devtools.sanitizer.objects import Graveyard
 from ...devtools.sanitizer.stacks import Stack
+from ...devtools.sanitizer.watch import Graveyard
 from ...npu import Buffer
 from ...tensor import Layout, TensorSpec
 from ..constants import rknn_mem_sync_mode

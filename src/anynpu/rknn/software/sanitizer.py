@@ -12,11 +12,9 @@ from typing import Any
 
 from ..._rknn import ffi
 from ...devtools.sanitizer import Observer, Reporter
-from ...devtools.sanitizer.memory import bytes_at
-from ...devtools.sanitizer.objects import Graveyard, Made, described
-from ...devtools.sanitizer.pages import red_zone_intact, red_zone_of
+from ...devtools.sanitizer.memory import bytes_at, red_zone_intact, red_zone_of
 from ...devtools.sanitizer.stacks import Stack, take
-from ...devtools.sanitizer.values import judge
+from ...devtools.sanitizer.watch import Graveyard, Made, described, judge
 from ...tensor import TensorSpec
 from ..constants import Code, Flag, rknn_query_cmd
 from ..interface import functions

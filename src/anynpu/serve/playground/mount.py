@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ... import chips
-from ...analysis.pages.status import page
+from ...analysis.pages import page
 from ...errors import AccessDeniedError, OptionError, RequestError, UnknownModelError
 from ...vendors import registry
 from ..model import ServedModel

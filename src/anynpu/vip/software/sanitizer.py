@@ -16,11 +16,9 @@ import numpy.typing as npt
 
 from ..._vip import ffi
 from ...devtools.sanitizer import Observer, Reporter
-from ...devtools.sanitizer.memory import Memory, bytes_at
-from ...devtools.sanitizer.objects import Graveyard, Made, described
-from ...devtools.sanitizer.pages import same_bytes
+from ...devtools.sanitizer.memory import Memory, bytes_at, same_bytes
 from ...devtools.sanitizer.stacks import Stack, take
-from ...devtools.sanitizer.values import judge
+from ...devtools.sanitizer.watch import Graveyard, Made, described, judge
 from ...npu import Buffer
 from ..constants import vip_buffer_operation_type_e
 from ..interface import functions

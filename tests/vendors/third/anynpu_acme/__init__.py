@@ -11,7 +11,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from anynpu.chips import Chip, Source
-from anynpu.chips.operators import COMMON_LIMITS
+from anynpu.chips.support import COMMON_LIMITS
 from anynpu.vendors import Alias, FileFormat, Finding, Format, Vendor, at_first_use
 
 __all__ = ["VENDOR"]

@@ -20,7 +20,7 @@ from anynpu.npu import Buffer, Context, Device, LoadedModel, RunControl
 from anynpu.session import Bound, Feed, Marks, SessionOptions
 from anynpu.tensor import Layout, TensorSpec
 from anynpu.vendors.devices import SOFTWARE, choose_device
-from anynpu.vendors.shared_weights import Lender, session_errors
+from anynpu.vendors.libraries import Lender, session_errors
 
 from . import VENDOR
 
