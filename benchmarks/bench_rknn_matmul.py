@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from anynpu._rknn import ffi
 from anynpu.rknn import Matmul, SoftwareLibrary
-from anynpu.rknn.software.matmul_layouts import from_blocks, to_blocks
+from anynpu.rknn.software.matmul import from_blocks, to_blocks
 
 from . import print_table
 from .engine_timing import cpu_times, verdict

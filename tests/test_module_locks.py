@@ -17,7 +17,7 @@ LOCKS = {
     "anynpu.devtools.faults": ("_lock", "module._hook()"),
     "anynpu.npu.board": ("_files_lock", "module._lock_file(Path(folder) / 'core0')"),
     "anynpu.npu.memory": ("_physical_lock", "module._physical_address(1)"),
-    "anynpu.rknn.lite.models": ("_twins", "module._twins.__enter__(); module._twins.__exit__(None, None, None)"),
+    "anynpu.rknn.lite.lite": ("_twins", "module._twins.__enter__(); module._twins.__exit__(None, None, None)"),
     "anynpu.devtools.sanitizer.watch": ("_lock", "module._renew_in_children()"),
     "anynpu.session.lifecycle": ("_lock", "module.keep(Path, type('Runner', (), {'abandon_after_fork': repr})())"),
     "anynpu.vip.awnn": ("_lock", "module._forget_in_children()"),

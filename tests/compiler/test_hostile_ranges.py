@@ -14,7 +14,7 @@ from anynpu.chips.timing.board import read_board
 from anynpu.compiler.board.simulator import read_job
 from anynpu.compiler.toolkit.quantizer import read_ranges
 from anynpu.errors import AnynpuError, CompileError
-from anynpu.rknn.lite.models import _recipe
+from anynpu.rknn.lite.lite import _recipe
 from anynpu.rknn.toolkit.hybrid import read_prepared
 
 from .onnx_builders import Net

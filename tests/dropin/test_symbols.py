@@ -10,7 +10,7 @@ import pytest
 from tools import need
 
 from anynpu.dropin.environment import include_folder, library_folder
-from anynpu.rknn.software.versions import API_VERSION
+from anynpu.rknn.software.queries import API_VERSION
 
 from .running import PROGRAMS, build, clean_environment, run
 

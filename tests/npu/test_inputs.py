@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anynpu.errors import ShapeError, TensorTypeError
-from anynpu.npu.inputs import interpret
+from anynpu.npu.context import interpret
 from anynpu.program import Preprocess
 from anynpu.tensor import Affine, DType, Layout, TensorSpec
 

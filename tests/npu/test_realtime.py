@@ -9,8 +9,8 @@ import time
 import pytest
 
 from anynpu.errors import DeviceError, DeviceTimeout, JobCancelled
-from anynpu.npu import RealTimeClock, RunControl, realtime
-from anynpu.npu.realtime import speed_of
+from anynpu.npu import RealTimeClock, RunControl, device
+from anynpu.npu.device import speed_of
 
 
 def run_job(clock: RealTimeClock, core: int, microseconds: float, control: RunControl | None = None) -> float:
@@ -46,8 +46,8 @@ class FakeTime:
 @pytest.mark.parametrize(("late", "lost"), [(0.0004, 0.0), (0.0015, 0.0015)])
 def test_late_waking_does_not_add_up_unless_it_is_a_pause(monkeypatch: pytest.MonkeyPatch, late: float, lost: float) -> None:
     fake = FakeTime(late)
-    monkeypatch.setattr(realtime, "time", fake)
-    monkeypatch.setattr(realtime, "_wait", fake.wait)
+    monkeypatch.setattr(device, "time", fake)
+    monkeypatch.setattr(device, "_wait", fake.wait)
     clock = RealTimeClock(1)
     ends = []
     for _ in range(11):

@@ -12,8 +12,7 @@ import pytest
 
 from anynpu.dropin.environment import board_root
 from anynpu.errors import DeviceUnavailable, ParameterError
-from anynpu.npu.board import board_folder, runtime_folder
-from anynpu.npu.status import open_status
+from anynpu.npu.board import board_folder, open_status, runtime_folder
 
 
 @pytest.fixture

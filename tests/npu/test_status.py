@@ -11,7 +11,7 @@ import pytest
 from waiting import wait_until
 
 from anynpu.npu import CoreScheduler, Device
-from anynpu.npu.status import StatusFile, now_ns, open_status, read_statuses
+from anynpu.npu.board import StatusFile, now_ns, open_status, read_statuses
 
 
 @pytest.fixture(autouse=True)
@@ -80,7 +80,7 @@ def test_a_forked_child_writes_into_no_file_of_its_parent(runtime: Path) -> None
 def test_no_place_for_a_file_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    monkeypatch.setattr("anynpu.npu.status.runtime_folder", lambda: blocked)
+    monkeypatch.setattr("anynpu.npu.board.runtime_folder", lambda: blocked)
     assert open_status("rk3588", 3) is None
     scheduler = CoreScheduler(1, status=lambda: open_status("rk3588", 1))
     with scheduler.acquire():

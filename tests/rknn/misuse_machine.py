@@ -17,8 +17,8 @@ from typing import Any
 
 from anynpu import modelfile
 from anynpu._rknn import ffi
-from anynpu.rknn.attributes import DTYPE_OF
 from anynpu.rknn.constants import rknn_query_cmd, rknn_tensor_type
+from anynpu.rknn.info import DTYPE_OF
 from anynpu.rknn.software.library import SoftwareLibrary
 
 from .misuse_memory import MemoryCalls

@@ -17,8 +17,8 @@ from anynpu._rknn import ffi
 from anynpu.chips import Chip
 from anynpu.errors import ShapeError, TensorTypeError, UnsupportedCall
 from anynpu.program.convert import convert, dequantize_affine
-from anynpu.rknn.attributes import DTYPE_OF, TYPE_OF, TensorAttr, View, fill, input_attr, memory_spec, output_attr
 from anynpu.rknn.constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
+from anynpu.rknn.info import DTYPE_OF, TYPE_OF, TensorAttr, View, fill, input_attr, memory_spec, output_attr
 from anynpu.tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 
 NCHW, NHWC = rknn_tensor_format.RKNN_TENSOR_NCHW, rknn_tensor_format.RKNN_TENSOR_NHWC

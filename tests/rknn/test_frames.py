@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from anynpu.rknn.software.frames import Frames
+from anynpu.rknn.software.context import Frames
 
 
 def test_waiting_for_all_frames_ends_when_some_are_dropped() -> None:

@@ -13,7 +13,7 @@ from anynpu import modelfile
 from anynpu._rknn import ffi
 from anynpu.npu import Device
 from anynpu.rknn import Code, Flag, RknnLibrary, SoftwareLibrary, rknn_query_cmd
-from anynpu.rknn.attributes import View, input_attr, output_attr
+from anynpu.rknn.info import View, input_attr, output_attr
 
 from .conftest import Open
 from .support import (

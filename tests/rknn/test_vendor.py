@@ -12,7 +12,8 @@ from tools import need
 
 from anynpu._rknn import ffi
 from anynpu.errors import DeviceError, DeviceUnavailable, ModelError, UnknownChipError, UnsupportedCall
-from anynpu.rknn import Context, VendorLibrary, check, open_library, vendor
+from anynpu.rknn import Context, VendorLibrary, check, open_library
+from anynpu.rknn import library as vendor
 from anynpu.rknn.interface import functions
 from anynpu.vendors.devices import DeviceChoice, board_chip, choose_device, find_npu
 

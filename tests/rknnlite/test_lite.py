@@ -17,10 +17,10 @@ from vendor_files import rknn_description, rknn_file
 import anynpu
 from anynpu import modelfile
 from anynpu.errors import AnynpuError, DeviceClosed
-from anynpu.npu.status import read_statuses
+from anynpu.npu.board import read_statuses
 from anynpu.program import Model
 from anynpu.rknn.lite import RKNNLite
-from anynpu.rknn.lite.models import choose, find_onnx, open_model
+from anynpu.rknn.lite.lite import choose, find_onnx, open_model
 from anynpu.rknn.lite.runtime import RKNNRuntime
 
 

@@ -18,7 +18,7 @@ from anynpu._vip import ffi
 from anynpu.npu import Device
 from anynpu.vip import SoftwareLibrary
 from anynpu.vip.interface import functions
-from anynpu.vip.software.driver import LOG_FILE
+from anynpu.vip.software.jobs import LOG_FILE
 
 from .support import CHIPS, FILE, SHAPE, Calls, picture, small_file, small_model
 

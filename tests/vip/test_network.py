@@ -18,8 +18,8 @@ from vendor_files import nb_file
 import anynpu
 from anynpu import chips, errors
 from anynpu.vip import Network, SoftwareLibrary, VendorLibrary, VipLibrary, open_library
+from anynpu.vip.generations import check_target, model_target
 from anynpu.vip.interface import functions
-from anynpu.vip.preflight import check_target, model_target
 
 from .support import CHIPS, SHAPE, Calls, picture, small_file, small_model, small_onnx
 

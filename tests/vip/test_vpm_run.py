@@ -17,8 +17,7 @@ from anynpu.errors import ParameterError
 from anynpu.program import Dense, MemoryPlan, Model, Pool, Program
 from anynpu.tensor import Affine
 from anynpu.vip import Network, SoftwareLibrary
-from anynpu.vip.sample import read_sample
-from anynpu.vip.vpmrun import VpmOptions, _first_lines, vpm_run
+from anynpu.vip.vpmrun import VpmOptions, _first_lines, read_sample, vpm_run
 
 from .support import Calls, picture, small_file, small_model
 

@@ -13,13 +13,11 @@ from .context import Context
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
 from .custom import CustomCall, CustomFunction, CustomTensor
-from .device import Device
+from .device import Device, LoadedModel, RealTimeClock, RealTimeReport
 from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
 from .engines.native import NativeEngine
 from .jobs import DeviceJob, Stage, run_stages, start_stages
-from .loaded import LoadedModel
 from .memory import Buffer, MemoryPool, MemoryUsage, Purpose
-from .realtime import RealTimeClock, RealTimeReport
 
 __all__ = [
     "Buffer",

@@ -33,8 +33,7 @@ from ..errors import AnynpuError, DeviceClosed, UnsupportedCall
 from .control import RunControl
 
 if TYPE_CHECKING:
-    from .board import SharedCores
-    from .status import StatusFile
+    from .board import SharedCores, StatusFile
 
 __all__ = ["CoreMask", "CoreScheduler", "CoreStatistics", "Lease", "host_threads"]
 

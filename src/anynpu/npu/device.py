@@ -12,38 +12,271 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 import weakref
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from .. import chips, modelfile
+from .._util.lifetime import Closeable
 from .._util.types import Array
 from ..chips.timing import Prediction, predict
 from ..chips.timing.board import read_board
 from ..chips.timing.parameters import TimingProfile
 from ..devtools import faults
 from ..devtools.faults import FaultyJobs
-from ..errors import DeviceClosed, DeviceError, ModelError
+from ..errors import DeviceClosed, DeviceError, DeviceMemoryError, ModelError
 from ..program import Model, Program
-from ..tensor import Layout
+from ..tensor import Layout, TensorSpec
 from .context import Context, Inputs
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
 from .engines.base import Engine
 from .engines.choice import choose_engine
-from .jobs import DeviceJob, ResultT
-from .loaded import LoadedModel
-from .memory import Buffer, MemoryPool, MemoryUsage
-from .realtime import RealTimeClock, speed_of
-from .workers import WorkerPool
+from .jobs import DeviceJob, ResultT, WorkerPool
+from .memory import Buffer, MemoryPool, MemoryUsage, Purpose, Resident, internal_size
 
 if TYPE_CHECKING:
-    from .board import SharedCores
-    from .status import StatusFile
+    from .board import SharedCores, StatusFile
 
-__all__ = ["Device"]
+
+# Models in device memory.
+#
+# Who owns what: a :class:`LoadedModel` is the user's handle. What is in memory (the placed model, its weights buffer, the prepared
+# programs) is held together by one object that the handle and every context refer to (:mod:`anynpu.npu.memory`); it goes away with the
+# last of them. Closing the handle therefore only ends the making of new contexts.
+
+
+class LoadedModel(Closeable):
+    """A model in the memory of a device, shared by all its contexts. Made by :meth:`Device.load`.
+
+    >>> with Device("rk3588") as device:                                   # doctest: +SKIP
+    ...     model = device.load("det.rknn")
+    ...     first, second = model.context(), model.context()               # one copy of the weights
+    """
+
+    def __init__(
+        self, device: Device, model: Model, *, weights: Buffer | None = None, weights_from: LoadedModel | None = None
+    ) -> None:
+        self._device = device
+        if weights_from is not None:
+            if weights is not None:
+                raise DeviceMemoryError("weights and weights_from exclude each other", hint="pass one of them")
+            weights = weights_from.weights
+            placed = _attach(model, weights)
+        elif model.weightless:
+            if weights is None:
+                raise ModelError(
+                    f"the model '{model.name}' was saved without its weights",
+                    hint="load it with weights_from=..., a model of the same network that has them, or with the buffer that holds them",
+                )
+            placed = _attach(model, weights)
+        else:
+            if weights is None:
+                weights = device.memory.allocate(modelfile.weight_size(model), Purpose.WEIGHTS)
+            placed = modelfile.place_weights(model, weights.view())
+        self._resident: Resident | None = Resident(placed, weights, device.engine)
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def model(self) -> Model:
+        """The model, its weights in device memory."""
+        return self._require().model
+
+    @property
+    def weights(self) -> Buffer:
+        """The memory that the weights lie in."""
+        return self._require().weights
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """One program for each set of input shapes."""
+        return self._require().model.programs
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """The inputs of the first shape set."""
+        return self.programs[0].input_specs
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """The outputs of the first shape set."""
+        return self.programs[0].output_specs
+
+    @property
+    def internal_size(self) -> int:
+        """Bytes of internal memory that a context needs: enough for every shape set."""
+        return internal_size(self._require().model)
+
+    @property
+    def closed(self) -> bool:
+        return self._resident is None
+
+    def context(self, *, internal: Buffer | None = None, shapes: int | Mapping[str, Sequence[int]] = 0) -> Context:
+        """A new user of the model, with inputs and outputs of its own.
+
+        :param internal: internal memory to use, of at least ``internal_size`` bytes; contexts that get the same buffer run in turn
+        :param shapes: the shape set to begin with, by index or by the shape of each input
+        """
+        return Context(self, internal=internal, shapes=shapes)
+
+    def close(self) -> None:
+        """Make no more contexts. The memory is given back when the last context is closed."""
+        self._resident = None
+
+    def _require(self) -> Resident:
+        resident = self._resident
+        if resident is None:
+            raise DeviceClosed("the loaded model was closed", hint="load it again")
+        return resident
+
+    def __repr__(self) -> str:
+        resident = self._resident
+        return "<LoadedModel, closed>" if resident is None else f"<LoadedModel {resident.model.name or 'without a name'}>"
+
+
+def _attach(model: Model, weights: Buffer) -> Model:
+    """The model on weights that are in memory already; refused if they are another network's."""
+    if model.weightless:
+        return modelfile.attach_weights(model, weights.view())
+    encoded = modelfile.encode(model, remove_weight=True)
+    return modelfile.decode(encoded.header, weights.view())
+
+
+# Real time: a job keeps its cores for as long as the chip would.
+#
+# A run is computed as fast as the host can, and then waits until the predicted time has passed; the cores stay occupied. What
+# follows on a core without a pause begins, for the clock, when the job before it should have ended, so that the small delay with
+# which a host wakes a thread does not add up: a thousand jobs of 2 ms on one core take two seconds.
+#
+# Concurrency: the end of the last job of each core, and the figures, belong to the clock and are protected by its lock, which is
+# never held while anything waits. Waiting ends early when the job is cancelled or out of time.
+
+
+_SAME_BREATH = 0.001
+"""A job that begins this many seconds after the one before it should have ended follows it without a pause."""
+
+_SHARE_OF_A_JOB = 0.5
+"""... or this share of the job's own time, where that is more."""
+
+
+@dataclass(frozen=True)
+class RealTimeReport:
+    """How well the host kept the chip's time.
+
+    :ivar jobs: that were run in real time
+    :ivar late: of them, those for which the host took longer than the chip would have
+    :ivar predicted: seconds that the chip would have taken
+    :ivar spent: seconds that the jobs took
+    :ivar overshoot: the longest delay after the predicted end, in seconds, of a job that was not late
+    """
+
+    jobs: int
+    late: int
+    predicted: float
+    spent: float
+    overshoot: float
+
+    def __str__(self) -> str:
+        if not self.jobs:
+            return "no job has run in real time"
+        text = f"{self.jobs} jobs, {self.spent:.3f} s where the chip takes {self.predicted:.3f} s"
+        return f"{text}; the host was too slow for {self.late} of them" if self.late else text
+
+
+def speed_of(given: float | bool | str | None) -> float | None:
+    """The speed that was asked for: 1 is the chip's, 2 twice as fast, None does not wait at all.
+
+    Without a word from the caller the variable ``ANYNPU_REALTIME`` decides.
+
+    >>> speed_of(True), speed_of(0.5), speed_of("off")
+    (1.0, 0.5, None)
+    """
+    if given is None:
+        given = os.environ.get("ANYNPU_REALTIME", "")
+    if isinstance(given, str):
+        text = given.strip().lower()
+        if text in ("", "0", "off", "no", "false"):
+            return None
+        if text in ("1", "on", "yes", "true"):
+            return 1.0
+        try:
+            given = float(text)
+        except ValueError:
+            raise _no_speed(text) from None
+    if given is False:
+        return None
+    if not 1e-6 <= float(given) <= 1e6:
+        raise _no_speed(str(given))
+    return float(given)
+
+
+def _no_speed(text: str) -> DeviceError:
+    return DeviceError(
+        f"'{text}' is no speed for real time", hint="use 1 for the chip's own speed, 2 for twice as fast, 0 for off"
+    )
+
+
+class RealTimeClock:
+    """Makes the jobs of one device take their time.
+
+    :param cores: of the chip
+    :param speed: 1 is the chip's own
+    """
+
+    def __init__(self, cores: int, speed: float = 1.0) -> None:
+        self.speed = speed
+        self._lock = threading.Lock()
+        self._free_at = [0.0] * cores
+        self._jobs = self._late = 0
+        self._predicted = self._spent = self._overshoot = 0.0
+
+    def begin(self, cores: tuple[int, ...], predicted_us: float) -> float:
+        """A job of this length starts on these cores now; gives the time at which it should end."""
+        duration = predicted_us / 1e6 / self.speed
+        now = time.monotonic()
+        with self._lock:
+            free = max((self._free_at[core] for core in cores), default=0.0)
+            follows = now - free <= max(_SAME_BREATH, _SHARE_OF_A_JOB * duration)
+            start = free if free <= now and follows else now
+            return start + duration
+
+    def finish(self, cores: tuple[int, ...], predicted_us: float, started: float, ends: float, control: RunControl) -> None:
+        """Wait until *ends*; raises if the job is cancelled or out of time while it waits."""
+        computed = time.monotonic()
+        remaining = ends - computed
+        if remaining > 0:
+            _wait(remaining, control)
+        now = time.monotonic()
+        late = remaining <= 0
+        with self._lock:
+            for core in cores:
+                self._free_at[core] = now if late else ends
+            self._jobs += 1
+            self._late += late
+            self._predicted += predicted_us / 1e6 / self.speed
+            self._spent += now - started
+            if not late:
+                self._overshoot = max(self._overshoot, now - ends)
+
+    def report(self) -> RealTimeReport:
+        """The figures so far."""
+        with self._lock:
+            return RealTimeReport(self._jobs, self._late, self._predicted, self._spent, self._overshoot)
+
+
+def _wait(seconds: float, control: RunControl) -> None:
+    limit = control.remaining
+    woken = threading.Event()
+    with control.watching(woken.set):
+        woken.wait(seconds if limit is None else min(seconds, limit))
+    control.check()
 
 
 class Device:
@@ -261,7 +494,7 @@ def _status_of(chip: chips.Chip, board: str | None, speed: float | None) -> Call
     """What opens the status file. The import is here, not at the first run: a child that is forked while a thread imports a module can
     never import it."""
     try:
-        from .status import open_status
+        from .board import open_status
     except ImportError:  # no file locks, no shared folder: not on every system
         return None
     return functools.partial(open_status, chip.name, chip.cores, board=board or "", realtime=speed)

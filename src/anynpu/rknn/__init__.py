@@ -36,13 +36,12 @@ if TYPE_CHECKING:
     from .context import Context
     from .custom_operators import CustomOperator, OperatorCall, PluginOperator, load_plugin
     from .info import MemorySizes, ShapeRange, TensorInfo, Version
-    from .library import RknnLibrary, check, open_library
+    from .library import RknnLibrary, VendorLibrary, check, open_library
     from .matmul import Matmul
     from .model import RknnModel
     from .nc1hwc2 import Nc1hwc2Layout, dequantize_affine, nc1hwc2_to_flat
     from .software.library import SoftwareLibrary
     from .tensormemory import TensorMemory
-    from .vendor import VendorLibrary
 
 __all__ = [
     "Code",
@@ -116,6 +115,7 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "library": (
         "RknnLibrary",
+        "VendorLibrary",
         "check",
         "open_library",
     ),
@@ -128,7 +128,6 @@ _MODULES: dict[str, tuple[str, ...]] = {
     ),
     "software.library": ("SoftwareLibrary",),
     "tensormemory": ("TensorMemory",),
-    "vendor": ("VendorLibrary",),
 }
 
 __getattr__ = lazy_names(__name__, _MODULES)

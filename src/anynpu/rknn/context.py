@@ -24,10 +24,9 @@ from ..errors import DeviceClosed, ParameterError, ShapeError, TensorNameError, 
 from ..npu.value_check import ValueCheck
 from ..program import Model
 from ..vendors.devices import DeviceChoice
-from .attributes import DTYPE_OF
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
 from .custom_operators import CustomOperator, PluginOperator, Registration, register
-from .info import MemorySizes, ShapeRange, TensorInfo, Version, read_attr, write_attr
+from .info import DTYPE_OF, MemorySizes, ShapeRange, TensorInfo, Version, read_attr, write_attr
 from .library import RknnLibrary, check, open_library
 from .tensormemory import TensorMemory
 

@@ -31,8 +31,8 @@ from .._rknn import ffi
 from .._util.optional import pyopencl
 from .._util.types import Array
 from ..errors import DeviceError, ParameterError
-from .attributes import DTYPE_OF
 from .constants import RKNN_MAX_NAME_LEN, Code, rknn_target_type, rknn_tensor_format, rknn_tensor_type
+from .info import DTYPE_OF
 from .library import RknnLibrary, check
 
 __all__ = [

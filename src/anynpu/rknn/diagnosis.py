@@ -12,8 +12,8 @@ from pathlib import Path
 from ..modelfile.vendorfile import VendorModelInfo
 from ..vendors import Finding
 from ..vendors.devices import board_chip, find_npu
+from .library import OLDEST, read_version
 from .table import VENDOR
-from .vendor import OLDEST, read_version
 
 __all__ = ["diagnose", "diagnose_file"]
 

@@ -27,7 +27,7 @@ from ..tensor import DType
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
 from .library import RknnLibrary, check, open_library
-from .software.matmul_layouts import TYPES, from_blocks, to_blocks
+from .software.matmul import TYPES, from_blocks, to_blocks
 from .tensormemory import TensorMemory
 
 __all__ = ["Matmul"]

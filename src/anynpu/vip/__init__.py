@@ -33,12 +33,10 @@ if TYPE_CHECKING:
     from .backend import VipBackend, open_backend
     from .buffer import Buffer
     from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
-    from .group import Group, power, set_log_path
     from .info import HardwareInfo, NetworkProfile, TensorInfo
-    from .library import VipLibrary, check, open_library
-    from .network import Network, query_hardware
+    from .library import VendorLibrary, VipLibrary, check, open_library
+    from .network import Group, Network, power, query_hardware, set_log_path
     from .software.library import SoftwareLibrary
-    from .vendor import VendorLibrary
 
 __all__ = [
     "Awnn",
@@ -98,27 +96,25 @@ _MODULES: dict[str, tuple[str, ...]] = {
         "vip_network_property_e",
         "vip_status_e",
     ),
-    "group": (
-        "Group",
-        "power",
-        "set_log_path",
-    ),
     "info": (
         "HardwareInfo",
         "NetworkProfile",
         "TensorInfo",
     ),
     "library": (
+        "VendorLibrary",
         "VipLibrary",
         "check",
         "open_library",
     ),
     "network": (
+        "Group",
         "Network",
+        "power",
         "query_hardware",
+        "set_log_path",
     ),
     "software.library": ("SoftwareLibrary",),
-    "vendor": ("VendorLibrary",),
 }
 
 __getattr__ = lazy_names(__name__, _MODULES)

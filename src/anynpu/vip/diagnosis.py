@@ -8,8 +8,8 @@ from pathlib import Path
 from ..errors import AnynpuError
 from ..vendors import Finding
 from ..vendors.devices import find_npu
+from .library import VendorLibrary
 from .table import VENDOR
-from .vendor import VendorLibrary
 
 __all__ = ["diagnose"]
 

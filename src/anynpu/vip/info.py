@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,13 @@ import numpy.typing as npt
 from .._util.types import Array
 from .._vip import ffi
 from ..errors import ShapeError, TensorTypeError, UnsupportedCall
+from ..program import Model
 from ..program.convert import convert
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from .attributes import DTYPE_OF, buffer_bytes
 from .constants import vip_buffer_format_e, vip_buffer_property_e, vip_buffer_quantize_format_e
 from .interface import VipLibrary
 from .library import check
-
-__all__ = ["HardwareInfo", "NetworkProfile", "TensorInfo", "read_info"]
 
 
 @dataclass(frozen=True)
@@ -160,3 +159,19 @@ def read_info(library: VipLibrary, network: Any, index: int, *, is_input: bool) 
         scale=scale,
         zero_point=zero,
     )
+
+
+# Inputs and outputs of a model as programs for a VIP see them.
+
+
+def port(model: Model, spec: TensorSpec) -> TensorSpec:
+    """Planes lie one after the other, and uint8 stands where the engine has int8 of other numbers."""
+    preprocess = model.preprocess.get(spec.name)
+    if preprocess is not None and preprocess.picture:
+        return TensorSpec(spec.name, spec.shape, DType.UINT8, Layout.NHWC)
+    spec = replace(spec, layout=Layout.row_major(len(spec.shape)))
+    quantization = spec.quantization
+    if model.dtype == "w8a8" and spec.dtype is DType.INT8 and isinstance(quantization, Affine) and quantization.is_per_tensor:
+        moved = Affine.per_tensor(quantization.scale, quantization.zero_point + 128)
+        return replace(spec, dtype=DType.UINT8, quantization=moved)
+    return spec

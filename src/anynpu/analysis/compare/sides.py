@@ -25,11 +25,11 @@ from ...compiler.importers.onnx_model import load_onnx
 from ...compiler.passes.channel_order import channel_orders
 from ...compiler.quantize.calibrate import float_session
 from ...errors import InputError, ModelError, ParameterError, ShapeError, TensorNameError
+from ...npu.context import interpret
 from ...npu.control import RunControl
 from ...npu.engines.base import BoundProgram, Engine, Executable
 from ...npu.engines.choice import choose_engine
-from ...npu.inputs import interpret
-from ...npu.resident import shape_set as find_shape_set
+from ...npu.memory import shape_set as find_shape_set
 from ...program import (
     Binary,
     Curve,

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from ...npu.status import DeviceStatus, now_ns, read_statuses
+from ...npu.board import DeviceStatus, now_ns, read_statuses
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
 

@@ -25,7 +25,7 @@ _OWNED = tuple(
     for part in (
         *("session/", "serve/", "onnxruntime/", "tasks/"),
         *("rknn/context.py", "rknn/matmul.py", "rknn/model.py", "rknn/tensormemory.py"),
-        *("vip/network.py", "vip/buffer.py", "vip/awnn.py", "vip/group.py"),
+        *("vip/network.py", "vip/buffer.py", "vip/awnn.py", "vip/network.py"),
     )
 )
 """Objects of Python that close what they opened when nobody has them any more."""

@@ -31,17 +31,13 @@ from ...vendors import at_first_use
 from ...vendors.libraries import Failures, SoftwareCalls
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
 from ..interface import CallFailure, RknnLibrary
-from .context import ModelContext
+from .context import Frames, ModelContext
 from .custom_operators import CustomOperatorCalls
-from .frames import Frames
-from .handles import Handles
+from .handles import Handles, Refusal, code_of
 from .matmul import MatmulCalls, MatmulState
-from .memory import MemoryTable
+from .memory import MemoryTable, Sram
 from .ports import OutputPort, Transfer, indices
-from .queries import answer
-from .refusal import Refusal, code_of
-from .shapes import find_shape_set
-from .sram import Sram
+from .queries import answer, find_shape_set
 
 __all__ = ["SoftwareLibrary"]
 

@@ -9,6 +9,8 @@ entry keeps a reference to its buffer, so destroying memory in use takes nothing
 
 from __future__ import annotations
 
+import ctypes
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +18,85 @@ import numpy as np
 import numpy.typing as npt
 
 from ..._rknn import ffi
+from ..._util.lifetime import at_end
 from ...npu import Buffer
 from ..constants import Code, rknn_tensor_mem_flags
-from .program_memory import new_outside
-from .refusal import Refusal
-from .sram import SramShare
+from .handles import Refusal
 
-__all__ = ["MemoryTable", "TensorMemory"]
+# Memory that programs in C get from the library: never among Python's own objects.
+#
+# What a program writes behind the end of an output or of a struct would otherwise change an object of Python next to it, and end
+# the process in a message about Python. Here it meets room that nobody uses, and then memory of the C library, as with the vendor's
+# library.
+
+
+ROOM_BEHIND = 1024
+"""Bytes behind each piece that nobody uses."""
+
+_allocate = ctypes.pythonapi.PyMem_RawCalloc
+_allocate.argtypes, _allocate.restype = (ctypes.c_size_t, ctypes.c_size_t), ctypes.c_void_p
+_free = ctypes.pythonapi.PyMem_RawFree
+_free.argtypes, _free.restype = (ctypes.c_void_p,), None
+
+
+def _allocated(size: int) -> Any:
+    return ffi.cast("void *", _allocate(1, size + ROOM_BEHIND) or 0)
+
+
+def _freed(pointer: Any) -> None:
+    _free(int(ffi.cast("uintptr_t", pointer)))
+
+
+new_outside = ffi.new_allocator(_allocated, _freed, should_clear_after_alloc=False)
+"""As ``ffi.new``."""
+
+
+# The SRAM that an NPU may use besides DRAM: who has how much of it.
+#
+# Contexts with ``RKNN_FLAG_ENABLE_SRAM`` take as much as their internal memory needs and the chip has left; the bytes themselves are
+# ordinary memory here. One lock protects the account; shares are given back once, by their owner.
+
+
+class Sram:
+    """The SRAM of one chip.
+
+    >>> sram = Sram(1000)
+    >>> first, second = sram.take(700), sram.take(700)
+    >>> first.size, second.size, sram.free
+    (700, 300, 0)
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free = total
+        self._lock = threading.Lock()
+
+    @property
+    def free(self) -> int:
+        return self._free
+
+    def take(self, wanted: int) -> SramShare:
+        """As many of the *wanted* bytes as there are."""
+        with self._lock:
+            size = min(wanted, self._free)
+            self._free -= size
+        return SramShare(self, size)
+
+    def _give_back(self, size: int) -> None:
+        with self._lock:
+            self._free += size
+
+
+class SramShare:
+    """A part of the SRAM; given back when it is released or forgotten. Contexts that share SRAM hold the same share."""
+
+    def __init__(self, sram: Sram, size: int) -> None:
+        self.size = size
+        self._finalizer = at_end(self, sram._give_back, size)
+
+    def release(self) -> None:
+        """Give it back; again is harmless."""
+        self._finalizer()
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,10 +17,10 @@ from ...npu import Device
 from ...program import Model, Preprocess
 from ...program.convert import Conversion
 from ...tensor import DType, Layout, TensorSpec
-from ..attributes import DTYPE_OF, TensorAttr, View, input_attr, memory_spec, output_attr
 from ..constants import Code, rknn_tensor_format, rknn_tensor_type
+from ..info import DTYPE_OF, TensorAttr, View, input_attr, memory_spec, output_attr
+from .handles import Refusal
 from .memory import TensorMemory
-from .refusal import Refusal
 
 __all__ = ["Binding", "InputPort", "OutputPort", "Ports", "Transfer", "attr_key", "cut_name", "indices", "indices_repeat"]
 

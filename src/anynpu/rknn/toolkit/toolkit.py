@@ -22,9 +22,7 @@ from ...errors import AnynpuError, CompileError, ModelError, ParameterError
 from ...modelfile import CompiledModel
 from ...vendors.devices import SOFTWARE
 from .. import Flag
-from ..lite.lite import VERSION, CoreMasks
-from ..lite.log import RKNNLog, describe
-from ..lite.models import choose, open_model, under_exec
+from ..lite.lite import VERSION, CoreMasks, RKNNLog, choose, describe, open_model, under_exec
 from ..lite.runtime import Runtime
 from . import analysis, codegen, customop, hybrid, performance
 from .config import DEFAULTS, Config, bgr_dataset, config_of

@@ -20,11 +20,11 @@ from ..._vip import ffi
 from ...errors import DeviceMemoryError
 from ...npu import Buffer, Device
 from ...tensor import round_up
+from ...vendors.libraries import Refusal
 from ..attributes import MAX_DIMENSIONS, buffer_bytes
 from ..constants import vip_buffer_format_e, vip_buffer_memory_type_e, vip_buffer_quantize_format_e
 from ..generations import A, C, Generation
-from .handles import address_of
-from .refusal import Refusal, Status
+from .handles import Status, address_of
 
 __all__ = [
     "BufferShape",

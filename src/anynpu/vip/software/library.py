@@ -27,7 +27,7 @@ from ...npu import Device, Engine
 from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...vendors import at_first_use
-from ...vendors.libraries import Failures, SoftwareCalls
+from ...vendors.libraries import Failures, Refusal, SoftwareCalls
 from ..constants import (
     vip_buffer_operation_type_e,
     vip_create_network_type_e,
@@ -37,13 +37,10 @@ from ..constants import (
 from ..generations import generation_of_chip
 from ..interface import CallFailure, VipLibrary
 from .buffers import BufferState, from_descriptor, from_handle, from_physical, new_buffer, new_cached, read_shape
-from .driver import Driver
-from .group import GroupState
-from .handles import Handles, address_of
-from .models import Weights, read_model, same_network
-from .network import NetworkState
+from .handles import Handles, Status, address_of, status_of
+from .jobs import Driver
+from .network import GroupState, NetworkState, Weights, read_model, same_network
 from .properties import answer_buffer, answer_group, answer_hardware, answer_network, set_group, set_network
-from .refusal import Refusal, Status, status_of
 
 __all__ = ["SoftwareLibrary", "open_for_programs"]
 

@@ -10,27 +10,135 @@ the device's scheduler.
 
 from __future__ import annotations
 
+import os
 import threading
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ... import modelfile
+from ... import chips, modelfile
+from ..._vip import ffi
+from ...chips import Chip
 from ...errors import JobCancelled
+from ...modelfile import vendorfile
+from ...modelfile.recognize import FileKind, identify
 from ...npu import Buffer, Context, Device, DeviceJob, LoadedModel, Stage
-from ...npu.resident import internal_size
+from ...npu.memory import internal_size
 from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...program.convert import Conversion
+from ...vendors.libraries import Refusal
 from ..attributes import Attributes, input_attributes, output_attributes
+from ..constants import vip_create_network_type_e
+from ..generations import Generation, target_words
 from .buffers import BufferState
-from .jobs import Jobs
-from .models import Weights
-from .power import Power
-from .refusal import Refusal, Status
+from .handles import Status
+from .jobs import Jobs, Power
 
-__all__ = ["NetworkState", "Port", "RunCost"]
+# Models of networks: where they come from, whether they fit the NPU, and their weights.
+#
+# Who owns what: :class:`Weights` is shared by a network and its duplicates. The weights are in device memory for as long as one of
+# them is prepared. Its lock is held while they are put there, so that two networks never do it twice.
+
+
+_FILE = vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FILE
+_MODES = vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_NORMAL | vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_SECURE
+_ORIGINS = {
+    _FILE,
+    vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_MEMORY,
+    vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FLASH,
+}
+
+
+class Weights:
+    """A model for a device, and its weights once they are needed."""
+
+    def __init__(self, model: Model, device: Device) -> None:
+        self.model = model
+        self.device = device
+        self._lock = threading.Lock()
+        self._loaded: weakref.ref[LoadedModel] | None = None
+
+    def load(self, memory: Buffer | None = None) -> LoadedModel:
+        """The model in device memory; *memory* is where to put the weights, unless they are there already."""
+        with self._lock:
+            loaded = None if self._loaded is None else self._loaded()
+            if loaded is None:
+                loaded = self.device.load(self.model, weights=memory)
+                self._loaded = weakref.ref(loaded)
+            return loaded
+
+
+def read_model(data: Any, size: int, kind: int, chip: Chip | None, generation: Generation) -> Model:
+    """The model that ``vip_create_network`` is given, for *chip* (None: the one it was compiled for)."""
+    if data == ffi.NULL:
+        raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "the model is a null pointer")
+    origin = kind & ~int(_MODES)
+    if origin not in _ORIGINS:
+        raise Refusal(
+            Status.VIP_ERROR_INVALID_NETWORK,
+            f"there is no network type {kind:#x}",
+            "use VIP_CREATE_NETWORK_FROM_FILE or VIP_CREATE_NETWORK_FROM_MEMORY",
+        )
+    if kind & vip_create_network_type_e.VIP_CREATE_NETWORK_MODE_SECURE:
+        raise Refusal(Status.VIP_ERROR_NOT_SUPPORTED, "secure networks are not available", "leave out the mode")
+    source: Path | bytes
+    if origin == _FILE:
+        source = Path(os.fsdecode(ffi.string(ffi.cast("char *", data))))
+    else:
+        if not size:
+            raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "the model in memory has no bytes", "pass the size of the file")
+        source = bytes(ffi.buffer(ffi.cast("char *", data), size))
+    if chip is not None:
+        _check_vendor_file(source, chip, generation)
+    model = modelfile.read_or_twin(source)
+    own = chips.get(model.chip)
+    if own.vip is None:
+        raise Refusal(
+            generation.wrong_target,
+            f"'{model.name}' was compiled for {own.name}, which has no VIPLite NPU",
+            f"compile it for {'t527' if chip is None else chip.name}",
+        )
+    if chip is not None and chip.vip is not None and own.vip.customer_id != chip.vip.customer_id:
+        raise _wrong_target(own.vip.customer_id, chip, generation)
+    if len(model.programs) > 1 or model.custom_operators:
+        what = "custom operators" if model.custom_operators else f"{len(model.programs)} sets of shapes"
+        raise Refusal(
+            Status.VIP_ERROR_INVALID_NETWORK,
+            f"'{model.name}' has {what}, which VIPLite does not know",
+            "compile it for one set of shapes, with operators of the compiler's own",
+        )
+    return model if chip is None else replace(model, chip=chip.name)
+
+
+def _check_vendor_file(source: Path | bytes, chip: Chip, generation: Generation) -> None:
+    """Refuse a file of the vendor's compiler that is for another NPU, naming both, before its twin is looked for."""
+    if identify(source) is not FileKind.NB:
+        return
+    target = vendorfile.read_nb(source).target_id
+    if chip.vip is not None and target != chip.vip.customer_id:
+        raise _wrong_target(target, chip, generation)
+
+
+def _wrong_target(target: int, chip: Chip, generation: Generation) -> Refusal[Status]:
+    assert chip.vip is not None
+    return Refusal(
+        generation.wrong_target,
+        f"binary target={target_words(target)}, actual target={target_words(chip.vip.customer_id)}",
+        f"compile the model for {chip.name}",
+    )
+
+
+def same_network(first: Model, second: Model) -> bool:
+    """Whether two models have the same tensors at their ends and the same weights."""
+    if (first.dtype, first.inputs, first.outputs) != (second.dtype, second.inputs, second.outputs):
+        return False
+    return modelfile.encode(first).weight_digest == modelfile.encode(second).weight_digest
+
 
 HIGHEST_PRIORITY = 255
 
@@ -333,3 +441,99 @@ class NetworkState:
     def _require_open(self) -> None:
         if self.closed:
             raise Refusal(Status.VIP_ERROR_INVALID_NETWORK, "the network was destroyed")
+
+
+# One ``vip_group``: networks that one job executes one after the other, with nothing of anybody else's in between.
+#
+# State and lock: the list of networks and the triggered job are protected by the group's lock; a network that was destroyed stays
+# in the list and is refused when the group runs.
+
+
+class GroupState:
+    """The state behind the handle of a group.
+
+    :param count: how many networks there is room for
+    """
+
+    def __init__(self, count: int, jobs: Jobs) -> None:
+        self.lock = threading.RLock()
+        self.count = count
+        self.timeout_ms = 0
+        self.core = -1
+        self.profile = RunCost()
+        self.triggered: DeviceJob[None] | None = None
+        self._jobs = jobs
+        self._networks: list[NetworkState] = []
+        self._waited_for: list[NetworkState] = []
+
+    def add(self, network: NetworkState) -> None:
+        """Put a network behind those that are there."""
+        with self.lock:
+            if network in self._networks:
+                raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "the network is in the group already")
+            if self._networks and network.device is not self._networks[0].device:
+                raise Refusal(Status.VIP_ERROR_INVALID_ARGUMENTS, "the networks of a group must be on one device")
+            if len(self._networks) >= self.count:
+                raise Refusal(
+                    Status.VIP_ERROR_OUT_OF_RESOURCE,
+                    f"the group has room for {self.count} networks",
+                    "give vip_create_group a larger count",
+                )
+            self._networks.append(network)
+
+    def run(self, number: int) -> None:
+        """Execute the first *number* networks."""
+        networks, stages = self._stages(number)
+        self._jobs.run(
+            networks[0].device,
+            networks,
+            stages,
+            core=self.core,
+            priority=max(network.priority for network in networks),
+            timeout_ms=self.timeout_ms,
+        )
+        self._note(networks)
+
+    def trigger(self, number: int) -> None:
+        """Submit the first *number* networks."""
+        with self.lock:
+            if self.triggered is not None:
+                raise Refusal(Status.VIP_ERROR_FAILURE, "the group is on its way already", "call vip_wait_group before")
+            networks, stages = self._stages(number)
+            self.triggered = self._jobs.start(
+                networks[0].device,
+                networks,
+                stages,
+                core=self.core,
+                priority=max(network.priority for network in networks),
+                timeout_ms=self.timeout_ms,
+            )
+            self._waited_for = networks
+
+    def wait(self) -> None:
+        """Wait for what :meth:`trigger` submitted."""
+        with self.lock:
+            job, self.triggered = self.triggered, None
+        if job is None:
+            raise Refusal(Status.VIP_ERROR_FAILURE, "no job of the group is on its way", "call vip_trigger_group before")
+        job.result()
+        self._note(self._waited_for)
+
+    def close(self) -> None:
+        """Forget the networks; jobs that are in flight go on."""
+        with self.lock:
+            self._networks = []
+
+    def _stages(self, number: int) -> tuple[list[NetworkState], list[Stage]]:
+        with self.lock:
+            if not 1 <= number <= len(self._networks):
+                raise Refusal(
+                    Status.VIP_ERROR_INVALID_ARGUMENTS,
+                    f"{number} networks cannot be run, the group has {len(self._networks)}",
+                    "call vip_add_network before",
+                )
+            networks = self._networks[:number]
+        return networks, [network.stage() for network in networks]
+
+    def _note(self, networks: list[NetworkState]) -> None:
+        self.profile = sum((network.profile for network in networks), RunCost())

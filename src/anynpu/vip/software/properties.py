@@ -10,6 +10,7 @@ from typing import Any
 
 from ..._vip import ffi
 from ...chips import Chip
+from ...vendors.libraries import Refusal
 from ..attributes import NAME_BYTES, Attributes
 from ..constants import (
     vip_buffer_property_e,
@@ -20,10 +21,8 @@ from ..constants import (
 )
 from ..generations import A, Generation
 from .buffers import BufferState
-from .group import GroupState
-from .handles import Handles, address_of
-from .network import HIGHEST_PRIORITY, NetworkState, RunCost
-from .refusal import Refusal, Status
+from .handles import Handles, Status, address_of
+from .network import HIGHEST_PRIORITY, GroupState, NetworkState, RunCost
 
 __all__ = ["answer_buffer", "answer_group", "answer_hardware", "answer_network", "set_group", "set_network"]
 

@@ -23,10 +23,8 @@ from ...npu import Buffer
 from ..constants import vip_buffer_operation_type_e
 from ..interface import functions
 from .buffers import BufferState
-from .group import GroupState
-from .handles import Handles, address_of
-from .network import NetworkState
-from .refusal import Status
+from .handles import Handles, Status, address_of
+from .network import GroupState, NetworkState
 
 __all__ = ["VipObserver", "observe"]
 
