@@ -19,7 +19,7 @@ LOCKS = {
     "anynpu.npu.memory": ("_physical_lock", "module._physical_address(1)"),
     "anynpu.rknn.lite.lite": ("_twins", "module._twins.__enter__(); module._twins.__exit__(None, None, None)"),
     "anynpu.devtools.sanitizer.watch": ("_lock", "module._renew_in_children()"),
-    "anynpu.session.lifecycle": ("_lock", "module.keep(Path, type('Runner', (), {'abandon_after_fork': repr})())"),
+    "anynpu.session.session": ("_lock", "module.keep(Path, type('Runner', (), {'abandon_after_fork': repr})())"),
     "anynpu.vip.awnn": ("_lock", "module._forget_in_children()"),
 }
 """For each module its lock, and what uses it once, as every program does that forks while it is held."""

@@ -7,8 +7,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anynpu.session.protocol.messages import RAW_INPUTS, RAW_OUTPUTS, STREAMED_ANSWER, messages
-from anynpu.session.protocol.raw_contents import MAX_FIELDS, field_of, join_contents, split_contents
+from anynpu.session.protocol.messages import (
+    MAX_FIELDS,
+    RAW_INPUTS,
+    RAW_OUTPUTS,
+    STREAMED_ANSWER,
+    field_of,
+    join_contents,
+    messages,
+    split_contents,
+)
 
 STEADY = settings(deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 """The same examples in each run, however long one of them takes."""

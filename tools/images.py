@@ -207,8 +207,7 @@ def panels(folder: Path) -> None:
 
     import anynpu
     from anynpu.cli.demo import detection
-    from anynpu.cli.demo.pages import Grain, page
-    from anynpu.cli.demo.panels import captioned, side_by_side
+    from anynpu.cli.demo.pages import Grain, captioned, page, side_by_side
     from anynpu.tasks.draw import draw
     from anynpu.tasks.text import find_text
 

@@ -11,7 +11,7 @@ import pytest
 from tools import need
 from vendor_files import nb_file, rknn_description, rknn_file
 
-from anynpu.cli.helpers.diagnosis import Finding, diagnose, docker_flags
+from anynpu.cli.commands.doctor import Finding, diagnose, docker_flags
 
 
 def look(root: Path, environment: dict[str, str] | None = None, model: Path | None = None) -> dict[str, list[Finding]]:

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
 from anynpu._util.printable import printable
-from anynpu.serve.logs import LineFormatter
+from anynpu.serve.traces import LineFormatter
 
 Invoke = Callable[..., Any]
 

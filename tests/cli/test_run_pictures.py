@@ -16,7 +16,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import anynpu
-from anynpu.cli.helpers.image_sources import split_stream
+from anynpu.cli.helpers.image_models import split_stream
 from anynpu.errors import ImageError
 
 Invoke = Callable[..., Any]

@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from anynpu.cli.helpers.console import size_text
-from anynpu.cli.helpers.sizes import megabytes
+from anynpu.cli.helpers.flags import megabytes
 
 
 @pytest.mark.parametrize("count", [12, 2048, 1_572_864, 64 * 2**20, 3 * 2**30])

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 import anynpu
-from anynpu.cli.helpers.advice import advice_lines
+from anynpu.cli.commands.check import advice_lines
 
 from .onnx_builders import Array, Net, feeds
 from .running import run_fp32

@@ -19,7 +19,7 @@ from anynpu import modelfile
 from anynpu.compiler.lower.formats import format_of, known_types
 from anynpu.errors import AnynpuError, CompileError, ModelFormatError, TensorNameError
 from anynpu.modelfile.container import unpack
-from anynpu.npu.custom import CustomCall
+from anynpu.npu.context import CustomCall
 from anynpu.program import Binary, Conv, ConvTranspose, Dense, Epilogue, Float, Model, Pool, Preprocess, Weights, convert
 from anynpu.program.arithmetic import WeightScales, quantize_weights
 from anynpu.tensor import Affine, DType, DynamicFixedPoint

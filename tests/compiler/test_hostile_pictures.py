@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from anynpu._util import optional as _optional
-from anynpu.cli.helpers import image_sources as frames
+from anynpu.cli.helpers import image_models as frames
 from anynpu.compiler import images
 from anynpu.compiler.images import MAX_SCANS, load_image
 from anynpu.compiler.quantize.dataset import InputInfo, open_dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anynpu.cli.demo.panels import captioned, side_by_side
+from anynpu.cli.demo.pages import captioned, side_by_side
 
 
 def test_panels_stand_side_by_side_under_their_captions() -> None:

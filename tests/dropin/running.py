@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 from tools import need
 
-from anynpu.dropin.environment import Observation, include_folder, library_folder, program_environment
-from anynpu.dropin.standins import ALWAYS
+from anynpu.dropin.environment import ALWAYS, Observation, include_folder, library_folder, program_environment
 
 PROGRAMS = Path(__file__).parent / "programs"
 TIMEOUT = 600

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tools import REQUIRE_ALL, need
 
-from anynpu.dropin.standins import with_stand_ins
+from anynpu.dropin.environment import with_stand_ins
 
 from .peer_suite.suite import HERE, NAME, VERSION, Unavailable, fetch, run_suite
 from .running import board_environment, clean_environment

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from anynpu.dropin import standins
-from anynpu.dropin.standins import STAND_INS, StandIn, stand_in_folder, with_stand_ins
+from anynpu.dropin import environment as standins
+from anynpu.dropin.environment import STAND_INS, StandIn, stand_in_folder, with_stand_ins
 
 from .conftest import Models
 from .running import board_environment, clean_environment, python_environment, run

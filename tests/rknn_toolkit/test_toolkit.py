@@ -234,7 +234,7 @@ def test_pytorch_through_its_exporter(rknn: RKNN, work: Path, monkeypatch: pytes
         assert (module, examples) == (loaded, ((1, 3, SIDE, SIDE),))
         file.write(network().proto().SerializeToString())
 
-    monkeypatch.setattr("anynpu.rknn.toolkit.sources.torch_file_to_onnx", converted)
+    monkeypatch.setattr("anynpu.rknn.toolkit.config.torch_file_to_onnx", converted)
     (work / "net.pt").write_bytes(b"")
     rknn.config(**SCALED)
     assert rknn.load_pytorch("net.pt", input_size_list=[[1, 3, SIDE, SIDE]]) == 0

@@ -25,15 +25,13 @@ from waiting import PATIENCE, wait_until
 
 from anynpu.errors import OverloadedError, RequestError, RequestTooLargeError
 from anynpu.serve import ServeOptions, Server
-from anynpu.serve.body import Body, ChunkedBody
+from anynpu.serve.body import FREE, MAX_RATIO, STEP, Body, ChunkedBody, pieces, unpack
 from anynpu.serve.connection import MAX_HEADERS
-from anynpu.serve.grpc_messages import SLACK
-from anynpu.serve.grpc_service import WINDOW
+from anynpu.serve.grpc_service import SLACK, WINDOW
 from anynpu.serve.limits import GRACE, Complaints, Holding, Limits
 from anynpu.serve.model import InferRequest
 from anynpu.serve.rest_bodies import parse_infer
 from anynpu.serve.rest_service import Exchange
-from anynpu.serve.unpack import FREE, MAX_RATIO, STEP, pieces, unpack
 from anynpu.session.protocol.messages import SERVICE
 from anynpu.tensor import DType, TensorSpec
 

@@ -11,9 +11,8 @@ import pytest
 from waiting import PATIENCE
 
 from anynpu.serve import ServeOptions
-from anynpu.serve.connection import Connections, Request
+from anynpu.serve.connection import HASTE, Connections, Listener, Request, listen
 from anynpu.serve.limits import GRACE, PROGRESS, Limits
-from anynpu.serve.listener import HASTE, Listener, listen
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 UPLOAD = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10000000\r\n\r\n"

@@ -26,11 +26,10 @@ from waiting import PATIENCE, wait_until
 
 from anynpu.errors import RequestError
 from anynpu.serve import Server
+from anynpu.serve.body import pieces
 from anynpu.serve.grpc_service import Calls
 from anynpu.serve.rest_bodies import parse_infer
-from anynpu.serve.unpack import pieces
-from anynpu.session.protocol.messages import METHODS, SERVICE, messages
-from anynpu.session.protocol.raw_contents import field_of
+from anynpu.session.protocol.messages import METHODS, SERVICE, field_of, messages
 
 from .conftest import Serve, exchange, infer_body
 from .malformed import damaged, inference_message, mutated, wrong_body, wrong_connection, wrong_message

@@ -18,7 +18,7 @@ from schemathesis.specs.openapi import checks
 from session.fake import FakeDevice
 from waiting import wait_until
 
-from anynpu.serve import ServeOptions, Server, failures, openapi
+from anynpu.serve import ServeOptions, Server, failures, rest_service
 from anynpu.serve import rest_service as rest_face
 from anynpu.serve.rest_bodies import HEADER_LENGTH
 
@@ -121,7 +121,7 @@ def test_every_route_is_described_and_nothing_else() -> None:
     routes = {(method, path) for method, path, _ in rest_face._ROUTES}
     described = {(method.upper(), path) for path, methods in rest_face.description()["paths"].items() for method in methods}
     assert described == routes
-    assert set(openapi._OPERATIONS) == {(method, path.replace(openapi.VERSION_PART, "")) for method, path in routes}
+    assert set(rest_service._OPERATIONS) == {(method, path.replace(rest_service.VERSION_PART, "")) for method, path in routes}
     identities = [each["operationId"] for methods in rest_face.description()["paths"].values() for each in methods.values()]
     assert len(set(identities)) == len(identities)
 

@@ -15,8 +15,8 @@ from session.fake import FakeDevice
 from waiting import PATIENCE, wait_until
 
 from anynpu.serve import Server
-from anynpu.serve.history import KEPT, History
-from anynpu.serve.logs import JsonFormatter
+from anynpu.serve.metrics import KEPT, History
+from anynpu.serve.traces import JsonFormatter
 
 from .conftest import Serve, exchange, infer_body
 from .test_load import one_model

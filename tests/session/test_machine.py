@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from anynpu.errors import DeviceClosed, DeviceHungError, DeviceTimeout, JobCancelled
-from anynpu.session.machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, START, Action, Machine
+from anynpu.session.machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, START, Action, Machine, Slot
 from anynpu.session.request import BLOCKED, CALLER, DONE, NEW, QUEUED, RUNNING, WORKER, Request
-from anynpu.session.worker_groups import Slot
 
 CONFIGURATIONS: list[dict[str, Any]] = [
     {"cores": 1, "max_queue_size": 2},

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from anynpu.errors import DeviceClosed, DeviceHungError, SessionError
-from anynpu.session import InferenceSession, lifecycle
+from anynpu.session import InferenceSession
+from anynpu.session import session as lifecycle
 
 from .fake import FakeDevice, FakeLane, feed
 from .test_callbacks import Collector, wait_until
@@ -337,8 +338,8 @@ print("end", flush=True)
 def test_the_end_of_the_interpreter_with_a_hung_device() -> None:
     result = run_script(
         """
-import anynpu.session.lifecycle
-anynpu.session.lifecycle.AT_EXIT = 0.1
+import anynpu.session.session
+anynpu.session.session.AT_EXIT = 0.1
 device = FakeDevice(1, gated=True)
 session = device.open()
 job = session.submit(None, feed())

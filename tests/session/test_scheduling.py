@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from anynpu.errors import DeviceTimeout, JobCancelled, SubmitTimeout
-from anynpu.session import pacing
+from anynpu.session import runner
 
 from .fake import FakeDevice, FakeLane, feed
 from .test_callbacks import Collector, by_value
@@ -331,8 +331,8 @@ def test_who_comes_too_early_sleeps_once_and_costs_no_cpu(monkeypatch: pytest.Mo
         return now
 
     looks = itertools.count()
-    monkeypatch.setattr(pacing, "time", SimpleNamespace(perf_counter_ns=clock, sleep=sleep))
-    pacer = pacing.Pacer(2)
+    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter_ns=clock, sleep=sleep))
+    pacer = runner.Pacer(2)
     pacer.learn(40_000_000)
     for _ in range(10):
         pacer.pace()

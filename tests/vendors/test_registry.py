@@ -23,7 +23,7 @@ PACKAGE = Path(anynpu.__file__).parent
 OF_A_VENDOR = (
     "compiler/board/",
     "compiler/toolkit/",
-    "dropin/standins.py",
+    "dropin/environment.py",
     "chips/rockchip.py",
     "chips/allwinner.py",
     "rknn",

@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 from .._util import optional as _optional
 from ..errors import AnynpuError, PreprocessingWarning, ToolkitError
 from .helpers import verbosity
-from .helpers.usage import CheckedCommand
+from .helpers.verbosity import CheckedCommand
 
 __all__ = ["COMMANDS", "app", "run"]
 

@@ -9,10 +9,9 @@
 
 from __future__ import annotations
 
-from .context import Context
+from .context import Context, CustomCall, CustomFunction, CustomTensor
 from .control import RunControl
 from .cores import CoreMask, CoreScheduler, CoreStatistics, Lease
-from .custom import CustomCall, CustomFunction, CustomTensor
 from .device import Device, LoadedModel, RealTimeClock, RealTimeReport
 from .engines.base import Engine, Executable, LayerTime, ReferenceEngine
 from .engines.native import NativeEngine

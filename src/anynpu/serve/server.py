@@ -24,10 +24,8 @@ from typing import Any
 
 from .._util import optional as _optional
 from ..errors import ServeError
-from .connection import Connections
-from .grpc_log import quiet_rpc
-from .grpc_service import rpc_server
-from .listener import Listener, connection_bound, listen
+from .connection import Connections, Listener, connection_bound, listen
+from .grpc_service import quiet_rpc, rpc_server
 from .options import ServeOptions
 from .rest_service import Application, Mount
 from .service import Service

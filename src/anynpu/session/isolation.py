@@ -30,8 +30,8 @@ from .. import errors
 from .._util.types import Array
 from ..errors import AnynpuError, DeviceError, DeviceTimeout, JobCancelled, OptionError
 from ..npu.memory import Buffer
-from .hostmemory import HostMemory
 from .isolated_messages import SharedArrays, receive, send
+from .ortvalue import HostMemory
 from .protocol.messages import ModelDetails
 from .remote import run_bound_by_copies
 

@@ -8,35 +8,127 @@ after ``custom_op_default_path`` is an addition. :func:`parse_options` turns wha
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+import numpy as np
+
 from .._util.options import OptionTable, documented, keyword_form, option
-from ..errors import OptionError
+from ..errors import JobCancelled, OptionError
 from ..vendors import registry
-from . import option_values as values
-from .option_values import TP_MASKS
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "LayoutLike",
-    "OutputTypeLike",
-    "PathLikeStr",
-    "RknnProviderOptions",
-    "Rknpu2ProviderOptions",
-    "ScheduleLike",
-    "SessionOptions",
-    "TpModeLike",
-    "ZeroCopyLayoutLike",
-    "make_provider_options",
-    "make_rknpu2_provider_options",
-    "make_rknpu3_provider_options",
-    "parse_options",
-]
+
+# Readers of a session's options: each takes the option's name and what a user wrote, and refuses what does not fit.
+
+
+TP_MASKS = {"auto": 0, "all": 0xFFFF, "0": 1, "1": 2, "2": 4, "0,1": 3, "0,1,2": 7}
+
+_TRUE, _FALSE = ("1", "true", "on", "yes"), ("0", "false", "off", "no")
+_INTEGERS = tuple(f"{sign}int{bits}" for bits in (8, 16, 32, 64) for sign in ("", "u"))
+_OUTPUT_TYPES = ("float32", "float16", "float64", *_INTEGERS, "bool")
+
+
+def choice(choices: Mapping[str, str]) -> Callable[[str, Any], str]:
+    """A reader of one of *choices*, which maps what may be written to what it means."""
+
+    def parse(key: str, value: Any) -> str:
+        name = value.strip().lower() if isinstance(value, str) else value
+        if name not in choices:
+            raise OptionError(f"Unknown {key}: {value!r}", hint=f"use one of: {', '.join(choices)}")
+        return choices[name]
+
+    return parse
+
+
+def tp_mode(key: str, value: Any) -> str:
+    """Which cores work on a request together."""
+    if not isinstance(value, str) or value not in TP_MASKS:
+        raise OptionError(f"Unknown {key}: {value!r}", hint=f"use one of: {', '.join(map(repr, TP_MASKS))}")
+    return value
+
+
+def positive(key: str, value: Any) -> int:
+    """A whole number above 0."""
+    number = _integer(key, value)
+    if number <= 0:
+        raise OptionError(f"{key} must be greater than 0, got {number}", hint="leave it out for the default")
+    return number
+
+
+def _integer(key: str, value: Any) -> int:
+    try:
+        if isinstance(value, bool) or not isinstance(value, int | str | np.integer):
+            raise ValueError
+        return int(value)
+    except ValueError:
+        raise OptionError(f"{key} must be a whole number, got {value!r}", hint="pass an int, or a string with one") from None
+
+
+def flag(key: str, value: Any) -> bool:
+    """True or false, also as text or number."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    text = str(value).strip().lower() if isinstance(value, int | str) else ""
+    if text in _TRUE or text in _FALSE:
+        return text in _TRUE
+    raise OptionError(f"{key} must be true or false, got {value!r}", hint=f"use one of: {', '.join((*_TRUE, *_FALSE))}")
+
+
+def schedule(key: str, value: Any) -> tuple[int, ...]:
+    """Cores in turn, from a list, a text or one number."""
+    parts: list[Any]
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("[") and text.endswith("]"):
+            text = text[1:-1]
+        parts = [part.strip() for part in text.split(",")] if text.strip() else []
+    elif isinstance(value, Sequence | np.ndarray):
+        parts = list(value)
+    else:
+        parts = [value]
+    if not parts:
+        raise OptionError("the schedule is empty", hint="name at least one core, for example [0, 1, 2]")
+    cores = tuple(_integer(key, part) for part in parts)
+    if min(cores) < 0:
+        raise OptionError(f"{key} has core {min(cores)}: cores count from 0", hint="for example [0, 1, 2]")
+    return cores
+
+
+def paths(key: str, value: Any) -> tuple[str, ...]:
+    """One path or several."""
+    entries = [value] if isinstance(value, str | PathLike) else value
+    if not isinstance(entries, Sequence) or not all(isinstance(entry, str | PathLike) for entry in entries):
+        raise OptionError(f"{key} must be a path or a sequence of paths, got {value!r}", hint="pass the plugins' file names")
+    return tuple(os.fspath(entry) for entry in entries)
+
+
+def output_type(key: str, value: Any) -> str | dict[str, str]:
+    """One type for all outputs, or types by output name."""
+    if isinstance(value, Mapping):
+        return {str(name): _type_name(key, kind) for name, kind in value.items()}
+    return _type_name(key, value)
+
+
+def _type_name(key: str, value: Any) -> str:
+    if value == "model":
+        return "model"
+    try:
+        name = str(np.dtype(value).name)
+    except TypeError:
+        name = ""
+    if name not in _OUTPUT_TYPES:
+        raise OptionError(
+            f"unknown {key}: {value!r}", hint=f"use one of: model, {', '.join(_OUTPUT_TYPES)}, or these by output name"
+        )
+    return name
+
 
 LayoutLike = Literal["nchw", "original", "nchw_software", "original_software", "nhwc", "any"]
 ZeroCopyLayoutLike = Literal["nhwc", "native"]
@@ -97,70 +189,70 @@ class SessionOptions(OptionTable):
         "nchw",
         "order of the axes of 4-D inputs: `nchw` (the same as `original`), `nchw_software` (the same as `original_software`: transposed "
         "here instead of by the runtime), `nhwc`, or `any`: either, by the shape",
-        parse=values.choice(_LAYOUTS),
+        parse=choice(_LAYOUTS),
         written="original",
     )
     zero_copy_layout: str = option(
         "nhwc",
         "order of the axes in memory that is bound: `nhwc` or `native`",
-        parse=values.choice({"nhwc": "nhwc", "native": "native"}),
+        parse=choice({"nhwc": "nhwc", "native": "native"}),
     )
-    max_queue_size: int = option(3, "requests that may wait for each core before submitting blocks", parse=values.positive)
-    threads_per_core: int = option(1, "contexts for each core", parse=values.positive)
-    submit_timeout_ms: int = option(10000, "how long submitting blocks before it fails", parse=values.positive)
-    sequential_callbacks: bool = option(True, "callbacks in the order of submission; else as requests finish", parse=values.flag)
+    max_queue_size: int = option(3, "requests that may wait for each core before submitting blocks", parse=positive)
+    threads_per_core: int = option(1, "contexts for each core", parse=positive)
+    submit_timeout_ms: int = option(10000, "how long submitting blocks before it fails", parse=positive)
+    sequential_callbacks: bool = option(True, "callbacks in the order of submission; else as requests finish", parse=flag)
     schedule: tuple[int, ...] | None = option(
-        None, 'the core of each request in turn: `[0, 1, 2]`, `"0,1,2"` or `0`', parse=values.schedule
+        None, 'the core of each request in turn: `[0, 1, 2]`, `"0,1,2"` or `0`', parse=schedule
     )
     tp_mode: str | None = option(
         None,
         "cores that work on one request together: `auto` (default), `all`, `0`, `1`, `2`, `0,1` or `0,1,2`; not together with `schedule`",
-        parse=values.tp_mode,
+        parse=tp_mode,
     )
-    enable_pacing: bool = option(False, "spread submissions to the rate that the device sustains", parse=values.flag)
-    disable_dup_context: bool = option(False, "`rknn_init` for each context instead of `rknn_dup_context`", parse=values.flag)
+    enable_pacing: bool = option(False, "spread submissions to the rate that the device sustains", parse=flag)
+    disable_dup_context: bool = option(False, "`rknn_init` for each context instead of `rknn_dup_context`", parse=flag)
     custom_op_paths: tuple[str, ...] = option(
         (),
         "plugins that export `get_rknn_custom_op`; they force `disable_dup_context`",
-        parse=values.paths,
+        parse=paths,
         aliases=("custom_op_path",),
     )
     custom_op_default_path: bool = option(
         False,
         f"also the plugins in `{DEFAULT_PLUGIN_FOLDER}`",
-        parse=values.flag,
+        parse=flag,
         aliases=("load_custom_ops_from_default_path",),
     )
     output_type: str | Mapping[str, str] = option(
-        "float32", "type of the outputs: `float32`, `model`, a type's name, or these by output name", parse=values.output_type
+        "float32", "type of the outputs: `float32`, `model`, a type's name, or these by output name", parse=output_type
     )
     copy_inputs: bool = option(
         True,
         "asynchronous requests copy their inputs, so that the caller may change them; False saves the copy",
-        parse=values.flag,
+        parse=flag,
     )
     watchdog_ms: int | None = option(
-        None, "how long a run may take before its context is given up; not given: no limit", parse=values.positive
+        None, "how long a run may take before its context is given up; not given: no limit", parse=positive
     )
     isolate: bool = option(
         False,
         "run the model in processes of their own, with limits: for models that are not trusted",
         see="[Isolation](security.md#isolation)",
-        parse=values.flag,
+        parse=flag,
         flag="--isolate",
         kind=bool,
     )
     isolate_memory_mb: int = option(
         2048,
         "memory for the model in each of these processes, in MiB",
-        parse=values.positive,
+        parse=positive,
         minimum=1,
         flag="--isolate-memory",
         kind=float,
         metavar="MB",
         read=round,
     )
-    isolate_cpu_s: int = option(60, "CPU time of one run there, and of opening the model, in seconds", parse=values.positive)
+    isolate_cpu_s: int = option(60, "CPU time of one run there, and of opening the model, in seconds", parse=positive)
     family: str = ""
     provider: str = ""
     given: Mapping[str, Any] = field(default_factory=dict, compare=False)
@@ -331,3 +423,35 @@ def _check_modes(given: Mapping[str, Any]) -> None:
             "tp_mode conflicts with schedule; set only one",
             hint="schedule gives each request one core, tp_mode gives each request several",
         )
+
+
+# What ``run_options`` may say.
+
+
+log = logging.getLogger("anynpu.session")
+
+DISPATCH_BATCH = "ztu_modelrt_dispatch_batch"
+"""The key that spreads the samples of a batch over the cores."""
+
+
+def dispatches_batch(run_options: Any) -> bool:
+    """Whether *run_options* (a dict, or an object with ``get_run_config_entry``) ask for it; an error if they say ``terminate``.
+
+    >>> dispatches_batch({"ztu_modelrt_dispatch_batch": "1"}), dispatches_batch(None)
+    (True, False)
+    """
+    if run_options is None:
+        return False
+    if getattr(run_options, "terminate", False) is True:
+        raise JobCancelled("the run was not begun: run_options.terminate is set", hint="set it to False")
+    if isinstance(run_options, Mapping):
+        value = run_options.get(DISPATCH_BATCH, False)
+    elif hasattr(run_options, "get_run_config_entry"):
+        try:
+            value = run_options.get_run_config_entry(DISPATCH_BATCH)
+        except Exception as error:  # onnxruntime raises a RuntimeError of its own for a key that is not there
+            log.debug("run_options have no %s: %s", DISPATCH_BATCH, error)
+            return False
+    else:
+        return False
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("1", "true", "on", "yes")

@@ -41,7 +41,7 @@ from ..errors import (
 )
 from ..npu.memory import Buffer
 from ..tensor import DType, Layout, TensorSpec
-from .hostmemory import HostMemory
+from .ortvalue import HostMemory
 from .protocol.messages import (
     DATATYPES,
     DETAILS,
@@ -51,9 +51,10 @@ from .protocol.messages import (
     ModelDetails,
     array_from_bytes,
     datatype_of,
+    join_contents,
     messages,
+    split_contents,
 )
-from .protocol.raw_contents import join_contents, split_contents
 
 if TYPE_CHECKING:
     from .backend import Backend, Bound, DeviceFactory, Lane, Marks, Memory

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from .backend import Lane
     from .feeds import Feed
+    from .machine import Group, Slot
     from .runner import Runner
-    from .worker_groups import Group, Slot
 
 __all__ = ["BLOCKED", "CALLER", "DONE", "Job", "NEW", "NOBODY", "QUEUED", "RUNNING", "Request", "Results", "WORKER", "complete"]
 

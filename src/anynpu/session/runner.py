@@ -19,24 +19,258 @@ thread that does not come back from the device keeps its lane. A forked child ha
 from __future__ import annotations
 
 import functools
+import heapq
+import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from .._util.types import Array
 from ..errors import AnynpuError, DeviceClosed, DeviceHungError, DeviceTimeout, JobCancelled, SessionError, SubmitTimeout
 from ..npu.value_check import ValueCheck
 from .backend import Backend
-from .deadlines import Timekeeper
-from .machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, START, Action, Machine
-from .pacing import Pacer
+from .machine import ADMIT, CLOSE_BACKEND, CLOSE_LANE, COMPLETE, DELIVER, IDLE, START, Action, Machine, Slot, core_label
 from .request import BLOCKED, CALLER, DONE, NOBODY, RUNNING, WORKER, Request, complete, let_go
 from .statistics import RunRecorder
-from .worker_groups import Slot, core_label
-from .workers import SessionWorkers
 
-__all__ = ["Runner"]
+# Deadlines and the watchdog of one session.
+#
+# One thread, started by the first request with a deadline (or by the first session with a watchdog), sleeps until the earliest deadline
+# or the next look at the lanes. Its condition protects the heap. What it finds it reports to the runner, without holding the condition.
+
+
+LOOKS = 4
+"""How often the lanes are looked at within the watchdog's limit."""
+
+PURGED = 256
+"""Deadlines that are held before those of finished requests are forgotten."""
+
+
+class Timekeeper:
+    """Tells when a deadline has come, and when to look for lanes that hang."""
+
+    def __init__(self, expired: Callable[[Request], None], look: Callable[[], None], watchdog: float | None) -> None:
+        self._expired = expired
+        self._look = look
+        self._period = None if watchdog is None else watchdog / LOOKS
+        self._condition = threading.Condition()
+        self._heap: list[tuple[int, int, Request]] = []
+        self._most = PURGED
+        self._count = itertools.count()
+        self._thread: threading.Thread | None = None
+        self._ended = False
+
+    def start(self) -> None:
+        """Begin to look at the lanes, if there is a watchdog."""
+        if self._period is not None:
+            with self._condition:
+                self._ensure_thread()
+
+    def add(self, request: Request) -> None:
+        """Watch the deadline of a request."""
+        with self._condition:
+            if len(self._heap) >= self._most:
+                self._heap = [entry for entry in self._heap if entry[2].state != DONE]
+                heapq.heapify(self._heap)
+                self._most = max(PURGED, 2 * len(self._heap))
+            heapq.heappush(self._heap, (request.deadline, next(self._count), request))
+            self._ensure_thread()
+            if self._heap[0][2] is request:
+                self._condition.notify()
+
+    def end(self) -> None:
+        """Stop the thread; it holds nothing that would have to be waited for."""
+        with self._condition:
+            self._ended = True
+            self._heap.clear()
+            self._condition.notify()
+
+    def forget(self) -> None:
+        """In a child process, where there is no thread."""
+        self._condition = threading.Condition()
+        self._ended = True
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None and not self._ended:
+            self._thread = threading.Thread(target=self._watch, name="anynpu session clock", daemon=True)
+            self._thread.start()
+
+    def _watch(self) -> None:
+        while True:
+            due: list[Request] = []
+            with self._condition:
+                if not self._ended:
+                    self._condition.wait(self._pause())
+                if self._ended:
+                    return
+                now = time.perf_counter_ns()
+                while self._heap and (self._heap[0][0] <= now or self._heap[0][2].state == DONE):
+                    due.append(heapq.heappop(self._heap)[2])
+            for request in due:
+                self._expired(request)
+            if self._period is not None:
+                self._look()
+
+    def _pause(self) -> float | None:
+        pauses = [] if self._period is None else [self._period]
+        if self._heap:
+            pauses.append(max(0.0, (self._heap[0][0] - time.perf_counter_ns()) / 1e9))
+        return min(pauses, default=None)
+
+
+# Pacing: submissions spread to the rate that the device sustains.
+#
+# The pacer's own lock protects its three numbers; nobody waits while holding it. A thread that comes too early takes the next free moment
+# and sleeps until then: it neither polls nor is turned away.
+
+
+_KEPT = 0.95  # of the old average, for each new run
+
+
+class Pacer:
+    """Lets one submission through for each *average run time / cores*.
+
+    >>> pacer = Pacer(2)
+    >>> pacer.learn(10_000_000)
+    >>> pacer.average_ns, pacer.interval_ns
+    (10000000.0, 5000000.0)
+    """
+
+    def __init__(self, cores: int) -> None:
+        self._cores = cores
+        self._lock = threading.Lock()
+        self._next = 0
+        self.average_ns = 0.0
+        """Moving average of the device's run time, without conversions."""
+
+    @property
+    def interval_ns(self) -> float:
+        return self.average_ns / self._cores
+
+    def learn(self, run_ns: int) -> None:
+        """Take a run into the average."""
+        if run_ns <= 0:
+            return
+        with self._lock:
+            self.average_ns = _KEPT * self.average_ns + (1 - _KEPT) * run_ns if self.average_ns else float(run_ns)
+
+    def wait_time(self) -> float:
+        """Seconds until the next free moment."""
+        return max(0, self._next - time.perf_counter_ns()) / 1e9
+
+    def pace(self) -> None:
+        """Take the next free moment and sleep until it has come."""
+        now = time.perf_counter_ns()
+        with self._lock:
+            moment = max(now, self._next)
+            self._next = moment + int(self.interval_ns)
+        if moment > now:
+            time.sleep((moment - now) / 1e9)
+
+
+# Threads that do what they are handed.
+#
+# A worker waits on a lock of its own; whoever has work takes an idle worker off the list, gives it the work and releases that lock:
+# one wake-up, and no other lock. There is always a thread for work that is handed over: if none is idle, a new one starts. So work
+# may wait for other work without harm, and there are never more threads than pieces of work were in hand at one time.
+#
+# The list of idle workers is the only shared state; its append, pop and remove are atomic. Threads are daemons: those that a device
+# never lets go must not keep the interpreter alive. They end when the session closes.
+
+
+JOIN_SECONDS = 10.0
+"""How long the end of a session waits for threads that have nothing to do any more."""
+
+
+class _Worker(threading.Thread):
+    def __init__(self, workers: SessionWorkers, name: str, work: Callable[[], None]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._workers = workers
+        self.wake = threading.Lock()
+        self.wake.acquire()
+        self.work: Callable[[], None] | None = work
+
+    def run(self) -> None:
+        workers, idle = self._workers, self._workers.idle
+        while True:
+            work, self.work = self.work, None
+            if work is not None:
+                work()
+                del work  # it may be the last to know a session's data
+                idle.append(self)
+            if workers.ended:
+                try:
+                    idle.remove(self)
+                except ValueError:
+                    pass  # work is on its way
+                else:
+                    return
+            self.wake.acquire()
+
+
+class SessionWorkers:
+    """The threads of one session."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._started = 0
+        self._threads: list[_Worker] = []
+        self.idle: list[_Worker] = []
+        self.ended = False
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Have *work* done by an idle thread, or by a new one; if the system has none to give, by the calling thread."""
+        idle = self.idle
+        while idle:
+            handed = False
+            try:
+                worker = idle[-1]
+            except IndexError:
+                break
+            try:
+                idle.remove(worker)
+                worker.work = work
+                handed = True
+                let_go(worker.wake)
+            except ValueError:
+                continue  # another thread took it
+            except BaseException:  # an interrupt: the thread must not wait for work that nobody will bring
+                if not handed:
+                    idle.append(worker)
+                let_go(worker.wake)
+                raise
+            return
+        self._started += 1
+        worker = _Worker(self, f"{self._name} {self._started}", work)
+        self._threads.append(worker)  # before it starts: an interrupt in between must not hide it from end()
+        try:
+            worker.start()
+        except RuntimeError:  # no more threads, or the interpreter is ending
+            self._threads.remove(worker)
+            work()
+
+    def end(self, lost: Collection[int] | None) -> None:
+        """Let every thread end as soon as it has nothing to do, and wait for that a little.
+
+        :param lost: threads that will not come back soon; None to wait for nobody
+        """
+        self.ended = True
+        for worker in tuple(self._threads):
+            let_go(worker.wake)
+        if lost is None:
+            return
+        limit = time.monotonic() + JOIN_SECONDS
+        for worker in tuple(self._threads):
+            started = worker.ident is not None
+            if started and worker is not threading.current_thread() and worker.ident not in lost:
+                worker.join(max(0.0, limit - time.monotonic()))
+
+    def forget(self) -> None:
+        """In a child process, where there are no threads."""
+        self._threads, self.idle = [], []
+        self.ended = True
+
 
 log = logging.getLogger("anynpu.session")
 

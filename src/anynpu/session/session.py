@@ -5,8 +5,15 @@ A session holds no lock and no thread; its runner does. It may be used by any nu
 
 from __future__ import annotations
 
+import atexit
 import logging
+import operator
 import os
+import queue
+import threading
+import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from os import PathLike
@@ -15,24 +22,235 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CallbackError, OptionError, SessionError, SessionModelError, SubmitTimeout
-from . import lifecycle
+from ..errors import CallbackError, DeviceTimeout, OptionError, OptionTypeError, SessionError, SessionModelError, SubmitTimeout
 from .backend import Backend, DeviceFactory
 from .binding import IOBinding
 from .devices import is_remote, open_backend
 from .feeds import Feed, FeedReader, split_batch
 from .machine import Machine
 from .nodes import ModelMetadata, NodeArg, native_node, node, output_types, wanted_outputs
-from .options import SessionOptions, parse_options
-from .pacing import Pacer
-from .pipeline import Pipeline, PipelineTicket, stream, taken
+from .options import SessionOptions, dispatches_batch, parse_options
 from .protocol.trace_context import trace_headers
-from .request import Callback, Job, Request, Results
-from .runner import Runner
-from .runoptions import dispatches_batch
+from .request import Callback, Job, Request, Results, let_go
+from .runner import Pacer, Runner
 from .statistics import RunTimes, Statistics, trace_events, write_trace
 
-__all__ = ["InferenceSession"]
+# What ends sessions that nobody closes: forgotten ones, those alive at the end of the interpreter, those of a forked parent.
+#
+# A forgotten session is closed by a thread of its own kind, the reaper: the last reference may go anywhere, in the middle of a garbage
+# collection too, where taking any lock could wait for ever. The finalizer therefore only puts the runner on a queue whose ``put`` is made
+# for that. New sessions wait while too many forgotten ones are on the queue, so that memory stays bounded.
+#
+# The reaper and the two hooks (at exit, after a fork) come into being with the first session of a process; importing changes nothing. The
+# module's lock protects their creation; the set of live runners is weak.
+
+
+BACKLOG = 8
+"""Forgotten sessions that may wait to be closed before a new one is opened."""
+
+AT_EXIT = 5.0
+"""Seconds that requests which run at the end of the interpreter are waited for."""
+
+_lock = threading.Lock()
+_live: weakref.WeakSet[Runner] = weakref.WeakSet()
+_forgotten: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+_reaper: threading.Thread | None = None
+_hooked = False
+_left_behind: list[Runner] = []
+"""In a forked child, what is the parent's: never closed, since the threads that would have to end are not here."""
+
+
+class Keeper:
+    """Ties the end of a session to the end of its runner."""
+
+    def __init__(self, owner: object, runner: Runner) -> None:
+        self._finalizer = weakref.finalize(owner, _forgotten.put, runner)
+        self._finalizer.atexit = False  # the hook at exit closes in the right order
+
+    def done(self) -> None:
+        """The runner was closed by hand."""
+        self._finalizer.detach()
+
+
+def keep(owner: object, runner: Runner) -> Keeper:
+    """See to it that *runner* is closed when *owner* is forgotten or the interpreter ends."""
+    global _reaper, _hooked
+    with _lock:
+        if not _hooked:
+            _hooked = True
+            atexit.register(_at_exit)
+            if hasattr(os, "register_at_fork"):
+                os.register_at_fork(after_in_child=_after_fork)
+        if _reaper is None:
+            _reaper = threading.Thread(target=_reap, name="anynpu session reaper", daemon=True)
+            _reaper.start()
+        _live.add(runner)
+    return Keeper(owner, runner)
+
+
+def make_room() -> None:
+    """Wait until few forgotten sessions are left to close; not for one that hangs."""
+    limit = time.monotonic() + 1.0
+    while _forgotten.qsize() > BACKLOG and threading.current_thread() is not _reaper and time.monotonic() < limit:
+        time.sleep(0.0005)
+
+
+def _reap() -> None:
+    while True:
+        runner = _forgotten.get()
+        if not runner.close(timeout=AT_EXIT):
+            runner.give_up()
+        del runner
+
+
+def _at_exit() -> None:
+    limit = time.monotonic() + AT_EXIT
+    for runner in list(_live):
+        runner.close(timeout=max(0.0, limit - time.monotonic()))
+
+
+def _after_fork() -> None:
+    global _lock, _reaper, _forgotten, _live
+    _lock = threading.Lock()
+    _reaper = None
+    _forgotten = queue.SimpleQueue()
+    for runner in list(_live):
+        runner.abandon_after_fork()
+        _left_behind.append(runner)
+    _live = weakref.WeakSet()
+
+
+# Requests in flight for a caller who takes results in order: ``run_pipeline``, ``drain`` and ``stream``.
+#
+# A :class:`PipelineTicket` is a request and the lock that is released when it is done. A :class:`Pipeline` belongs to one session;
+# its lock protects the tickets, and is not held while anything waits.
+
+
+class PipelineTicket:
+    """A posted request whose result somebody will take."""
+
+    __slots__ = ("_lock", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self._lock = threading.Lock()
+        self._lock.acquire()
+        request.notify = self._done
+
+    def _done(self, request: Request) -> None:
+        let_go(self._lock)
+
+    def take(self, timeout: float | None = None) -> Results:
+        """Wait for the result, or raise what went wrong. Once."""
+        self.wait(timeout)
+        return taken(self.request)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the end; whether it is a good one. The result is still there to be taken."""
+        if not self._lock.acquire(timeout=-1 if timeout is None else timeout):
+            raise DeviceTimeout(f"no result within {timeout:g} s", hint="wait longer, or look at what else uses the device")
+        self._lock.release()
+        return self.request.error is None
+
+
+def taken(request: Request) -> Results:
+    """The result of a finished request, or its error raised."""
+    error, request.error = request.error, None
+    if error is None:
+        return request.outcome or []
+    try:
+        raise error
+    finally:
+        del error  # the traceback refers to this frame
+
+
+class Pipeline:
+    """The tickets of ``run_pipeline``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tickets: deque[PipelineTicket] = deque()
+        self._depth = 0
+
+    def push(self, session: InferenceSession, input_feed: Any, depth: int, reset: bool) -> Results | None:
+        """Submit, and give the result of the request that is now more than *depth* behind."""
+        try:
+            number = operator.index(depth)
+        except TypeError:
+            number = -1
+        if number < 0:
+            raise OptionTypeError(f"the pipeline depth must be a positive integer, got {depth!r}", hint="for example depth=3")
+        if number == 0:
+            raise SessionError("the pipeline depth must be greater than 0, got 0", hint="for example depth=3")
+        depth = number
+        ticket = session._ticket(None, input_feed)
+        with self._lock:
+            if reset or depth != self._depth:
+                old, self._tickets = self._tickets, deque()
+                self._depth = depth
+            else:
+                old = deque()
+            self._tickets.append(ticket)
+            due = self._tickets.popleft() if len(self._tickets) > depth else None
+        for pending in old:
+            session._runner.cancel(pending.request)
+        return None if due is None else due.take()
+
+    def drain(self, timeout: float | None = None) -> list[Results]:
+        """The results that are still to come, in order, up to one that failed; if that is the first, its error is raised. The next
+        call goes on after that. Nothing is lost if *timeout* is too short."""
+        with self._lock:
+            tickets = tuple(self._tickets)
+        good = 0
+        for ticket in tickets:
+            if not ticket.wait(timeout):
+                break
+            good += 1
+        with self._lock:
+            count = max(1, good) if tickets else 0
+            due = [self._tickets.popleft() for _ in range(min(count, len(self._tickets)))]
+            if not self._tickets:
+                self._depth = 0
+        return [ticket.take() for ticket in due]
+
+
+def stream(
+    session: InferenceSession, feeds: Iterable[Any], depth: int, ordered: bool, output_names: object, options: dict[str, Any]
+) -> Iterator[Results]:
+    """Results for *feeds*, with *depth* requests in flight."""
+    if ordered:
+        tickets: deque[PipelineTicket] = deque()
+        try:
+            for feed in feeds:
+                tickets.append(session._ticket(output_names, feed, **options))
+                if len(tickets) >= depth:
+                    yield tickets.popleft().take()
+            while tickets:
+                yield tickets.popleft().take()
+        finally:
+            for ticket in tickets:
+                session._runner.cancel(ticket.request)
+        return
+    finished: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    flying: set[Request] = set()
+    try:
+        for feed in feeds:
+            flying.add(session._notified(output_names, feed, finished.put, **options))
+            if len(flying) >= depth:
+                yield _arrived(finished, flying)
+        while flying:
+            yield _arrived(finished, flying)
+    finally:
+        for request in flying:
+            session._runner.cancel(request)
+
+
+def _arrived(finished: queue.SimpleQueue[Request], flying: set[Request]) -> Results:
+    while (request := finished.get()) not in flying:  # told of it twice, after an interrupt
+        pass
+    flying.remove(request)
+    return taken(request)
+
 
 log = logging.getLogger("anynpu.session")
 
@@ -78,7 +296,7 @@ class InferenceSession:
             log.debug("ignored: %s", ", ".join(kwargs))
         model = _model(path_or_bytes)
         lender = _lender(use_weight_from, options)
-        lifecycle.make_room()
+        make_room()
         backend = open_backend(model, options, device, None if lender is None else lender._backend)
         try:
             self._backend = backend
@@ -101,7 +319,7 @@ class InferenceSession:
         except BaseException:
             self._runner.close(timeout=0)
             raise
-        self._keeper = lifecycle.keep(self, self._runner)
+        self._keeper = keep(self, self._runner)
 
     # -- what the model is
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .._util.output_files import write_output
+from .machine import Slot
 from .request import Request
-from .worker_groups import Slot
 
 __all__ = ["Entry", "LaneStatistics", "Percentiles", "RunRecorder", "RunTimes", "Statistics", "trace_events", "write_trace"]
 

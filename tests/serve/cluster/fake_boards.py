@@ -15,11 +15,10 @@ import numpy as np
 from anynpu.errors import BoardLostError, DeviceTimeout, ModelUnavailableError, UnknownModelError
 from anynpu.serve import ServeOptions
 from anynpu.serve.admission import Admission, Announcement
-from anynpu.serve.cluster.balance import LeastWork
 from anynpu.serve.cluster.board import Board
+from anynpu.serve.cluster.front import ClusterModels
 from anynpu.serve.cluster.messages import BoardRefusal
-from anynpu.serve.cluster.models import ClusterModels
-from anynpu.serve.cluster.routing import BoardPool
+from anynpu.serve.cluster.routing import BoardPool, LeastWork
 from anynpu.serve.interfaces import IndexEntry
 from anynpu.serve.model import CoreFigures, InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 from anynpu.session.protocol.messages import ModelDetails

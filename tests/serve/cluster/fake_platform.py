@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from anynpu.errors import ServeError
 from anynpu.serve.cluster.engine import ApplicationState, Deployment
-from anynpu.serve.cluster.plan import PoolPlan
+from anynpu.serve.cluster.messages import PoolPlan
 from anynpu.serve.cluster.routing import Boards
 
 from .fake_boards import FakeHandle, FakePool

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from anynpu.serve.cluster.balance import LeastWork
+from anynpu.serve.cluster.routing import LeastWork
 
 
 def first(work: LeastWork[str], boards: str, avoid: str | None = None) -> str:

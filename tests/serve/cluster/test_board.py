@@ -25,8 +25,7 @@ from anynpu.errors import (
 )
 from anynpu.serve import ServeOptions
 from anynpu.serve.cluster.board import Board
-from anynpu.serve.cluster.messages import BoardRefusal, Order
-from anynpu.serve.cluster.plan import PoolPlan, parse_pools
+from anynpu.serve.cluster.messages import BoardRefusal, Order, PoolPlan, parse_pools
 from anynpu.serve.model import InferAnswer, InferRequest
 
 from .fake_boards import ask, pool_of

@@ -12,7 +12,7 @@ from anynpu.errors import ServeError
 from anynpu.serve import ServeOptions
 from anynpu.serve.cluster.engine import Engine
 from anynpu.serve.cluster.front import FIT_EVERY, Front
-from anynpu.serve.cluster.plan import PoolPlan
+from anynpu.serve.cluster.messages import PoolPlan
 
 from .fake_boards import answer, pool_of
 from .fake_platform import FakePlatform

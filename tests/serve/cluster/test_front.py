@@ -15,7 +15,7 @@ from anynpu.errors import (
     UnknownModelError,
 )
 from anynpu.serve import ServeOptions
-from anynpu.serve.cluster.models import ClusterModels
+from anynpu.serve.cluster.front import ClusterModels
 from anynpu.serve.failures import failure_of
 from anynpu.serve.interfaces import Model
 from anynpu.serve.model import InferRequest

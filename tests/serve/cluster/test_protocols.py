@@ -20,8 +20,8 @@ import anynpu
 from anynpu.errors import BoardLostError
 from anynpu.serve import ServeOptions, Server
 from anynpu.serve.cluster.board import Board
+from anynpu.serve.cluster.front import ClusterModels
 from anynpu.serve.cluster.messages import BoardRefusal
-from anynpu.serve.cluster.models import ClusterModels
 from anynpu.serve.cluster.routing import BoardPool
 from anynpu.serve.model import InferAnswer, InferRequest
 from anynpu.serve.service import Service

@@ -56,7 +56,7 @@ def command(
       anynpu cluster /srv/models --address auto
       anynpu cluster --pool rk3588=/srv/large --pool rk3576=/srv/small --address auto
     """
-    from ...serve.cluster.plan import PoolPlan, parse_pools
+    from ...serve.cluster.messages import PoolPlan, parse_pools
 
     if (virtual is None) == (address is None):
         raise OptionError(

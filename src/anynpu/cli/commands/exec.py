@@ -14,8 +14,7 @@ import typer
 from ..._util.output_files import check_output
 from ...devtools.recording import HASHES_VARIABLE, RECORD_VARIABLE
 from ...devtools.sanitizer import Suppressions
-from ...dropin.environment import Observation, Sanitizing, board_machine, program_environment, with_provider
-from ...dropin.standins import ALWAYS
+from ...dropin.environment import ALWAYS, Observation, Sanitizing, board_machine, program_environment, with_provider
 from ...errors import OutputFileError
 from ..helpers.console import fail
 from ..helpers.options import FaultsOption, optional_chip, use_faults

@@ -27,9 +27,8 @@ from ...tensor import Affine, DynamicFixedPoint, Quantization, TensorSpec
 from ...vendors import registry
 from ..helpers.console import plain_table, print_json, results, size_text
 from ..helpers.models import no_model
-from ..helpers.onnxfile import OnnxInfo, describe
+from ..helpers.onnxfile import OnnxInfo, describe, reaction_line, trained_orders
 from ..helpers.options import JsonOption, LayersOption, ShapeOption, one_shape_set, optional_chip
-from ..helpers.preprocess import reaction_line, trained_orders
 from ..helpers.summary import cpu_table, layer_table, shape_text, summary_line
 
 __all__ = ["command"]

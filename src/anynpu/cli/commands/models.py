@@ -8,8 +8,7 @@ import typer
 
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
-from ..networks import NETWORKS, find, get, recipe_text
-from ..networks.network import NOT_MEASURED, Network
+from ..networks import NETWORKS, NOT_MEASURED, Network, find, get, recipe_text
 
 __all__ = ["command"]
 

@@ -10,11 +10,10 @@ import typer
 from ..._util.output_files import write_output
 from ...analysis.report import SAMPLES, Decision, decide, decision_data, decision_page
 from ...compiler import CompileOptions
-from ..helpers.chip_lists import TargetsOption, chips_of
 from ..helpers.console import plain_table, print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, dtype_name, read_inputs
-from ..helpers.predict_output import range_text, rate_text, time_text
+from ..helpers.predict_output import TargetsOption, chips_of, range_text, rate_text, time_text
 
 __all__ = ["command", "decision_table"]
 

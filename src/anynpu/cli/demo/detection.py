@@ -18,8 +18,7 @@ from ...errors import MissingDependencyError
 from ...modelfile import CompiledModel
 from ...tasks import find_text
 from ...tasks.draw import draw
-from .pages import PAGE_SIZE, Grain, page
-from .panels import captioned, side_by_side
+from .pages import PAGE_SIZE, Grain, captioned, page, side_by_side
 
 __all__ = [
     "HELD_OUT_PAGES",

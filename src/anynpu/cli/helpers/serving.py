@@ -27,7 +27,7 @@ def need_model(path: str | Path) -> None:
 def start_log(as_json: bool) -> None:
     """Log to stderr, as text or as JSON. What gRPC's own library says repeats what clients send, and is left out."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it is read when gRPC is imported
-    from ...serve.logs import JsonFormatter, LineFormatter
+    from ...serve.traces import JsonFormatter, LineFormatter
 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if as_json else LineFormatter("%(asctime)s %(levelname)s %(message)s"))

@@ -37,7 +37,7 @@ from ..._rknn import ffi
 from ..._util.optional import pyopencl
 from ...errors import CustomOperatorError, DeviceClosed, MissingDependencyError
 from ...npu import Context, CustomCall
-from ...npu.custom import CustomTensor
+from ...npu.context import CustomTensor
 from ...program import AttributeValue
 from ...tensor import DType, Layout
 from ..constants import (

@@ -6,8 +6,11 @@ Calls on a model return 0 or -1, and the log says why; nothing of ours is raised
 from __future__ import annotations
 
 import functools
+import math
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -16,19 +19,390 @@ import numpy as np
 
 from ... import chips, modelfile
 from ..._util.output_files import write_output
+from ..._util.types import Array
+from ...analysis.compare import CompiledSubject, OnnxSubject
 from ...compiler import compile as compile_model
 from ...compiler import optimize
+from ...compiler.quantize.dataset import InputInfo, open_dataset
 from ...errors import AnynpuError, CompileError, ModelError, ParameterError
 from ...modelfile import CompiledModel
+from ...program import Model
 from ...vendors.devices import SOFTWARE
-from .. import Flag
+from .. import Context, Flag
 from ..lite.lite import VERSION, CoreMasks, RKNNLog, choose, describe, open_model, under_exec
 from ..lite.runtime import Runtime
-from . import analysis, codegen, customop, hybrid, performance
-from .config import DEFAULTS, Config, bgr_dataset, config_of
-from .sources import ModelSource, from_onnx, from_pytorch, from_tflite
+from . import customop, hybrid
+from .config import DEFAULTS, Config, ModelSource, bgr_dataset, config_of, from_onnx, from_pytorch, from_tflite
 
-__all__ = ["RKNN"]
+# ``eval_perf`` and ``eval_memory``: the vendor's tables, from the timing model and the memory plan, or from a board.
+
+
+_RULE = "=" * 115
+_NARROW = "=" * 54
+MemoryFigures = dict[str, int]
+
+
+def performance_text(context: Context, detailed: bool) -> str:
+    """How long an inference takes; layer by layer for a context that collects it."""
+    if detailed:
+        return context.perf_detail
+    time = max(context.run_microseconds, 1)
+    heading = "Performance".center(len(_RULE)).rstrip()
+    return f"{_RULE}\n{heading}\n{_RULE}\nTotal Time(us): {time}\nFPS: {1e6 / time:.2f}\n{_RULE}\n"
+
+
+def memory_figures(context: Context) -> MemoryFigures:
+    """Bytes that a model needs: weights, intermediate tensors, the rest (inputs and outputs), and all of it."""
+    sizes = context.memory_sizes
+    other = sum(math.prod(info.shape) * info.dtype.itemsize for info in (*context.inputs, *context.outputs))
+    return {
+        "weight_memory": sizes.weights,
+        "internal_memory": sizes.internal,
+        "other_memory": other,
+        "total_memory": sizes.weights + sizes.internal + other,
+    }
+
+
+def memory_text(figures: MemoryFigures) -> str:
+    """The same as a table."""
+    rows = (
+        ("Weight Memory", "weight_memory"),
+        ("Internal Tensor Memory", "internal_memory"),
+        ("Other Memory", "other_memory"),
+        ("Total Memory", "total_memory"),
+    )
+    lines = [f"    {title}: {figures[key] / 2**20:.2f} MiB" for title, key in rows]
+    heading = "Memory Profile Info Dump".center(len(_NARROW)).rstrip()
+    return "\n".join([_NARROW, heading, _NARROW, "NPU model memory detail:", *lines, _NARROW, ""])
+
+
+# ``codegen``: a C program that runs a model on its inputs, with all that is needed to build it.
+
+
+_PROGRAM = """\
+/* Runs model.rknn on the files in inputs/ and writes what it gives to outputs/. Written by RKNN.codegen. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rknn_api.h"
+
+#define INPUTS @INPUTS@
+#define OUTPUTS @OUTPUTS@
+
+static const struct {
+    const char *path;
+    uint32_t size;
+    rknn_tensor_type type;
+    rknn_tensor_format format;
+} given[INPUTS] = {
+@TABLE@};
+
+static void *read_file(const char *path, uint32_t *size)
+{
+    FILE *file = fopen(path, "rb");
+    if (file == NULL) {
+        fprintf(stderr, "%s cannot be opened\\n", path);
+        return NULL;
+    }
+    fseek(file, 0, SEEK_END);
+    long length = ftell(file);
+    rewind(file);
+    char *data = malloc(length > 0 ? (size_t)length : 1);
+    if (data != NULL && fread(data, 1, (size_t)length, file) != (size_t)length) {
+        free(data);
+        data = NULL;
+    }
+    fclose(file);
+    *size = (uint32_t)length;
+    return data;
+}
+
+static int write_output(uint32_t index, const rknn_output *output, const rknn_tensor_attr *attr)
+{
+    char path[64];
+    snprintf(path, sizeof path, "outputs/output_%u.bin", index);
+    FILE *file = fopen(path, "wb");
+    if (file == NULL || fwrite(output->buf, 1, output->size, file) != output->size || fclose(file) != 0) {
+        fprintf(stderr, "%s cannot be written\\n", path);
+        return -1;
+    }
+    printf("%s %s [", path, attr->name);
+    for (uint32_t axis = 0; axis < attr->n_dims; axis++)
+        printf("%s%u", axis ? "," : "", attr->dims[axis]);
+    printf("] float32\\n");
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    rknn_context context = 0;
+    rknn_input inputs[INPUTS];
+    rknn_output outputs[OUTPUTS];
+    uint32_t size = 0;
+    void *model = read_file(argc > 1 ? argv[1] : "model.rknn", &size);
+    if (model == NULL)
+        return 1;
+    int code = rknn_init(&context, model, size, 0, NULL);
+    free(model);
+    if (code < 0) {
+        fprintf(stderr, "rknn_init: %d\\n", code);
+        return 1;
+    }
+    memset(inputs, 0, sizeof inputs);
+    memset(outputs, 0, sizeof outputs);
+    for (uint32_t index = 0; index < INPUTS; index++) {
+        inputs[index].index = index;
+        inputs[index].buf = read_file(given[index].path, &inputs[index].size);
+        inputs[index].type = given[index].type;
+        inputs[index].fmt = given[index].format;
+        if (inputs[index].buf == NULL || inputs[index].size != given[index].size) {
+            fprintf(stderr, "%s does not have %u bytes\\n", given[index].path, given[index].size);
+            return 1;
+        }
+    }
+    for (uint32_t index = 0; index < OUTPUTS; index++) {
+        outputs[index].index = index;
+        outputs[index].want_float = 1;
+    }
+    code = rknn_inputs_set(context, INPUTS, inputs);
+    if (code >= 0)
+        code = rknn_run(context, NULL);
+    if (code >= 0)
+        code = rknn_outputs_get(context, OUTPUTS, outputs, NULL);
+    if (code < 0) {
+        fprintf(stderr, "the model cannot be run: %d\\n", code);
+        return 1;
+    }
+    for (uint32_t index = 0; index < OUTPUTS; index++) {
+        rknn_tensor_attr attr;
+        memset(&attr, 0, sizeof attr);
+        attr.index = index;
+        if (rknn_query(context, RKNN_QUERY_OUTPUT_ATTR, &attr, sizeof attr) < 0 || write_output(index, &outputs[index], &attr) < 0)
+            return 1;
+    }
+    rknn_outputs_release(context, OUTPUTS, outputs);
+    for (uint32_t index = 0; index < INPUTS; index++)
+        free(inputs[index].buf);
+    return rknn_destroy(context) < 0;
+}
+"""
+
+_MAKEFILE = """\
+# On a board: make. Elsewhere, with anynpu: make INCLUDE=`anynpu lib --include` LIB=`anynpu lib --path`
+CC ?= cc
+INCLUDE ?= /usr/include
+LIB ?= /usr/lib
+
+run: main.c
+\t$(CC) -O2 -Wall -o $@ main.c -I$(INCLUDE) -L$(LIB) -l@LIBRARY@
+"""
+
+_TYPES = {
+    "uint8": "RKNN_TENSOR_UINT8",
+    "float32": "RKNN_TENSOR_FLOAT32",
+    "int64": "RKNN_TENSOR_INT64",
+    "bool": "RKNN_TENSOR_BOOL",
+}
+
+
+def generate(model: CompiledModel, folder: Path, inputs: Sequence[object] | None, library: str, *, overwrite: bool) -> None:
+    """Write the program, the model and its inputs.
+
+    :param inputs: a file or an array for each input; zeros, if not given
+    :param library: what the program is linked with, such as rknnrt
+    """
+    if folder.exists() and not overwrite:
+        raise ParameterError(f"{folder} is there already", hint="pass overwrite=True, or another path")
+    arrays = _arrays(model, inputs)
+    for part in ("inputs", "outputs"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    rows = []
+    for index, (array, spec) in enumerate(zip(arrays, model.inputs, strict=True)):
+        (folder / "inputs" / f"input_{index}.bin").write_bytes(np.ascontiguousarray(array).tobytes())
+        layout = "RKNN_TENSOR_NHWC" if len(spec.shape) == 4 else "RKNN_TENSOR_UNDEFINED"
+        rows.append(f'    {{"inputs/input_{index}.bin", {array.nbytes}u, {_TYPES[array.dtype.name]}, {layout}}},\n')
+    program = _PROGRAM.replace("@INPUTS@", str(len(arrays))).replace("@OUTPUTS@", str(len(model.outputs)))
+    (folder / "main.c").write_text(program.replace("@TABLE@", "".join(rows)), encoding="utf-8")
+    (folder / "Makefile").write_text(_MAKEFILE.replace("@LIBRARY@", library), encoding="utf-8")
+    modelfile.write(model, folder / "model.rknn")
+
+
+def _arrays(model: Model, inputs: Sequence[object] | None) -> list[Array]:
+    """The inputs as the program feeds them: pictures as N, H, W, C, bytes where they are bytes."""
+    if inputs is None:
+        return [np.zeros(math.prod(spec.shape), _kind(model, spec.name)) for spec in model.inputs]
+    infos = [InputInfo(spec.name, spec.shape, np.dtype(_kind(model, spec.name))) for spec in model.inputs]
+    infos = [InputInfo(info.name, info.shape, np.dtype(np.float32)) if info.dtype == np.uint8 else info for info in infos]
+    (sample,) = open_dataset([tuple(inputs)], infos, limit=1)
+    arrays = []
+    for spec in model.inputs:
+        value = sample[spec.name]
+        if len(spec.shape) == 4:
+            value = value.transpose(0, 2, 3, 1)
+        kind = _kind(model, spec.name)
+        if kind == "uint8" and not np.array_equal(value, np.clip(np.rint(value), 0, 255)):
+            kind = "float32"
+        arrays.append(np.ascontiguousarray(value).astype(kind))
+    return arrays
+
+
+def _kind(model: Model, name: str) -> str:
+    """The type that an input is fed in."""
+    spec = next(spec for spec in model.inputs if spec.name == name)
+    if name in model.preprocess:
+        return "uint8"
+    storage = spec.dtype.storage.name
+    return storage if storage in ("int64", "bool") else "float32"
+
+
+# ``accuracy_analysis``: every layer beside the float model, as the files that the vendor's toolkit writes.
+#
+# ``golden`` holds the values of the float model, ``simulator`` those of the compiled one, ``runtime`` those of a target. Each has a
+# tensor as NAME.txt, a number on each line, and as npy/NAME.npy in its shape; ``map_name_to_file.txt`` has the names.
+# ``error_analysis.txt`` has a row for each layer: cosine and Euclidean distance to golden, in the network as it stands (entire) and
+# fed with golden's values (single).
+
+
+_NAME = 64
+_PAIR = 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One tensor of one layer; each pair is (cosine, Euclidean distance)."""
+
+    kind: str
+    tensor: str
+    entire: tuple[float, float]
+    single: tuple[float, float]
+    runtime: tuple[float, float] | None = None
+    single_sim: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The rows, and the values behind them by tensor."""
+
+    rows: tuple[Row, ...]
+    golden: Mapping[str, Array]
+    simulator: Mapping[str, Array]
+    runtime: Mapping[str, Array]
+
+
+def analyse(
+    proto: Any,
+    model: Model,
+    inputs: Sequence[Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    runtime: Mapping[str, Array] | None = None,
+) -> Analysis:
+    """Compare a compiled model with the ONNX model that it was made of, on one sample.
+
+    :param inputs: a file or an array for each input
+    :param runtime: outputs of the target, by name; empty where its layers compute as the simulator's
+    """
+    golden = OnnxSubject(proto, "golden", shapes=shapes, preprocess=model.preprocess)
+    subject = CompiledSubject(model, "simulator")
+    infos = [InputInfo(entry.name, entry.shape, entry.dtype) for entry in golden.inputs]
+    (sample,) = open_dataset([tuple(inputs)], infos, limit=1)
+    common = golden.tensors & subject.tensors
+    golden.watch(common)
+    subject.watch(common)
+    right = golden.run(sample)
+    subject.run(sample)
+    rows: list[Row] = []
+    values: dict[str, dict[str, Array]] = {"golden": {}, "simulator": {}, "runtime": {}}
+    for unit in subject.units():
+        made, alone = subject.outcome(unit), subject.alone(unit, right)
+        for name in unit.tensors:
+            expected = right.get(name)
+            if expected is None or expected.size != made.values[name].size:
+                continue
+            result = made.values[name].reshape(expected.shape)
+            own = result if alone is None else alone.values[name].reshape(expected.shape)
+            entire, single = _errors(expected, result), _errors(expected, own)
+            on_target, of_target = None, None
+            if runtime is not None:
+                taken = runtime[name].reshape(expected.shape) if name in runtime else None if runtime else result
+                if taken is not None:
+                    on_target, of_target = _errors(expected, taken), _errors(result, taken)
+                    values["runtime"][name] = taken
+            values["golden"][name], values["simulator"][name] = expected, result
+            rows.append(Row(unit.kind, name, entire, single, on_target, of_target))
+    return Analysis(tuple(rows), values["golden"], values["simulator"], values["runtime"])
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The text of ``error_analysis.txt``."""
+    with_target = any(row.runtime is not None for row in rows)
+    pair = "cos | euc".center(_PAIR)
+    groups = ["simulator_error".center(2 * _PAIR), *(["runtime_error".center(2 * _PAIR)] if with_target else [])]
+    columns = ["entire", "single", *(["entire", "single_sim"] if with_target else [])]
+    rule = "-" * (_NAME + _PAIR * len(columns))
+    lines = [
+        "# simulator_error: the compiled model beside the float model ('golden'), layer by layer",
+        "#     entire: with all that went wrong before the layer",
+        "#     single: the layer alone, fed with the values of the float model",
+        *(
+            [
+                "# runtime_error: the target beside the float model",
+                "#     entire: with all that went wrong before the layer",
+                "#     single_sim: the target beside the simulator",
+            ]
+            if with_target
+            else []
+        ),
+        "",
+        "layer_name".ljust(_NAME) + "".join(groups).rstrip(),
+        " " * _NAME + "".join(column.center(_PAIR) for column in columns).rstrip(),
+        " " * _NAME + (pair * len(columns)).rstrip(),
+        rule,
+    ]
+    for row in rows:
+        cells = [row.entire, row.single, *([row.runtime, row.single_sim] if with_target else [])]
+        texts = ["\\ | \\" if cell is None else f"{cell[0]:.5f} | {cell[1]:.4f}" for cell in cells]
+        lines.append(f"[{row.kind}] {row.tensor} ".ljust(_NAME) + "".join(text.center(_PAIR) for text in texts).rstrip())
+    return "\n".join([*lines, rule, ""])
+
+
+def write(analysis: Analysis, folder: Path) -> None:
+    """All files of an analysis."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "error_analysis.txt").write_text(table(analysis.rows), encoding="utf-8")
+    files: dict[str, str] = {}
+    for row in analysis.rows:
+        stem = re.sub(r"[^\w.-]+", "_", row.tensor) or "tensor"
+        taken = set(files.values())
+        name, number = stem, 1
+        while name in taken:
+            name, number = f"{stem}_{number}", number + 1
+        files.setdefault(row.tensor, name)
+    for part, values in (("golden", analysis.golden), ("simulator", analysis.simulator), ("runtime", analysis.runtime)):
+        if part != "runtime" or values:
+            (folder / part / "npy").mkdir(parents=True, exist_ok=True)
+        for tensor, value in values.items():
+            np.save(folder / part / "npy" / f"{files[tensor]}.npy", value)
+            (folder / part / f"{files[tensor]}.txt").write_text(_numbers(value), encoding="utf-8")
+    width = max(map(len, ("layer_name", *files))) + 4
+    lines = [("layer_name", "file_name"), *((tensor, f"{name}.txt") for tensor, name in files.items())]
+    text = "".join(f"{tensor.ljust(width)}{name}\n" for tensor, name in lines)
+    (folder / "map_name_to_file.txt").write_text(text, encoding="utf-8")
+
+
+def _numbers(values: Array) -> str:
+    """One number on each line, with the digits that float32 needs."""
+    return "".join(f"{value:.9g}\n" for value in np.asarray(values, np.float64).ravel().tolist())
+
+
+def _errors(expected: Array, given: Array) -> tuple[float, float]:
+    a, b = (np.asarray(values, np.float64).ravel() for values in (expected, given))
+    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
+    distance = float(np.linalg.norm(a - b))
+    cosine = float(a @ b) / lengths if lengths else float(distance == 0.0)
+    return min(cosine, 1.0), distance
+
 
 _Result = TypeVar("_Result")
 _REFUSALS = {
@@ -343,17 +717,17 @@ class RKNN(CoreMasks):
         """How long an inference takes: with ``perf_debug`` layer by layer."""
         runtime = self._running()
         self._warm_up(runtime)
-        text = performance.performance_text(runtime.npu, self._perf_debug)
+        text = performance_text(runtime.npu, self._perf_debug)
         if is_print:
             sys.stdout.write(text)
         return text
 
     @_answering(None)
-    def eval_memory(self, is_print: bool = True) -> performance.MemoryFigures | None:
+    def eval_memory(self, is_print: bool = True) -> MemoryFigures | None:
         """What the model needs, in bytes."""
-        figures = performance.memory_figures(self._running().npu)
+        figures = memory_figures(self._running().npu)
         if is_print:
-            sys.stdout.write(performance.memory_text(figures))
+            sys.stdout.write(memory_text(figures))
         return figures
 
     @_answering(-1)
@@ -375,8 +749,8 @@ class RKNN(CoreMasks):
             if self.init_runtime(target=target, device_id=device_id) != 0:
                 raise ModelError(f"the model does not start on {target}", hint="see the line before")
         shapes = {spec.name: spec.shape for spec in model.inputs}
-        result = analysis.analyse(source.proto, model, taken, shapes, on_target)
-        analysis.write(result, Path(output_dir or "./snapshot"))
+        result = analyse(source.proto, model, taken, shapes, on_target)
+        write(result, Path(output_dir or "./snapshot"))
         return 0
 
     @_answering(-1)
@@ -385,7 +759,7 @@ class RKNN(CoreMasks):
         model = self._built()
         library = (chips.get(model.chip).library or "librknnrt").removeprefix("lib")
         taken = inputs if inputs is None or isinstance(inputs, (list, tuple)) else [inputs]
-        codegen.generate(model, Path(output_path), taken, library, overwrite=overwrite)
+        generate(model, Path(output_path), taken, library, overwrite=overwrite)
         return 0
 
     @_answering(None)

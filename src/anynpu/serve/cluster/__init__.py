@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ..._util import optional as _optional
-from .plan import TRANSPORT, PoolPlan
+from .messages import TRANSPORT, PoolPlan
 
 if TYPE_CHECKING:
     from .server import ClusterServer

@@ -23,8 +23,7 @@ from ...errors import AnynpuError, OptionError
 from ..model import InferAnswer, InferRequest
 from ..options import ServeOptions
 from .board import Board
-from .messages import BoardRefusal, BoardReport, Orders
-from .plan import EVERY_BOARD, TRANSPORT, PoolPlan
+from .messages import EVERY_BOARD, TRANSPORT, BoardRefusal, BoardReport, Orders, PoolPlan
 
 __all__ = ["BoardReplica", "application", "build"]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ...errors import ServeError
-from .plan import PoolPlan
+from .messages import PoolPlan
 from .routing import Boards
 
 __all__ = ["ApplicationState", "Deployment", "Engine", "Platform"]

@@ -22,8 +22,7 @@ from ..model import InferAnswer, InferRequest
 from ..options import ServeOptions
 from .application import application
 from .engine import ApplicationState, Deployment
-from .messages import BoardRefusal
-from .plan import PoolPlan
+from .messages import BoardRefusal, PoolPlan
 
 __all__ = ["RayBoards", "RayPlatform", "quieten"]
 

@@ -1,4 +1,4 @@
-"""The router of Ray Serve for boards: gives Ray the order of :class:`~anynpu.serve.cluster.balance.LeastWork`.
+"""The router of Ray Serve for boards: gives Ray the order of :class:`~anynpu.serve.cluster.routing.LeastWork`.
 
 It runs in the process of a front and counts the requests of that front, from their sending to their end. Ray's own count of what a replica
 has is not enough: over gRPC it comes with the answer, and then describes the past.
@@ -12,7 +12,7 @@ from typing import Any
 
 from ray.serve.request_router import RequestRouter
 
-from .balance import LeastWork
+from .routing import LeastWork
 
 __all__ = ["BoardRouter"]
 

@@ -15,7 +15,7 @@ from ..server import Server
 from ..service import Service
 from .engine import Engine
 from .front import Front
-from .plan import PoolPlan
+from .messages import PoolPlan
 from .ray_platform import RayPlatform
 
 __all__ = ["ClusterServer"]

@@ -23,7 +23,7 @@ import ray
 
 from ...errors import OptionError
 from ...npu.board import runtime_folder
-from .plan import BOARD_RESOURCE
+from .messages import BOARD_RESOURCE
 from .ray_platform import quieten
 
 __all__ = ["VirtualBoards"]

@@ -4,7 +4,6 @@ It is a part of a server for one person at one machine: loopback only, one job a
 opened in a process with limits; the server itself only stores and hands on bytes.
 """
 
-from .jobs import JobLimits
-from .mount import Playground
+from .mount import JobLimits, Playground
 
 __all__ = ["JobLimits", "Playground"]

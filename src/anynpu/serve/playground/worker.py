@@ -1,4 +1,4 @@
-"""The process that does one job of the playground; :mod:`anynpu.serve.playground.jobs` starts it.
+"""The process that does one job of the playground; :mod:`anynpu.serve.playground.mount` starts it.
 
 Models and pictures that somebody dropped are opened here and nowhere else. Before that the process limits itself: memory, processor time
 and the size of files. It ends when its parent closes the pipe to it, also where a library is busy. It is no sandbox: it has the files and

@@ -24,7 +24,7 @@ from ...errors import FeedShapeError, SessionError
 from ...tensor import DType, TensorSpec
 from ...vendors import registry
 from .. import Backend, Bound, Feed, Lane, Marks, Memory, SessionOptions
-from ..tail import with_tail
+from ..devices import with_tail
 from .ports import OnnxPort
 from .source import OnnxSource
 from .values import ELEMENT_TYPES
