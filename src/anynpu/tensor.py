@@ -14,8 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Affine", "DType", "DynamicFixedPoint", "Layout", "Quantization", "TensorSpec", "round_up", "row_major_strides"]
-
 
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple that is not less than *value*.

@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["open_array"]
-
 
 def open_array(path: str | os.PathLike[str]) -> npt.NDArray[Any]:
     """The array of numbers in a ``.npy`` file, mapped: whatever shape the file claims, no memory is taken for it. Never a pickle.

@@ -18,8 +18,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, TypeVar
 
-__all__ = ["IMPORT_SECONDS", "Closeable", "ModuleLock", "at_end", "finish_imports_before_forks", "unforked"]
-
 _Self = TypeVar("_Self", bound="Closeable")
 
 

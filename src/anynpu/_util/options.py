@@ -21,19 +21,6 @@ from typing import Any, ClassVar, TypeVar
 
 from ..errors import AnynpuError, OptionError, OptionTypeError
 
-__all__ = [
-    "TABLE",
-    "Option",
-    "OptionTable",
-    "documented",
-    "is_number",
-    "is_whole",
-    "keyword_form",
-    "option",
-    "read_table",
-    "same_as",
-]
-
 TableT = TypeVar("TableT", bound="OptionTable")
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from ..errors import OutputFileError
 
-__all__ = ["SOURCE_SUFFIXES", "check_output", "check_suffix", "write_output"]
-
 SOURCE_SUFFIXES = (".onnx", ".tflite", ".pt", ".pt2", ".keras")
 """Extensions of source models, which no compiled model and no report has."""
 

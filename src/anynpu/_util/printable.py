@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-__all__ = ["printable"]
-
 
 def printable(text: str) -> str:
     """*text* with everything escaped that a terminal or a log would act upon instead of showing it.

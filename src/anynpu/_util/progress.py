@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-__all__ = ["Progress", "tell"]
-
 Progress = Callable[[str, int, "int | None"], None]
 """Called with the stage, how much of it is done, and how much there is; None if nobody knows."""
 

@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "Floats"]
-
 Array = npt.NDArray[Any]
 """An array of any type."""
 

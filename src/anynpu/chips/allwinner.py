@@ -11,8 +11,6 @@ from dataclasses import fields, replace
 from .chip import Chip, OperatorLimits, Source, VipIdentity
 from .support import COMMON_LIMITS, calls, queries
 
-__all__ = ["ALLWINNER"]
-
 KIB = 1024
 MIB = 1024 * KIB
 MHZ = 1_000_000

@@ -16,8 +16,6 @@ from .allwinner import ALLWINNER
 from .chip import Chip
 from .rockchip import ROCKCHIP
 
-__all__ = ["GROUP", "all_chips", "find", "get", "plugins", "refresh"]
-
 GROUP = "anynpu.vendors"
 """The group of entry points."""
 

@@ -5,19 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = [
-    "Chip",
-    "ConvLimits",
-    "ConvTransposeLimits",
-    "MatMulRules",
-    "OperatorLimits",
-    "PoolLimits",
-    "Range",
-    "ResizeLimits",
-    "Source",
-    "VipIdentity",
-]
-
 
 @dataclass(frozen=True)
 class Source:

@@ -8,8 +8,6 @@ from dataclasses import fields, replace
 from .chip import Chip, ConvTransposeLimits, MatMulRules, OperatorLimits, Range, Source
 from .support import COMMON_LIMITS, calls, queries
 
-__all__ = ["ROCKCHIP"]
-
 KIB = 1024
 MIB = 1024 * KIB
 MHZ = 1_000_000

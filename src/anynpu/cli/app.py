@@ -24,8 +24,6 @@ from ..errors import AnynpuError, PreprocessingWarning, ToolkitError
 from .helpers import verbosity
 from .helpers.verbosity import CheckedCommand
 
-__all__ = ["COMMANDS", "app", "run"]
-
 COMMANDS = {
     "compile": "Compile an ONNX model into an anynpu model for one chip.",
     "build": "Build the vendor model for a board, and the anynpu model that agrees with it.",

@@ -22,8 +22,6 @@ import numpy as np
 
 from .._util.types import Array
 
-__all__ = ["Loader", "Mismatch", "Store", "from_json", "map_arrays", "to_json"]
-
 T = TypeVar("T")
 
 MAX_TEXT_LENGTH = 1 << 20

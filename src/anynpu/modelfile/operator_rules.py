@@ -38,9 +38,6 @@ from ..program import (
 )
 from ..tensor import DType, Layout, TensorSpec
 
-__all__ = ["MAX_DIMENSIONS", "MAX_PAD_BEYOND", "Operands", "RuleBroken", "Seen", "check_operator", "require"]
-
-
 MAX_DIMENSIONS = 8
 MAX_STEP = 1 << 20
 """Largest kernel, stride, dilation or pad."""

@@ -24,8 +24,6 @@ from .._util.types import Array
 from ..errors import CompileError, DeviceError, DeviceTimeout, FeedNameError
 from ..tensor import DType, TensorSpec
 
-__all__ = ["ORDER", "Tail", "checked_tail", "infer_shapes", "tail_path"]
-
 ORDER = "anynpu.outputs"
 """The entry of a tail's metadata that names the outputs of the whole model in their order, one per line."""
 

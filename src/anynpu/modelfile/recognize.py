@@ -12,8 +12,6 @@ from typing import ClassVar
 from ..errors import ModelError, ModelFormatError
 from ..vendors import FileFormat, Vendor, registry
 
-__all__ = ["Contents", "FileKind", "MARKER", "Source", "identify", "kind_of", "name_content", "open_source", "vendor_of"]
-
 MARKER = b"\x89ANYNPU\n"
 """Bytes 4 to 11 of our own files; before them stands the mark of the chip's vendor, whose own files have other bytes here."""
 

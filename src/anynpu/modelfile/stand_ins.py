@@ -13,8 +13,6 @@ from pathlib import Path
 
 from .recognize import Source, open_source
 
-__all__ = ["TWIN_SUFFIX", "VENDOR_HASH", "find_twin", "twin_folders", "twin_name", "vendor_hash"]
-
 TWIN_SUFFIX = ".anynpu"
 """What the software NPU runs in place of a vendor's file ends in this."""
 

@@ -17,8 +17,6 @@ from ..tensor import DType, DynamicFixedPoint, Layout, TensorSpec
 from .float_rules import check_float
 from .operator_rules import MAX_DIMENSIONS, Operands, RuleBroken, Seen, check_operator, require
 
-__all__ = ["MAX_METADATA_LENGTH", "MAX_PROPERTIES", "metadata_complaint", "validate_model", "validate_program"]
-
 MAX_TENSOR = 1 << 32
 """Bytes of a tensor, and of the internal memory of a program."""
 MAX_NAME_LENGTH = 4096

@@ -15,8 +15,6 @@ from ..errors import ModelFormatError, VendorModelError
 from ..vendors import FileFormat, Vendor, registry
 from .recognize import Contents, FileKind, Source, name_content, open_source, vendor_of
 
-__all__ = ["DAMAGED", "VendorModelInfo", "VendorTensor", "read", "refuse_vendor_model"]
-
 DAMAGED = "the file is damaged or was cut off; copy it again or export it again with the vendor's toolkit"
 """What to do about a file that cannot be read."""
 

@@ -14,8 +14,6 @@ from contextlib import contextmanager
 
 from ..errors import AnynpuError, DeviceTimeout, JobCancelled
 
-__all__ = ["RunControl"]
-
 
 class RunControl:
     """The deadline of a job and the means to cancel it.

@@ -35,7 +35,6 @@ from .control import RunControl
 if TYPE_CHECKING:
     from .board import SharedCores, StatusFile
 
-__all__ = ["CoreMask", "CoreScheduler", "CoreStatistics", "Lease", "host_threads"]
 
 _NO_CORES: frozenset[int] = frozenset()
 

@@ -34,9 +34,6 @@ from ..tensor import DType
 from .engines.native_arrays import aligned_bytes
 from .engines.native_levels import choose_level, level_names
 
-__all__ = ["MAX_STEPS", "Blocks", "StoredMatrix"]
-
-
 MAX_STEPS = 131_071
 """The longest inner dimension of integer products: their sums fit 32 bits."""
 

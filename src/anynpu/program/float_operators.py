@@ -26,22 +26,6 @@ import numpy as np
 from .._util.types import Array
 from ..tensor import DType
 
-__all__ = [
-    "Attribute",
-    "AttributeRule",
-    "Constant",
-    "FLOAT_OPERATORS",
-    "Float",
-    "FloatAttribute",
-    "FloatOp",
-    "FloatSignature",
-    "Immediate",
-    "OPSET",
-    "Weights",
-    "immediate",
-]
-
-
 FloatAttribute = int | float | str | tuple[int, ...] | tuple[float, ...] | tuple[str, ...]
 """An attribute of a float operator."""
 

@@ -19,29 +19,6 @@ import numpy as np
 
 from .._util.types import Array
 
-__all__ = [
-    "Binary",
-    "Concat",
-    "Conv",
-    "ConvTranspose",
-    "Convert",
-    "Curve",
-    "Dense",
-    "Epilogue",
-    "Finish",
-    "FixedPoint",
-    "MatMul",
-    "Pad",
-    "Pool",
-    "RESIZE_BITS",
-    "Resize",
-    "Slice",
-    "Staircase",
-    "Table",
-    "Transpose",
-    "limits_of",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class Staircase:

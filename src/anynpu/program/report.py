@@ -8,8 +8,6 @@ from typing import Any
 
 from . import Float, Layer, Model, Placement, Program
 
-__all__ = ["LayerReport", "Report", "report"]
-
 
 @dataclass(frozen=True)
 class LayerReport:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from .context import Context
     from .custom_operators import CustomOperator, OperatorCall, PluginOperator, load_plugin
     from .info import MemorySizes, ShapeRange, TensorInfo, Version
-    from .library import RknnLibrary, VendorLibrary, check, open_library
+    from .interface import RknnLibrary
+    from .library import VendorLibrary, check, open_library
     from .matmul import Matmul
     from .model import RknnModel
     from .nc1hwc2 import Nc1hwc2Layout, dequantize_affine, nc1hwc2_to_flat

@@ -50,7 +50,8 @@ from ..vendors.libraries import Lender, session_errors
 from .constants import Code, Flag, rknn_query_cmd, rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
 from .info import DTYPE_OF, TensorInfo, write_attr
-from .library import RknnLibrary, check, open_library
+from .interface import RknnLibrary
+from .library import check, open_library
 from .table import VENDOR
 from .tensormemory import TensorMemory
 

@@ -8,30 +8,6 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-__all__ = [
-    "Code",
-    "Flag",
-    "code_name",
-    "rknn_query_cmd",
-    "rknn_tensor_type",
-    "rknn_tensor_qnt_type",
-    "rknn_tensor_format",
-    "rknn_core_mask",
-    "rknn_tensor_mem_flags",
-    "rknn_mem_alloc_flags",
-    "rknn_mem_sync_mode",
-    "rknn_matmul_type",
-    "rknn_matmul_quant_type",
-    "rknn_matmul_layout",
-    "rknn_target_type",
-    "RKNN_MAX_DIMS",
-    "RKNN_MAX_NUM_CHANNEL",
-    "RKNN_MAX_NAME_LEN",
-    "RKNN_MAX_DYNAMIC_SHAPE_NUM",
-    "RKNN_CUSTOM_OP_MAX_STR_LEN",
-    "RKNN_CUSTOM_OP_MAX_VALUE_LEN",
-]
-
 RKNN_MAX_DIMS = 16
 RKNN_MAX_NUM_CHANNEL = 15
 RKNN_MAX_NAME_LEN = 256

@@ -27,10 +27,9 @@ from ..vendors.devices import DeviceChoice
 from .constants import Flag, rknn_core_mask, rknn_query_cmd, rknn_tensor_format, rknn_tensor_type
 from .custom_operators import CustomOperator, PluginOperator, Registration, register
 from .info import DTYPE_OF, MemorySizes, ShapeRange, TensorInfo, Version, read_attr, write_attr
-from .library import RknnLibrary, check, open_library
+from .interface import RknnLibrary
+from .library import check, open_library
 from .tensormemory import TensorMemory
-
-__all__ = ["Context"]
 
 log = logging.getLogger("anynpu.rknn")
 

@@ -33,18 +33,8 @@ from .._util.types import Array
 from ..errors import DeviceError, ParameterError
 from .constants import RKNN_MAX_NAME_LEN, Code, rknn_target_type, rknn_tensor_format, rknn_tensor_type
 from .info import DTYPE_OF
-from .library import RknnLibrary, check
-
-__all__ = [
-    "CustomOperator",
-    "GpuObjects",
-    "OperatorCall",
-    "OperatorTensor",
-    "PluginOperator",
-    "Registration",
-    "load_plugin",
-    "register",
-]
+from .interface import RknnLibrary
+from .library import check
 
 log = logging.getLogger("anynpu.rknn")
 

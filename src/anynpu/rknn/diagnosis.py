@@ -15,8 +15,6 @@ from ..vendors.devices import board_chip, find_npu
 from .library import OLDEST, read_version
 from .table import VENDOR
 
-__all__ = ["diagnose", "diagnose_file"]
-
 _DRIVER_FILES = ("sys/kernel/debug/rknpu/version", "proc/debug/rknpu/version", "sys/module/rknpu/version")
 _MAINLINE = "sys/module/rocket"
 _CORE_0_ONLY = ((0, 9, 2),)

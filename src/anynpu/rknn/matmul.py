@@ -26,11 +26,10 @@ from ..program.convert import bfloat16_to_float32, pack_int4
 from ..tensor import DType
 from ..vendors.devices import DeviceChoice
 from .constants import rknn_core_mask, rknn_matmul_layout, rknn_matmul_quant_type, rknn_matmul_type
-from .library import RknnLibrary, check, open_library
+from .interface import RknnLibrary
+from .library import check, open_library
 from .software.matmul import TYPES, from_blocks, to_blocks
 from .tensormemory import TensorMemory
-
-__all__ = ["Matmul"]
 
 Name = Literal["A", "B", "C"]
 

@@ -26,11 +26,10 @@ from ..vendors.devices import DeviceChoice
 from .constants import rknn_tensor_format, rknn_tensor_qnt_type, rknn_tensor_type
 from .context import Context
 from .info import TensorInfo
-from .library import RknnLibrary, open_library
+from .interface import RknnLibrary
+from .library import open_library
 from .nc1hwc2 import Nc1hwc2Layout
 from .tensormemory import TensorMemory
-
-__all__ = ["RknnModel"]
 
 
 class RknnModel(Closeable):

@@ -21,8 +21,6 @@ from ..program.convert import nc1hwc2_to_flat as _nc1hwc2_to_flat
 from .constants import rknn_tensor_format
 from .info import TensorInfo
 
-__all__ = ["Nc1hwc2Layout", "dequantize_affine", "nc1hwc2_to_flat"]
-
 _FIRST, _LAST = -128, 127
 
 

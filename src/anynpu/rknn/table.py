@@ -6,8 +6,6 @@ from ..chips.rockchip import ROCKCHIP
 from ..tensor import DType
 from ..vendors import Alias, DropIn, FileFormat, Format, Vendor, at_first_use
 
-__all__ = ["VENDOR"]
-
 MARK = b"RKNN"
 ENCRYPTED_MARK = b"CYPTRKNN"
 _MAX_VERSION = 0xFFFF

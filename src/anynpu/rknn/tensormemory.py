@@ -12,9 +12,8 @@ from .._rknn import ffi
 from .._util.lifetime import Closeable, at_end
 from ..errors import DeviceClosed, DeviceMemoryError
 from .constants import rknn_mem_sync_mode
-from .library import RknnLibrary, check
-
-__all__ = ["TensorMemory"]
+from .interface import RknnLibrary
+from .library import check
 
 _MODES = {
     "to_device": rknn_mem_sync_mode.RKNN_MEMORY_SYNC_TO_DEVICE,

@@ -25,8 +25,6 @@ from ..devtools.recording import (
 from .constants import rknn_query_cmd
 from .software.queries import answer_size
 
-__all__ = ["table"]
-
 NULL = "NULL"
 _ATTRIBUTE_FIRST = ffi.sizeof("uint32_t")
 _MAX_PARAMETERS = 1 << 24

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 
 from ..errors import OverloadedError
 
-__all__ = ["Admission", "Announcement", "Ticket"]
-
 _FLOOR = 0.020
 """Seconds of predicted wait that are always accepted: bursts of a quick model."""
 

@@ -26,8 +26,6 @@ from ..errors import (
     UnknownModelError,
 )
 
-__all__ = ["ClientGone", "Failure", "failure_of", "message_of", "retry_after_of"]
-
 _RETRY_SECONDS = 1.0
 """After which to come again where the device has failed and may have recovered by then."""
 

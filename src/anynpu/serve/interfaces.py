@@ -15,8 +15,6 @@ from ..session.protocol.messages import ModelDetails
 from .admission import Announcement
 from .model import InferAnswer, InferRequest, ModelCounts, ModelFigures, TensorDescription
 
-__all__ = ["IndexEntry", "Model", "Models", "pick_version", "unknown_model"]
-
 ModelT = TypeVar("ModelT")
 
 

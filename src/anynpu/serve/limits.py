@@ -23,8 +23,6 @@ from .interfaces import Model
 from .model import TensorDescription
 from .options import ServeOptions
 
-__all__ = ["FREE_BYTES", "GRACE", "PROGRESS", "Complaints", "Holding", "Keys", "Limits"]
-
 log = logging.getLogger("anynpu.serve")
 
 GRACE = 0.5

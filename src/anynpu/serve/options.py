@@ -17,7 +17,6 @@ from ..session import SessionOptions
 if TYPE_CHECKING:
     from ..session import DeviceFactory
 
-__all__ = ["CONTROL_VARIABLE", "KEY_VARIABLE", "ServeOptions", "check_secret", "given_keys", "is_loopback", "read_keys"]
 
 log = logging.getLogger("anynpu.serve")
 

@@ -26,9 +26,6 @@ from .._util.types import Array
 from ..errors import AccessDeniedError, RequestError
 from ..session.protocol.messages import array_from_bytes, bytes_of
 
-__all__ = ["Region", "Regions", "SharedPlace", "SharedTensor", "read_place"]
-
-
 FOLDER = Path("/dev/shm")
 """Where Linux shows its shared memory objects as files."""
 

@@ -24,8 +24,6 @@ from .interfaces import IndexEntry, Model, pick_version, unknown_model
 from .model import ServedModel, open_session
 from .options import ServeOptions
 
-__all__ = ["Repository", "find_models", "parse_model"]
-
 log = logging.getLogger("anynpu.serve")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

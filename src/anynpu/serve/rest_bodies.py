@@ -20,17 +20,6 @@ from ..session.protocol.messages import DATATYPES, array_from_bytes, bytes_of, d
 from .model import InferAnswer, InferRequest
 from .regions import SharedPlace, SharedTensor, read_place
 
-__all__ = [
-    "HEADER_LENGTH",
-    "OutputForms",
-    "encode_answer",
-    "header_length",
-    "parse_infer",
-    "parse_json",
-    "read_parameters",
-]
-
-
 HEADER_LENGTH = "inference-header-content-length"
 """The header that says where the JSON ends and the bytes of the tensors begin."""
 

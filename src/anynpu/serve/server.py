@@ -30,8 +30,6 @@ from .options import ServeOptions
 from .rest_service import Application, Mount
 from .service import Service
 
-__all__ = ["Server"]
-
 log = logging.getLogger("anynpu.serve")
 
 _START_TIMEOUT = 300.0

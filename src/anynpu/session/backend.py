@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from .feeds import Feed
     from .options import SessionOptions
 
-__all__ = ["Backend", "Bound", "DeviceFactory", "Lane", "Marks", "Memory"]
-
 
 class Memory(Protocol):
     """Device memory that the host can reach as well."""

@@ -41,8 +41,6 @@ from .ortvalue import (
 if TYPE_CHECKING:
     from .session import InferenceSession
 
-__all__ = ["IOBinding"]
-
 
 class IOBinding:
     """Ties values to the inputs and outputs of a session. Made by ``session.io_binding()``."""

@@ -21,8 +21,6 @@ import numpy as np
 from .._util.types import Array
 from ..errors import DeviceError
 
-__all__ = ["Place", "SharedArrays", "receive", "send"]
-
 Place = tuple[int, str, list[int]]
 """Offset, type and shape of an array."""
 

@@ -32,9 +32,6 @@ from .isolated_messages import Place, SharedArrays, receive, send
 from .options import SessionOptions
 from .protocol.messages import ModelDetails
 
-__all__ = ["main"]
-
-
 _NO_NEW_PRIVILEGES = 38
 _LOOK_EVERY_MS = 1000
 

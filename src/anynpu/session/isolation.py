@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from .feeds import Feed
     from .options import SessionOptions
 
-__all__ = ["IsolatedBackend", "open_backend"]
-
 
 _GRACE = 0.5
 """Seconds after its time in which a run may still stop by itself, which spares its process."""

@@ -13,8 +13,6 @@ from ..program import OnnxMetadata
 from ..tensor import DType, Layout, Quantization, TensorSpec
 from .feeds import channels_last
 
-__all__ = ["ModelMetadata", "NodeArg", "byte_strides", "native_node", "node", "output_types", "wanted_outputs"]
-
 _TYPES = {DType.FLOAT32: "float", DType.FLOAT16: "float16", DType.BFLOAT16: "bfloat16"}
 
 

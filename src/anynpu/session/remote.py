@@ -61,7 +61,6 @@ if TYPE_CHECKING:
     from .feeds import Feed
     from .options import SessionOptions
 
-__all__ = ["RemoteBackend", "open_backend", "parse_address", "run_bound_by_copies"]
 
 Headers = tuple[tuple[str, str], ...]
 

@@ -15,8 +15,6 @@ from .._util.output_files import write_output
 from .machine import Slot
 from .request import Request
 
-__all__ = ["Entry", "LaneStatistics", "Percentiles", "RunRecorder", "RunTimes", "Statistics", "trace_events", "write_trace"]
-
 KEPT = 8192
 """Requests that percentiles and traces are made of."""
 

@@ -25,8 +25,6 @@ from .results import Classification, Detections, SemanticMap, TextLine, TextRegi
 from .suppress import cells
 from .text import alphabet_of, find_text, read_text
 
-__all__ = ["TASKS", "OutputReader", "Result", "reader_for"]
-
 TASKS = ("detect", "pose", "segment", "obb", "face", "classify", "ocr")
 """What can be read from a network's outputs."""
 

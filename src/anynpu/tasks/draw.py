@@ -13,8 +13,6 @@ from .._util.types import Array
 from .detect import Result
 from .results import Detections, SemanticMap, TextLine, TextRegions
 
-__all__ = ["LIMBS", "draw"]
-
 LIMBS = (
     *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12), (5, 11), (6, 12), (5, 6), (5, 7), (6, 8), (7, 9), (8, 10)),
     *((1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),

@@ -15,8 +15,6 @@ from .letterbox import Placement, fit_picture
 from .results import TextLine, TextRegions, Thresholds
 from .text import crop_text, split_line
 
-__all__ = ["PictureReader", "Run", "Spent"]
-
 Run = Callable[[Array], Sequence[Array]]
 """A network: uint8 [1, C, H, W] in, its outputs out."""
 

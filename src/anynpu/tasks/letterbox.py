@@ -11,8 +11,6 @@ from .._util import optional as _optional
 from .._util.types import Array
 from ..errors import ImageError, ParameterError
 
-__all__ = ["FITS", "Placement", "fit_picture", "place"]
-
 FITS = ("letterbox", "corner", "stretch", "crop")
 """How a picture gets into the input: whole, in the middle; whole, at the top left; without regard to proportions; its middle only."""
 

@@ -11,8 +11,6 @@ import numpy as np
 from .._util.types import Array
 from .letterbox import Placement
 
-__all__ = ["Classification", "Detections", "SemanticMap", "TextLine", "TextRegions", "Thresholds", "no_detections"]
-
 
 @dataclass(frozen=True)
 class Thresholds:

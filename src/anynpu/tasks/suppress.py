@@ -11,8 +11,6 @@ from .._util.types import Array
 from ..errors import ShapeError
 from .results import Thresholds
 
-__all__ = ["cells", "corners_of", "overlap", "rotated_overlap", "sigmoid", "softmax", "suppress", "suppress_rotated"]
-
 MAX_CANDIDATES = 3000
 """Boxes that suppression looks at, by score: more come from a threshold near 0 only."""
 

@@ -13,8 +13,6 @@ from .boxes import is_activated
 from .results import TextLine, TextRegions
 from .suppress import softmax
 
-__all__ = ["alphabet_of", "crop_text", "find_text", "read_text", "split_line"]
-
 MIN_SIDE = 3.0
 """Shorter side, in pixels, of a region that is looked at."""
 

@@ -27,8 +27,6 @@ from ..chips import catalog as catalogue
 from ..errors import DeviceUnavailable
 from . import registry
 
-__all__ = ["ROCKET", "SOFTWARE", "DeviceChoice", "board_chip", "choose_device", "find_npu"]
-
 SOFTWARE = "sim"
 """The kind of device that is the software NPU."""
 

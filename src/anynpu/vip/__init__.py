@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from .buffer import Buffer
     from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
     from .info import HardwareInfo, NetworkProfile, TensorInfo
-    from .library import VendorLibrary, VipLibrary, check, open_library
+    from .interface import VipLibrary
+    from .library import VendorLibrary, check, open_library
     from .network import Group, Network, power, query_hardware, set_log_path
     from .software.library import SoftwareLibrary
 

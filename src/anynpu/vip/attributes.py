@@ -17,8 +17,6 @@ from ..program import Model, Preprocess
 from ..tensor import Affine, DType, DynamicFixedPoint, Layout, Quantization, TensorSpec
 from .constants import vip_buffer_format_e, vip_buffer_quantize_format_e
 
-__all__ = ["DTYPE_OF", "MAX_DIMENSIONS", "Attributes", "attributes_of", "buffer_bytes", "input_attributes", "output_attributes"]
-
 MAX_DIMENSIONS = 6
 NAME_BYTES = 64
 """Of a name in the interface, the zero at its end included."""

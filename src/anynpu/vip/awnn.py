@@ -33,21 +33,9 @@ from ..tensor import DType, TensorSpec
 from ..vendors.devices import DeviceChoice
 from .buffer import Buffer
 from .info import TensorInfo
-from .library import VipLibrary, check, open_library
+from .interface import VipLibrary
+from .library import check, open_library
 from .network import Network
-
-__all__ = [
-    "Awnn",
-    "awnn_create",
-    "awnn_destroy",
-    "awnn_dump_io",
-    "awnn_get_output_buffer",
-    "awnn_get_output_buffers",
-    "awnn_init",
-    "awnn_run",
-    "awnn_set_input_buffers",
-    "awnn_uninit",
-]
 
 Bytes = bytes | bytearray | memoryview | Array
 

@@ -57,9 +57,6 @@ from .library import check, open_library
 from .network import Network
 from .table import VENDOR
 
-__all__ = ["VipBackend", "open_backend"]
-
-
 _FLUSH = int(vip_buffer_operation_type_e.VIP_BUFFER_OPER_TYPE_FLUSH)
 _INVALIDATE = int(vip_buffer_operation_type_e.VIP_BUFFER_OPER_TYPE_INVALIDATE)
 

@@ -14,9 +14,8 @@ from ..errors import DeviceClosed, DeviceMemoryError, ParameterError
 from ..tensor import round_up
 from .constants import vip_buffer_memory_type_e, vip_buffer_operation_type_e, vip_buffer_quantize_format_e
 from .info import TensorInfo
-from .library import VipLibrary, check
-
-__all__ = ["Buffer", "create_params"]
+from .interface import VipLibrary
+from .library import check
 
 ALIGNMENT = 64
 """Of memory that the caller brings: of its address, and of its size."""

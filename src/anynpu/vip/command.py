@@ -10,8 +10,6 @@ import typer
 from .._util.printable import printable
 from .vpmrun import VpmOptions, vpm_run
 
-__all__ = ["command"]
-
 
 def command(
     sample: Annotated[str | None, typer.Option("-s", metavar="FILE", help="The sample.txt.")] = None,

@@ -8,23 +8,6 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-__all__ = [
-    "status_name",
-    "vip_bool_e",
-    "vip_buffer_format_e",
-    "vip_buffer_memory_type_e",
-    "vip_buffer_operation_type_e",
-    "vip_buffer_property_e",
-    "vip_buffer_quantize_format_e",
-    "vip_create_network_type_e",
-    "vip_dup_network_type_e",
-    "vip_group_property_e",
-    "vip_network_property_e",
-    "vip_power_property_e",
-    "vip_query_hardware_property_e",
-    "vip_status_e",
-]
-
 
 class vip_bool_e(IntEnum):
     """Yes and no."""

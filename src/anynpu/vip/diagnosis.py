@@ -11,8 +11,6 @@ from ..vendors.devices import find_npu
 from .library import VendorLibrary
 from .table import VENDOR
 
-__all__ = ["diagnose"]
-
 
 def diagnose(root: Path, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Look at the libraries; says something only where there is something to say."""

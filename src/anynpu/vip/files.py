@@ -13,8 +13,6 @@ from ..modelfile.recognize import FileKind
 from ..modelfile.vendorfile import DAMAGED, VendorModelInfo, VendorTensor
 from .table import MARK
 
-__all__ = ["read"]
-
 _KIND = FileKind("nb")
 _MAX_TENSORS = 4096
 _MAX_LAYERS = 100_000

@@ -42,7 +42,8 @@ from .constants import (
 )
 from .generations import check_target
 from .info import HardwareInfo, NetworkProfile, TensorInfo, read_info
-from .library import VipLibrary, check, open_library
+from .interface import VipLibrary
+from .library import check, open_library
 
 Inputs = Mapping[str, npt.ArrayLike] | Sequence[npt.ArrayLike] | Array
 

@@ -7,8 +7,6 @@ from ..program.arithmetic import WeightScales
 from ..tensor import DType
 from ..vendors import Alias, DropIn, FileFormat, Format, Vendor, at_first_use
 
-__all__ = ["VENDOR"]
-
 MARK = b"VPMN"
 _MAX_VERSION = 0x0FFFFFFF
 

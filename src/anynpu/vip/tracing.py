@@ -19,8 +19,6 @@ from .constants import (
     vip_power_property_e,
 )
 
-__all__ = ["table"]
-
 NULL = "NULL"
 _FROM_FILE = int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_FILE)
 _FROM_MEMORY = int(vip_create_network_type_e.VIP_CREATE_NETWORK_FROM_MEMORY)

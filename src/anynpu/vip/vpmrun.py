@@ -25,7 +25,8 @@ from ..vendors.devices import DeviceChoice
 from .awnn import to_float
 from .constants import vip_buffer_quantize_format_e, vip_network_property_e, vip_status_e
 from .info import TensorInfo
-from .library import VipLibrary, check, open_library
+from .interface import VipLibrary
+from .library import check, open_library
 from .network import Network, query_hardware
 
 # ``sample.txt``: which networks ``vpm-run`` runs, on what, and what should come out.

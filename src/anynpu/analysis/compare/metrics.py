@@ -15,9 +15,6 @@ import numpy.typing as npt
 from ..._util.types import Array, Floats
 from ...tensor import Layout, TensorSpec
 
-__all__ = ["ChannelRanges", "CodeCount", "CodesUsed", "Difference", "Figures", "Histograms", "verdict_of"]
-
-
 BINS = 96
 """Bars of a histogram."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from .layers import Comparison, LayerComparison
 from .metrics import Figures
 
-__all__ = ["comparison_data", "rule_sentences", "sentences", "steps_apart"]
-
 _CLIPPED = 0.01
 """Share of clipped elements from which it is worth a sentence."""
 

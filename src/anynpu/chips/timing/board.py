@@ -13,8 +13,6 @@ from ...errors import ModelFormatError
 from .. import get
 from .parameters import FloatParameters, TimingParameters, TimingProfile, timing_profile
 
-__all__ = ["read_board", "write_board"]
-
 _FORMAT = "anynpu board profile"
 _VERSION = 1
 _MAX_FILE = 1 << 20

@@ -28,8 +28,6 @@ from .layers import MacArray
 from .model import CONTENTION, Bound, Confidence, LayerPrediction
 from .parameters import TimingProfile, timing_profile
 
-__all__ = ["MatmulPrediction", "MatmulTypes", "parse_types", "predict_matmul"]
-
 Layout = Literal["native", "normal"]
 
 _BITS = {"int4": 4, "int8": 8, "int16": 16, "float16": 16, "bfloat16": 16, "float32": 32, "int32": 32}

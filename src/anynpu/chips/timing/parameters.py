@@ -12,16 +12,6 @@ from dataclasses import dataclass, field, replace
 
 from ..chip import Chip
 
-__all__ = [
-    "FloatParameters",
-    "TimingParameters",
-    "TimingProfile",
-    "derived_parameters",
-    "float_parameters",
-    "fuses_attention",
-    "timing_profile",
-]
-
 
 @dataclass(frozen=True)
 class TimingParameters:

@@ -22,8 +22,6 @@ from ..helpers.console import plain_table, print_json, results
 from ..helpers.flags import with_flags
 from ..helpers.options import FaultsOption, JsonOption, use_faults
 
-__all__ = ["command"]
-
 
 @dataclass(frozen=True)
 class BenchResult:

@@ -15,9 +15,6 @@ from ..helpers.flags import with_flags
 from ..helpers.options import FaultsOption, use_faults
 from ..helpers.serving import JsonLogOption, need_model, start_log
 
-__all__ = ["command"]
-
-
 OF_ONE_MACHINE = ("isolate", "isolate_memory_mb", "load_root", "shared_memory", "trace")
 """Options of a server that a cluster does not have."""
 

@@ -11,8 +11,6 @@ import typer
 from ..helpers.console import print_json
 from ..helpers.options import JsonOption
 
-__all__ = ["command"]
-
 
 class Shell(str, enum.Enum):
     """A shell that can be told what may come next."""

@@ -19,8 +19,6 @@ from ..helpers.console import print_json, progress_bar, results
 from ..helpers.options import DEFAULT_CHIP, JsonOption, TargetOption
 from ..helpers.summary import summary_line
 
-__all__ = ["command"]
-
 
 def command(
     output: Annotated[

@@ -19,8 +19,6 @@ from ...errors import OutputFileError
 from ..helpers.console import fail
 from ..helpers.options import FaultsOption, optional_chip, use_faults
 
-__all__ = ["command"]
-
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
 """The exit status that a shell gives in these cases."""
 USAGE = 2

@@ -18,8 +18,6 @@ from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs
 
-__all__ = ["command"]
-
 _OPTIONS = ("dataset", "mean", "std", "channel_order", "shapes", "batch", "accuracy", "calibration_limit")
 
 

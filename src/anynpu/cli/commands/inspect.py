@@ -31,8 +31,6 @@ from ..helpers.onnxfile import OnnxInfo, describe, reaction_line, trained_orders
 from ..helpers.options import JsonOption, LayersOption, ShapeOption, one_shape_set, optional_chip
 from ..helpers.summary import cpu_table, layer_table, shape_text, summary_line
 
-__all__ = ["command"]
-
 _ZIP = b"PK\x03\x04"
 
 MAX_SHOWN = 60

@@ -11,8 +11,6 @@ from ...dropin.environment import execution_provider, include_folder, library_fo
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
 
-__all__ = ["command"]
-
 
 class LibraryName(str, enum.Enum):
     """A drop-in library, as the linker names it."""

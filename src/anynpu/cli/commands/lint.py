@@ -11,8 +11,6 @@ from ..helpers.console import plain_table, print_json, progress_bar, results
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs
 
-__all__ = ["command"]
-
 
 @with_flags(
     CompileOptions,

@@ -10,9 +10,6 @@ from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
 from ..networks import NETWORKS, NOT_MEASURED, Network, find, get, recipe_text
 
-__all__ = ["command"]
-
-
 _ACTIONS = ("list", "show", "recipe")
 
 

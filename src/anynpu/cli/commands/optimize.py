@@ -13,8 +13,6 @@ from ..helpers.console import print_json, progress_bar, results
 from ..helpers.flags import with_flags
 from ..helpers.options import DEFAULT_CHIP, JsonOption, OnnxArgument, TargetOption, read_inputs
 
-__all__ = ["command"]
-
 
 @with_flags(CompileOptions, only=("dataset", "mean", "std", "shapes", "batch", "calibration_limit"), required=("dataset",))
 def command(

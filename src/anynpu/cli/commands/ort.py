@@ -15,8 +15,6 @@ from ...session.onnxruntime.parts import PartPlan, compile_parts, default_dtype,
 from ..helpers.console import print_json, results, size_text
 from ..helpers.options import DEFAULT_CHIP, JsonOption, dtype_name, optional_chip, read_inputs
 
-__all__ = ["command"]
-
 
 class Action(str, enum.Enum):
     """What to do."""

@@ -15,8 +15,6 @@ from ...vendors.libraries import instrumented
 from ..helpers.console import print_json
 from ..helpers.options import JsonOption, optional_chip
 
-__all__ = ["DIFFERENT", "command"]
-
 DIFFERENT = 3
 """The exit status where a call answers differently, as that of ``compare`` where a threshold is missed."""
 

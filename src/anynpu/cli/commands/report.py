@@ -15,8 +15,6 @@ from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, OnnxArgument, dtype_name, read_inputs
 from ..helpers.predict_output import TargetsOption, chips_of, range_text, rate_text, time_text
 
-__all__ = ["command", "decision_table"]
-
 
 @with_flags(
     CompileOptions,

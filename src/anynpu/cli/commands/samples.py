@@ -10,8 +10,6 @@ import typer
 from ..helpers.console import print_json, results
 from ..helpers.options import JsonOption
 
-__all__ = ["command"]
-
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Where to write them.", file_okay=False)] = Path("samples"),

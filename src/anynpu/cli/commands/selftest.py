@@ -15,8 +15,6 @@ from ..demo.selftest import SelfTestResult, export, selftest
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
 
-__all__ = ["command"]
-
 _REPORT = "anynpu-selftest.json"
 
 

@@ -14,8 +14,6 @@ from ..helpers.flags import with_flags
 from ..helpers.options import FaultsOption, use_faults
 from ..helpers.serving import JsonLogOption, need_model, start_log
 
-__all__ = ["command"]
-
 
 def _print_description(wanted: bool) -> None:
     if wanted:

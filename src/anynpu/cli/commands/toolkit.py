@@ -17,8 +17,6 @@ from ..helpers.child_processes import orderly_end
 from ..helpers.console import print_json, progress_bar, results
 from ..helpers.options import JsonOption
 
-__all__ = ["command"]
-
 
 class Action(str, enum.Enum):
     """What to do."""

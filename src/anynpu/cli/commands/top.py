@@ -18,8 +18,6 @@ from ...npu.board import DeviceStatus, now_ns, read_statuses
 from ..helpers.console import plain_table, print_json, results
 from ..helpers.options import JsonOption
 
-__all__ = ["command"]
-
 _LOAD = Path("/sys/kernel/debug/rknpu/load")
 _BAR = 20
 

@@ -16,8 +16,6 @@ from ..helpers.console import print_json, progress_bar, results, size_text
 from ..helpers.flags import with_flags
 from ..helpers.options import JsonOption, dtype_name, dtype_words, optional_chip, read_inputs
 
-__all__ = ["command"]
-
 
 @with_flags(CompileOptions, callbacks={"dtype": dtype_name})
 def command(

@@ -20,18 +20,6 @@ from ...tasks import find_text
 from ...tasks.draw import draw
 from .pages import PAGE_SIZE, Grain, captioned, page, side_by_side
 
-__all__ = [
-    "HELD_OUT_PAGES",
-    "MEAN",
-    "STD",
-    "BoxComparison",
-    "calibration_pages",
-    "compare",
-    "compile_detector",
-    "cosine",
-    "find_detector",
-]
-
 MEAN = tuple(255 * value for value in (0.485, 0.456, 0.406))
 STD = tuple(255 * value for value in (0.229, 0.224, 0.225))
 HELD_OUT_PAGES = 6

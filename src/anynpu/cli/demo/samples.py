@@ -14,8 +14,6 @@ from ..._util.types import Floats
 from ...compiler import compile
 from ...errors import OutputFileError
 
-__all__ = ["PICTURES", "write_detector", "write_samples"]
-
 PICTURES = 12
 _SEED = 11
 _PRODUCER = "anynpu samples"

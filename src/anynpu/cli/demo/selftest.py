@@ -20,8 +20,6 @@ import numpy as np
 from ..._util.types import Array
 from ...errors import ParameterError
 
-__all__ = ["SelfTestCase", "SelfTestResult", "all_cases", "export", "selftest"]
-
 _FILE = Path(__file__).with_name("board_cases.json")
 
 

@@ -10,8 +10,6 @@ from typing import NoReturn
 
 import typer
 
-__all__ = ["orderly_end"]
-
 
 @contextmanager
 def orderly_end(interrupted: str) -> Iterator[None]:

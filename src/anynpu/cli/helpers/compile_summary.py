@@ -12,8 +12,6 @@ from ...analysis.compare.metrics import verdict_of
 from ...compiler.lower.formats import format_of
 from ...program import Model
 
-__all__ = ["brief", "story", "story_json", "verdict"]
-
 _GROUPS = re.compile(r"groups: (not )?(.+) in (\d+), noise 1/(\d+), ([-+][\d.]+) % time(.*)")
 _REFIT = re.compile(r"refit: (\d+) convolutions, (.+)")
 _METRIC = re.compile(r"(?:(?<!worst )cosine|detections|->) (?:cosine )?([01]\.\d+)")

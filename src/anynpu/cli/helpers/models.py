@@ -11,8 +11,6 @@ from ...modelfile import FileKind, identify
 from ...modelfile.recognize import name_content, open_source
 from ...program import Model, Program
 
-__all__ = ["TimedModel", "no_model"]
-
 _WORDS = {"w8a8": "int8", "w16a16": "int16"}
 
 

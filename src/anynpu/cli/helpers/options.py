@@ -16,34 +16,6 @@ from ...devtools.faults import VARIABLE, read_plan
 from ...errors import CompileError, OptionError, UnknownChipError
 from . import onnxfile
 
-__all__ = [
-    "ALL_CHIPS",
-    "DEFAULT_CHIP",
-    "BatchOption",
-    "BoardOption",
-    "ChannelOrder",
-    "FaultsOption",
-    "JsonOption",
-    "LayersOption",
-    "OnnxArgument",
-    "SeedOption",
-    "ShapeOption",
-    "TargetOption",
-    "TargetOrAllOption",
-    "chip_name",
-    "chip_or_all",
-    "one_shape_set",
-    "optional_chip",
-    "dtype_name",
-    "dtype_words",
-    "parse_channel_values",
-    "parse_named_files",
-    "parse_constants",
-    "parse_shapes",
-    "read_inputs",
-    "use_faults",
-]
-
 ALL_CHIPS = "all"
 DEFAULT_CHIP = "rk3588"
 """The chip of a command that was given an ONNX model and no chip."""

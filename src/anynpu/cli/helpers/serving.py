@@ -13,8 +13,6 @@ import typer
 from ...errors import OptionError
 from . import verbosity
 
-__all__ = ["JsonLogOption", "need_model", "start_log"]
-
 JsonLogOption = Annotated[bool, typer.Option("--json-log", "--json", help="Log JSON, one object per line.")]
 
 

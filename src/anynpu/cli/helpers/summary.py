@@ -7,8 +7,6 @@ from rich.table import Table
 from ...program.report import Report
 from .console import numbers, plain_table, size_text
 
-__all__ = ["cpu_table", "layer_table", "layers_text", "reasons_text", "shape_text", "summary_line"]
-
 _REASONS_SHOWN = 2
 
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-__all__ = ["StackFrame", "Stack", "take"]
-
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
 _OWNED = tuple(
     os.path.join(_PACKAGE, *part.split("/"))

@@ -27,8 +27,6 @@ from ..._util.types import Array
 from .. import Curve
 from .fixed_point import Ints, multiplier_and_shift, saturate, shift_right
 
-__all__ = ["CURVES", "ENTRIES", "HALF", "STEP_BITS", "Shape", "curve_of", "evaluate", "hard_sigmoid"]
-
 Function = Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]
 
 ENTRIES = 513

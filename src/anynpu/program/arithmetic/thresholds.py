@@ -16,8 +16,6 @@ import numpy.typing as npt
 from ..._util.types import Array
 from .. import Staircase, limits_of
 
-__all__ = ["climb", "staircase_of"]
-
 Function = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
 
 _SAMPLES = 1 << 13

@@ -27,8 +27,8 @@ from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...program.convert import Conversion
 from ...tensor import TensorSpec
+from ...vendors.libraries import Refusal
 from ..constants import Code, Flag
-from .handles import Refusal
 from .memory import Sram, SramShare, TensorMemory, new_outside
 from .ports import Binding, InputPort, OutputPort, Ports, attr_key, cut_name, indices
 

@@ -40,6 +40,7 @@ from ...npu import Context, CustomCall
 from ...npu.context import CustomTensor
 from ...program import AttributeValue
 from ...tensor import DType, Layout
+from ...vendors.libraries import Refusal
 from ..constants import (
     RKNN_MAX_NAME_LEN,
     Code,
@@ -51,7 +52,7 @@ from ..constants import (
 )
 from ..info import TYPE_OF, TensorAttr, fill
 from .context import ModelContext
-from .handles import Handles, Refusal
+from .handles import Handles
 from .memory import new_outside
 
 # OpenCL for custom operators on the GPU: pyopencl, with whatever device this machine has. PoCL makes one of the CPU.

@@ -28,18 +28,16 @@ from ...npu import Buffer, Device, RunControl
 from ...npu.value_check import ValueCheck
 from ...program import Model
 from ...vendors import at_first_use
-from ...vendors.libraries import Failures, SoftwareCalls
+from ...vendors.libraries import Failures, Refusal, SoftwareCalls
 from ..constants import Code, Flag, rknn_mem_alloc_flags, rknn_tensor_mem_flags
 from ..interface import CallFailure, RknnLibrary
 from .context import Frames, ModelContext
 from .custom_operators import CustomOperatorCalls
-from .handles import Handles, Refusal, code_of
+from .handles import Handles, code_of
 from .matmul import MatmulCalls, MatmulState
 from .memory import MemoryTable, Sram
 from .ports import OutputPort, Transfer, indices
 from .queries import answer, find_shape_set
-
-__all__ = ["SoftwareLibrary"]
 
 log = logging.getLogger("anynpu.rknn")
 

@@ -48,6 +48,7 @@ from ...program.convert import (
     unpack_int4,
 )
 from ...tensor import DType
+from ...vendors.libraries import Refusal
 from ..constants import (
     RKNN_MAX_DYNAMIC_SHAPE_NUM,
     Code,
@@ -57,7 +58,7 @@ from ..constants import (
     rknn_query_cmd,
     rknn_tensor_type,
 )
-from .handles import Handles, Refusal
+from .handles import Handles
 from .memory import MemoryTable, TensorMemory, new_outside
 
 # Where the elements of A, B and C of a matrix product lie in memory, by chip, type and layout. Pure functions and data.

@@ -20,8 +20,8 @@ import numpy.typing as npt
 from ..._rknn import ffi
 from ..._util.lifetime import at_end
 from ...npu import Buffer
+from ...vendors.libraries import Refusal
 from ..constants import Code, rknn_tensor_mem_flags
-from .handles import Refusal
 
 # Memory that programs in C get from the library: never among Python's own objects.
 #

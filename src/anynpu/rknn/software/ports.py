@@ -17,12 +17,10 @@ from ...npu import Device
 from ...program import Model, Preprocess
 from ...program.convert import Conversion
 from ...tensor import DType, Layout, TensorSpec
+from ...vendors.libraries import Refusal
 from ..constants import Code, rknn_tensor_format, rknn_tensor_type
 from ..info import DTYPE_OF, TensorAttr, View, input_attr, memory_spec, output_attr
-from .handles import Refusal
 from .memory import TensorMemory
-
-__all__ = ["Binding", "InputPort", "OutputPort", "Ports", "Transfer", "attr_key", "cut_name", "indices", "indices_repeat"]
 
 _CODES_ALWAYS = frozenset({DType.INT8, DType.INT16})
 """Data of these types for a tensor of the same quantised type are codes. uint8 never is: it is what pictures are made of."""

@@ -15,10 +15,10 @@ from ...chips.timing import LayerPrediction, Prediction
 from ...errors import AnynpuError
 from ...program import Conv, ConvTranspose, Dense, Layer, Model, Placement, Program
 from ...tensor import DType, TensorSpec
+from ...vendors.libraries import Refusal
 from ..constants import RKNN_MAX_DYNAMIC_SHAPE_NUM, Code, Flag, rknn_query_cmd, rknn_tensor_format, rknn_tensor_mem_flags
 from ..info import TensorAttr, View, fill
 from .context import ModelContext
-from .handles import Refusal
 from .memory import new_outside
 from .ports import InputPort, OutputPort, cut_name
 

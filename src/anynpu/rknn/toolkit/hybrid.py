@@ -22,18 +22,6 @@ from ...program import Model
 from ...tensor import Affine, DType
 from .config import Config
 
-__all__ = [
-    "Prepared",
-    "QuantizationConfig",
-    "between",
-    "onnx_names",
-    "parse_config",
-    "read_prepared",
-    "resolve",
-    "write_config",
-    "write_prepared",
-]
-
 _FORMAT = "anynpu hybrid quantisation 1"
 _CLOSE = 1e-6
 _COPY = re.compile(r"(?:[-_](?:rs|sw|mm|expand|int8|float16|to_int8|to_float16)|#\d+)$")

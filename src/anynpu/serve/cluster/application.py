@@ -25,8 +25,6 @@ from ..options import ServeOptions
 from .board import Board
 from .messages import EVERY_BOARD, TRANSPORT, BoardRefusal, BoardReport, Orders, PoolPlan
 
-__all__ = ["BoardReplica", "application", "build"]
-
 MAX_REQUESTS = 10_000
 """Requests that Ray lets into a replica: far more than its admission does, which decides."""
 

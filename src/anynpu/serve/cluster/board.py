@@ -19,8 +19,6 @@ from ..options import ServeOptions
 from ..repository import Repository
 from .messages import BoardRefusal, BoardReport, ModelReport, Orders
 
-__all__ = ["Board"]
-
 log = logging.getLogger("anynpu.serve")
 
 

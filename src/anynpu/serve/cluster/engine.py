@@ -21,8 +21,6 @@ from ...errors import ServeError
 from .messages import PoolPlan
 from .routing import Boards
 
-__all__ = ["ApplicationState", "Deployment", "Engine", "Platform"]
-
 log = logging.getLogger("anynpu.serve")
 
 START_TIMEOUT = 180.0

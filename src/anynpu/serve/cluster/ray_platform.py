@@ -24,8 +24,6 @@ from .application import application
 from .engine import ApplicationState, Deployment
 from .messages import BoardRefusal, PoolPlan
 
-__all__ = ["RayBoards", "RayPlatform", "quieten"]
-
 log = logging.getLogger("anynpu.serve")
 
 _CONTROLLER = "SERVE_CONTROLLER_ACTOR"

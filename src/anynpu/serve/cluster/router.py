@@ -14,8 +14,6 @@ from ray.serve.request_router import RequestRouter
 
 from .routing import LeastWork
 
-__all__ = ["BoardRouter"]
-
 
 class BoardRouter(RequestRouter):  # type: ignore[misc]  # untyped for us
     """Ranks the boards for every request."""

@@ -18,8 +18,6 @@ from .front import Front
 from .messages import PoolPlan
 from .ray_platform import RayPlatform
 
-__all__ = ["ClusterServer"]
-
 
 class ClusterServer(Server):
     """Serves models on the boards of a Ray cluster.

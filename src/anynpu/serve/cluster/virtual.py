@@ -26,8 +26,6 @@ from ...npu.board import runtime_folder
 from .messages import BOARD_RESOURCE
 from .ray_platform import quieten
 
-__all__ = ["VirtualBoards"]
-
 log = logging.getLogger("anynpu.serve")
 
 _MAX_BOARDS = 32

@@ -9,8 +9,6 @@ from typing import Any
 from ... import chips
 from ...errors import RequestError
 
-__all__ = ["ACCURACIES", "AUTO", "DTYPES", "MAX_PIXELS", "SCALES", "JobRequest"]
-
 AUTO = "auto"
 """The preprocessing that the network itself reacts to."""
 

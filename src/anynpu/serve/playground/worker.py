@@ -23,8 +23,6 @@ from typing import Any, TextIO
 from ...errors import AnynpuError
 from .request import JobRequest
 
-__all__ = ["RESULT", "main"]
-
 RESULT = "result.json"
 """The file with the result, in the folder of the job."""
 

@@ -9,8 +9,6 @@ import sys
 
 from ..._util import optional as _optional
 
-__all__ = ["trace_headers"]
-
 
 def trace_headers() -> tuple[tuple[str, str], ...]:
     """Headers that tell a server which span its work belongs to; none outside of a span.

@@ -26,17 +26,6 @@ from ..constants import vip_buffer_format_e, vip_buffer_memory_type_e, vip_buffe
 from ..generations import A, C, Generation
 from .handles import Status, address_of
 
-__all__ = [
-    "BufferShape",
-    "BufferState",
-    "from_descriptor",
-    "from_handle",
-    "from_physical",
-    "new_buffer",
-    "new_cached",
-    "read_shape",
-]
-
 ALIGNMENT = 64
 Bytes = npt.NDArray[np.uint8]
 

@@ -42,8 +42,6 @@ from .jobs import Driver
 from .network import GroupState, NetworkState, Weights, read_model, same_network
 from .properties import answer_buffer, answer_group, answer_hardware, answer_network, set_group, set_network
 
-__all__ = ["SoftwareLibrary", "open_for_programs"]
-
 log = logging.getLogger("anynpu.vip")
 
 DEFAULT_CHIP = "t527"

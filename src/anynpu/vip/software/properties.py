@@ -24,8 +24,6 @@ from .buffers import BufferState
 from .handles import Handles, Status, address_of
 from .network import HIGHEST_PRIORITY, GroupState, NetworkState, RunCost
 
-__all__ = ["answer_buffer", "answer_group", "answer_hardware", "answer_network", "set_group", "set_network"]
-
 _BUFFER = vip_buffer_property_e
 _GROUP = vip_group_property_e
 _HARDWARE = vip_query_hardware_property_e

@@ -26,8 +26,6 @@ from .buffers import BufferState
 from .handles import Handles, Status, address_of
 from .network import GroupState, NetworkState
 
-__all__ = ["VipObserver", "observe"]
-
 _MEMORY = "buffer"
 _NOUNS = {NetworkState: "network", BufferState: _MEMORY, GroupState: "group"}
 _HANDLES_AT = {
