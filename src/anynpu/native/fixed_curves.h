@@ -266,7 +266,8 @@ static inline void curve_pack_words(const struct anynpu_epilogue *e, size_t chan
     for (size_t channel = 1; channel < channels; channel++)
         if (zero[channel] != zero[0])
             return;
-    while (first < last && entries[first + 1] == entries[0])
+    /* not beyond index 0, which lanes without a channel have: kernels look them up, too */
+    while (first < last && first < ANYNPU_CURVE_HALF && entries[first + 1] == entries[0])
         first++;
     while (last > first && entries[last - 1] == entries[last])
         last--;
