@@ -30,7 +30,7 @@ from npu.engines.nets import NETS
 NETWORKS = Path(__file__).parents[3] / "benchmarks" / "networks.py"
 
 WITHOUT = ["groups", "curves"]
-"""What the chip cannot do through command streams: several output scales of a layer, activations on unrounded sums."""
+"""One output scale for a layer, and activations on rounded values."""
 
 
 def compiled(proto: Any, folder: Path, **options: Any) -> Any:
@@ -41,7 +41,7 @@ def compiled(proto: Any, folder: Path, **options: Any) -> Any:
     data.mkdir(exist_ok=True)
     for index in range(2):
         np.save(data / f"{index}.npy", random.normal(size=shape).astype(np.float32))
-    return anynpu.compile(proto, "rk3588", dataset=data, accuracy="fast", **{"without": WITHOUT, **options})
+    return anynpu.compile(proto, "rk3588", dataset=data, **{"accuracy": "fast", "without": WITHOUT, **options})
 
 
 def streams_of(model: Model) -> Streams:
@@ -105,8 +105,10 @@ def test_networks_in_the_shapes_of_families(name: str, without: list[str], tmp_p
         ("yolox_nano", 416, 0.8, 80),
     ],
 )
-def test_well_known_networks(network: str, size: int, share: float, conversions: int, tmp_path: Path) -> None:
-    model = compiled(run_path(str(NETWORKS))[network](size), tmp_path)
+@pytest.mark.parametrize("accuracy", ["fast", "default"])
+def test_well_known_networks(network: str, size: int, share: float, conversions: int, accuracy: str, tmp_path: Path) -> None:
+    """Compiled with ordinary options."""
+    model = compiled(run_path(str(NETWORKS))[network](size), tmp_path, accuracy=accuracy, without=[])
     streams = streams_of(model)
     assert streams.share >= share
     assert streams.conversions <= conversions
@@ -116,8 +118,23 @@ def test_well_known_networks(network: str, size: int, share: float, conversions:
 @pytest.mark.full
 def test_text_detection(real_models: RealModels, tmp_path: Path) -> None:
     shape = (1, 3, 224, 160)
-    model = compiled(str(real_models.detection), tmp_path, shape=shape, shapes={"x": shape})
+    model = compiled(str(real_models.detection), tmp_path, shape=shape, shapes={"x": shape}, without=[])
     assert streams_of(model).share >= 0.9
+    assert_same(model)
+
+
+def test_groups_of_channels_are_tasks_of_their_own(tmp_path: Path) -> None:
+    """Each scale of a tensor has planes and a task of its own, also where its channels lie scattered."""
+    model = compiled(run_path(str(NETWORKS))["mobilenet_v1"](64), tmp_path, without=[])
+    streams = streams_of(model)
+    assert streams.share == 1
+    tensors = streams.program.tensors
+    parts = 0
+    for lowered in streams.lowered.values():
+        assert len(lowered) <= 4  # two scales, around a depthwise convolution two on each side
+        parts += len(lowered)
+    assert parts > len(streams.lowered) + 5
+    assert max(len(spec.quantization.scales) for spec in tensors.values() if spec.quantization is not None) > 20
     assert_same(model)
 
 
@@ -125,7 +142,7 @@ def test_layers_on_the_cpu_have_a_reason(tmp_path: Path) -> None:
     streams = streams_of(compiled(NETS["yolo"](), tmp_path, without=[]))
     reasons = set(streams.reasons.values())
     assert reasons == {"no convolution"}
-    assert any(lowered.convolution.curve for lowered in streams.lowered.values())
+    assert any(part.convolution.curve for parts in streams.lowered.values() for part in parts)
     assert set(streams.reasons) | set(streams.lowered) == set(range(len(streams.program.layers)))
 
 

@@ -66,7 +66,7 @@ def compare(kind: str, count: int, seed: int) -> None:
     for index in range(count):
         program = random_program(kind, random)
         arrays = {name: random.integers(-128, 128, program.tensors[name].memory_shape).astype(np.int8) for name in program.inputs}
-        lowered = lower(program.layers[0], program.tensors)
+        (lowered,) = lower(program.layers[0], program.tensors)
         engine: EngineName = "native" if index % 3 or (kind == "slices" and index % 30) else "reference"
         result, tasks = through_streams(lowered, arrays, engine)
         np.testing.assert_array_equal(result, run(program, arrays), err_msg=f"{kind} {index} by {engine}")
@@ -92,7 +92,7 @@ def test_a_layer_without_a_stream_has_a_reason() -> None:
         (replace(op, dilations=(2, 2)), "dilation"),
         (replace(op, groups=2), "groups of channels"),
         (replace(op, strides=(9, 1)), "steps of the stride|cut off"),
-        (replace(op, epilogue=several), "several output scales"),
+        (replace(op, epilogue=several), "several output scales in a plane"),
         (replace(op, weight_zero=np.array([300], np.int32)), "weight zero point"),
         (replace(op, bias=np.full(len(op.bias), (1 << 31) - 1, np.int64)), "beyond 32 bits"),
         (replace(op, epilogue=replace(op.epilogue, slope=np.array([1], np.int32))), "slope"),

@@ -475,13 +475,18 @@ class ChipEmitter(Emitter):
         sizes = (result.group_sizes if isinstance(result, Affine) and not step.residual else ()) or (len(scales),)
         products = scales if len(source) == 1 else (source * scales).astype(np.float32)
         factors = np.empty(len(scales), np.int32)
-        units = []
-        first = 0
-        for size in sizes:
-            group = slice(first, first + size)
+        # runs of channels with one scale are computed together: an output has one multiplier
+        runs = (
+            zip(result.scales, result.zero_points, strict=True) if isinstance(result, Affine) and len(sizes) > 1 else ((1.0, 0),)
+        )
+        kinds = list(runs)
+        kind_of = np.repeat([kinds.index(kind) for kind in kinds], sizes)
+        largest = {}
+        for kind in np.unique(kind_of).tolist():
+            group = kind_of == kind
             factors[group] = channel_multipliers(products[group])
-            units.append(float(products[group].max()) * (float(source[0]) if len(source) == 1 else 1.0))
-            first += size
+            largest[kinds[kind]] = float(products[group].max()) * (float(source[0]) if len(source) == 1 else 1.0)
+        units = [largest[kind] for kind in kinds]
         return self._stage(step, factors, units, sizes)
 
     def _stage(self, step: Step, factors: Array, units: list[float], sizes: tuple[int, ...]) -> FixedPoint:

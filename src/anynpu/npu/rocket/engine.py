@@ -170,7 +170,7 @@ class RocketExecutable:
             hint = (
                 "use another device; run `anynpu selftest --device rocket` and send its report, so that the rule can be corrected"
             )
-            if self.streams.lowered[index].convolution.curve is not None:
+            if any(part.convolution.curve is not None for part in self.streams.lowered[index]):
                 hint = f"{WITHOUT_VARIABLE}=lookups runs layers with lookup tables on the CPU; {hint}"
             raise DeviceResultError(
                 f"the NPU gives other bytes than the CPU for layer '{layer.name}': {different} of {output.size} differ", hint=hint

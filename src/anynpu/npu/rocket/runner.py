@@ -19,7 +19,8 @@ from ..engines.native_memory import int8_with_room
 from .device import JobRequest
 from .emitter import write
 from .kernel import DeviceFile
-from .layouts import LANES, atoms
+from .layouts import LANES, atoms, pack_features, plane_bytes, unpack_features
+from .lower import Lowered
 from .plan import Addresses, banks_of, slices_of
 from .segments import Features, Part, Streams
 from .stream import task_size
@@ -89,9 +90,9 @@ class Runner:
 
     def _write_constants(self) -> _Buffer | None:
         """Weights, biases and command streams of all layers, in one buffer."""
-        places: dict[int, tuple[int, int, int]] = {}
+        places: list[tuple[int, Lowered, tuple[int, ...]]] = []
         end = 0
-        for index, lowered in self.streams.lowered.items():
+        for index, lowered in ((index, part) for index, parts in self.streams.lowered.items() for part in parts):
             _, rows = banks_of(lowered.convolution)
             _, task_bytes = task_size(lowered.convolution.tables)
             sizes = (lowered.weights.size, lowered.bias.size, len(slices_of(lowered.convolution, rows)) * task_bytes)
@@ -99,17 +100,18 @@ class Runner:
             for size in sizes:
                 offsets.append(end)
                 end = round_up(end + size, _ALIGNMENT)
-            places[index] = (offsets[0], offsets[1], offsets[2])
+            places.append((index, lowered, tuple(offsets)))
         if not end:
             return None
         held = self._allocate(end)
         self._prepare((held.handle,))
-        for index, (weights, bias, commands) in places.items():
-            lowered, layer = self.streams.lowered[index], self.streams.program.layers[index]
-            added = self._buffers[layer.inputs[1]].address if len(layer.inputs) > 1 else 0
+        for index, lowered, (weights, bias, commands) in places:
+            layer, conv = self.streams.program.layers[index], lowered.convolution
+            first = lowered.target * plane_bytes(conv.out_height, conv.out_width)
+            added = self._buffers[layer.inputs[1]].address + first if len(layer.inputs) > 1 else 0
             where = Addresses(
-                input=self._buffers[layer.inputs[0]].address,
-                output=self._buffers[layer.outputs[0]].address,
+                input=self._buffers[layer.inputs[0]].address + lowered.source * plane_bytes(conv.height, conv.width),
+                output=self._buffers[layer.outputs[0]].address + first,
                 weights=held.address + weights,
                 bias=held.address + bias,
                 commands=held.address + commands,
@@ -119,7 +121,8 @@ class Runner:
             for offset, data in ((weights, lowered.weights), (bias, lowered.bias), (commands, words.view(np.uint8))):
                 held.memory[offset : offset + data.size] = data
             task_words, task_bytes = task_size(lowered.convolution.tables)
-            self._tasks[index] = tuple((where.commands + task * task_bytes, task_words) for task in range(count))
+            tasks = tuple((where.commands + task * task_bytes, task_words) for task in range(count))
+            self._tasks[index] = self._tasks.get(index, ()) + tasks
         self._finish((held.handle,))
         return held
 
@@ -128,7 +131,7 @@ class Runner:
         layers: list[int] = []
         for index in range(part.first, part.last):
             layers.append(index)
-            if self.streams.lowered[index].table is not None or index == part.last - 1:
+            if any(each.table is not None for each in self.streams.lowered[index]) or index == part.last - 1:
                 steps.append(_Step(tuple(layers), tuple(self._jobs(layers))))
                 layers = []
         return steps
@@ -182,6 +185,10 @@ class Runner:
                 np.bitwise_xor(
                     values.reshape(features.height, features.width).view(np.uint8), 0x80, out=rows[:, : features.width]
                 )
+            elif features.lanes is not None:
+                ordered = values[0][..., np.maximum(features.lanes, 0)]
+                packed = pack_features(ordered)
+                buffer.memory[: packed.size] = packed.view(np.uint8)
             else:
                 self._conversion(name, into=True).run(values.ctypes.data, buffer.memory.ctypes.data)
 
@@ -194,6 +201,9 @@ class Runner:
                 width = max(features.width, LANES)
                 rows = buffer.memory[: features.height * width].reshape(features.height, width)[:, : features.width]
                 result.reshape(-1).view(np.uint8)[:] = (rows ^ 0x80).reshape(-1)
+            elif features.lanes is not None:
+                ordered = unpack_features(buffer.memory, features.height, features.width, features.channels)
+                result[0][...] = ordered[..., np.argsort(features.lanes, kind="stable")[-result.shape[-1] :]]
             else:
                 self._conversion(name, into=False).run(buffer.memory.ctypes.data, result.ctypes.data)
         if result is not array:
@@ -231,9 +241,9 @@ class Runner:
             for mark in marks:
                 if mark.is_intact(self, control):
                     self._raise_unwritten(mark)
-        table = self.streams.lowered[step.layers[-1]].table
-        if table is not None:
-            self._apply(table, step.layers[-1], control)
+        for lowered in self.streams.lowered[step.layers[-1]]:
+            if lowered.table is not None:
+                self._apply(lowered.table, lowered, step.layers[-1], control)
 
     def _raise_unwritten(self, mark: _Mark) -> None:
         layer = self.streams.program.layers[mark.layer]
@@ -251,21 +261,24 @@ class Runner:
 
     def tail(self, layer: int) -> tuple[_Buffer, Bytes]:
         """The last bytes that a layer writes, as rows of pixels, and their buffer."""
-        conv = self.streams.lowered[layer].convolution
+        lowered = self.streams.lowered[layer][-1]
+        conv = lowered.convolution
         buffer = self._buffers[self.streams.program.layers[layer].outputs[0]]
         planes = atoms(conv.out_channels)
         lanes = conv.out_channels - LANES * (planes - 1)
         pixels = conv.out_height * conv.out_width
+        planes += lowered.target
         last = buffer.memory[(planes - 1) * pixels * LANES : planes * pixels * LANES].reshape(pixels, LANES)
         return buffer, last[-max(1, _MARK_BYTES // lanes) :, :lanes]
 
-    def _apply(self, table: npt.NDArray[np.int8], layer: int, control: RunControl) -> None:
-        """What the CPU does with each value of a layer's output, in planes."""
-        conv = self.streams.lowered[layer].convolution
+    def _apply(self, table: npt.NDArray[np.int8], lowered: Lowered, layer: int, control: RunControl) -> None:
+        """What the CPU does with each value of some planes of a layer's output."""
+        conv = lowered.convolution
         buffer = self._buffers[self.streams.program.layers[layer].outputs[0]]
-        size = atoms(conv.out_channels) * LANES * conv.out_height * conv.out_width
+        plane = plane_bytes(conv.out_height, conv.out_width)
+        values = buffer.memory[lowered.target * plane :][: atoms(conv.out_channels) * plane]
         with self._cpu(buffer, control):
-            np.take(table.view(np.uint8), buffer.memory[:size], out=buffer.memory[:size])
+            np.take(table.view(np.uint8), values, out=values)
 
     def _submit(self, step: _Step) -> None:
         try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from ...program import Layer, MemoryPlan, Program
-from ...tensor import round_up
+from ...program import Conv, Layer, MemoryPlan, Program
+from ...tensor import TensorSpec, round_up
 from .layouts import LANES, plane_bytes
-from .lower import Lowered, Unsupported, lower
+from .lower import Lanes, Lowered, Unsupported, lower
 
 __all__ = ["Features", "Part", "Streams", "plan"]
 
@@ -21,19 +21,24 @@ _WRITTEN_CHANNELS = 64
 
 @dataclass(frozen=True)
 class Features:
-    """How a tensor lies in the device's memory: in planes, or as the raw rows of one channel."""
+    """How a tensor lies in the device's memory: in planes, or as the raw rows of one channel.
+
+    :ivar lanes: the channel of each lane, where that is another order; *channels* counts the lanes then
+    """
 
     height: int
     width: int
     channels: int
     raw: bool = False
+    lanes: Lanes | None = None
 
     @property
     def size(self) -> int:
         """Bytes; the chip may write whole blocks of 64 channels."""
         if self.raw:
             return self.height * max(self.width, LANES)
-        return round_up(self.channels, _WRITTEN_CHANNELS) // LANES * plane_bytes(self.height, self.width)
+        last = self.channels if self.lanes is None else self.channels + _WRITTEN_CHANNELS  # a part may begin with any plane
+        return round_up(last, _WRITTEN_CHANNELS) // LANES * plane_bytes(self.height, self.width)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Streams:
 
     program: Program
     parts: tuple[Part, ...]
-    lowered: Mapping[int, Lowered]
+    lowered: Mapping[int, tuple[Lowered, ...]]
     reasons: Mapping[int, str]
     features: Mapping[str, Features]
 
@@ -108,16 +113,17 @@ def plan(program: Program, without: Collection[str] = ()) -> Streams:
 
     :param without: features of the chip, of :data:`~.lower.FEATURES`, that are not used
     """
-    lowered: dict[int, Lowered] = {}
+    lowered: dict[int, tuple[Lowered, ...]] = {}
+    lanes = _lanes(program)
     reasons: dict[int, str] = {}
     for index, layer in enumerate(program.layers):
         try:
-            lowered[index] = lower(layer, program.tensors, without)
+            lowered[index] = lower(layer, program.tensors, without, lanes)
         except Unsupported as reason:
             reasons[index] = str(reason)
     features: dict[str, Features] = {}
     for index in tuple(lowered):
-        wanted = _features_of(program.layers[index], lowered[index])
+        wanted = _features_of(program.layers[index], lowered[index], lanes)
         if any(features.get(name, each) != each for name, each in wanted.items()):
             del lowered[index]
             reasons[index] = "another layer reads its input in planes"
@@ -127,14 +133,66 @@ def plan(program: Program, without: Collection[str] = ()) -> Streams:
     return Streams(program, parts, lowered, reasons, features)
 
 
-def _features_of(layer: Layer, lowered: Lowered) -> dict[str, Features]:
-    conv = lowered.convolution
-    target = Features(conv.out_height, conv.out_width, conv.out_channels)
-    found = {layer.inputs[0]: Features(conv.height, conv.width, conv.in_channels, conv.raw_input), layer.outputs[0]: target}
-    return found | dict.fromkeys(layer.inputs[1:], target)
+def _lanes(program: Program) -> dict[str, Lanes]:
+    """The order of channels in memory for tensors that have scales by group of channels: each group fills planes of its own.
+
+    A depthwise convolution and an addition leave each channel in its lane, so that the tensors around them have one order.
+    """
+    joined: dict[str, str] = {}
+
+    def first_of(name: str) -> str:
+        while name in joined:
+            name = joined[name]
+        return name
+
+    for layer in program.layers:
+        if isinstance(layer.op, Conv):
+            alike = [*layer.outputs, *layer.inputs[1:], *(layer.inputs[:1] if layer.op.groups > 1 else ())]
+            for name in alike[1:]:
+                if first_of(name) != first_of(alike[0]):
+                    joined[first_of(name)] = first_of(alike[0])
+    names: dict[str, list[str]] = {}
+    for name, spec in program.tensors.items():
+        if spec.quantization is not None and not spec.quantization.is_per_tensor:
+            names.setdefault(first_of(name), []).append(name)
+    found: dict[str, Lanes] = {}
+    for name in program.tensors:
+        grouped = names.get(first_of(name))
+        if grouped and len({program.tensors[each].shape[1:2] for each in (*grouped, name)}) == 1:
+            found[name] = _by_group([program.tensors[each] for each in grouped])
+    return found
 
 
-def _parts(program: Program, lowered: Mapping[int, Lowered]) -> Iterator[Part]:
+def _by_group(specs: list[TensorSpec]) -> Lanes:
+    """Channels group by group, each from the beginning of a plane."""
+    columns = []
+    for spec in specs:
+        assert spec.quantization is not None
+        columns += [values.tolist() for values in spec.quantization.expand(spec.shape[1])]
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for channel, numbers in enumerate(zip(*columns, strict=True)):
+        groups.setdefault(numbers, []).append(channel)
+    lanes: list[int] = []
+    for channels in groups.values():
+        lanes += [-1] * (-len(lanes) % LANES) + channels
+    return tuple(lanes)
+
+
+def _features_of(layer: Layer, parts: tuple[Lowered, ...], lanes: Mapping[str, Lanes]) -> dict[str, Features]:
+    conv = parts[0].convolution
+    channels, raw = (len(layer.op.weights), False) if conv.depthwise else (conv.in_channels, conv.raw_input)  # type: ignore[union-attr]
+
+    def features(name: str, height: int, width: int, channels: int, raw: bool = False) -> Features:
+        order = lanes.get(name)
+        return Features(height, width, channels if order is None else len(order), raw, order)
+
+    source, target = layer.inputs[0], layer.outputs[0]
+    outputs = len(layer.op.weights)  # type: ignore[union-attr]
+    found = {name: features(name, conv.out_height, conv.out_width, outputs) for name in (target, *layer.inputs[1:])}
+    return {source: features(source, conv.height, conv.width, channels, raw), **found}
+
+
+def _parts(program: Program, lowered: Mapping[int, tuple[Lowered, ...]]) -> Iterator[Part]:
     read_by_cpu = {_owner(program, name) for name in program.outputs}
     for index, layer in enumerate(program.layers):
         for name in layer.inputs:
