@@ -84,7 +84,7 @@ def test_the_twin_is_found_by_path_and_by_bytes(tmp_path: Path, network: Path, o
 
 
 def test_the_stub_refuses_other_changes_of_the_configuration(tmp_path: Path, network: Path, options: CompileOptions) -> None:
-    """A check of the checker: what the real toolkit refuses, the stub refuses."""
+    """A check of the checker: what the real toolkit rejects, the stub rejects."""
     toolkit = stub(tmp_path)
     built = build(network, tmp_path / "out", "rk3588", options, toolkit)
     script = built.job / "build_rknn.py"
@@ -126,7 +126,11 @@ def test_what_ends_the_command_ends_the_toolkit(tmp_path: Path, network: Path, n
     toolkit = stub(tmp_path, "hang")
     command = [sys.executable, "-m", "anynpu.cli", "build", network, "-o", tmp_path / "out", "--target", "rk3588"]
     command += ["--toolkit", toolkit.python, "--dataset", tmp_path / "samples.npy", "--accuracy", "fast"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+
+    def heed() -> None:  # the tests' parent may ignore the signal, and children inherit that
+        signal.signal(number, signal.SIG_DFL)
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heed) as process:
         log = tmp_path / "out" / "net.toolkit.log"
         wait_until(lambda: log.is_file() and b"building" in log.read_bytes(), "the toolkit began")
         begun = psutil.Process(process.pid).children(recursive=True)

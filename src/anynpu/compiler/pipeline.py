@@ -170,15 +170,15 @@ def _format(options: CompileOptions, chip: chips.Chip) -> Format:
     if options.preprocess is not None and not registry.of_chip(chip).picture_node:
         raise CompileError(
             f"models of {chip.name} have no pre-process node",
-            hint="leave preprocess out: with mean and std its calls take the bytes of a picture and normalise them",
+            hint="leave preprocess out: with mean and std its calls take the bytes of an image and normalize them",
         )
     return kind
 
 
 def _own_scales(proto: Any, options: CompileOptions, kind: Format) -> Qdq:
-    """A model with QuantizeLinear nodes, taken apart, if its scales are to be kept: with calibration data all scales are found anew.
+    """A model with QuantizeLinear nodes, taken apart, if its scales are to be kept: with calibration data all scales are found again.
 
-    So is one that is annotated with scales, where all is to be computed as it says; otherwise layers with such scales are fused.
+    So is one that is annotated with scales, where all is to be computed as it states; otherwise layers with such scales are fused.
     """
     usable = kind.codes is DType.INT8 and not kind.fixed_point and not kind.floats and options.quantizer != VENDOR
     if not usable or options.dataset is not None:
@@ -214,9 +214,9 @@ class _Compilation:
 
     :ivar plans: the steps of each graph
     :ivar kept: scales that the model brings along, where there is no calibration data
-    :ivar weights: codes that a model with QuantizeLinear nodes brings along
-    :ivar trials: what the recipe chose for each graph; empty where there was nothing to choose
-    :ivar remarks: what the model's provenance says about calibration, accuracy and warnings
+    :ivar weights: quantized values that a model with QuantizeLinear nodes brings along
+    :ivar trials: what the quantization config chose for each graph; empty where there was nothing to choose
+    :ivar remarks: what the model's provenance states about calibration, accuracy and warnings
     """
 
     chip: chips.Chip
@@ -241,7 +241,7 @@ class _Compilation:
         return self.options.quantizer == VENDOR
 
     def calibrate(self) -> None:
-        """Find the ranges of integer layers, and with int8 the recipe that keeps the network's answers."""
+        """Find the ranges of integer layers, and with int8 the quantization config that keeps the network's answers."""
         if self.kind.floats and self.kind.half is DType.FLOAT16:
             self._look_for_overflow()
         if self.kind.floats or all(step.is_float for step in self.plans[0]):
@@ -269,7 +269,7 @@ class _Compilation:
             self._search(seen, data)
 
     def _keep_real(self, tensors: frozenset[str]) -> None:
-        """These tensors, such as masks, are never codes, also where they come in or go out."""
+        """These tensors, such as masks, are never quantized values, also where they come in or go out."""
         self.plans = [with_floats(steps, tensors) for steps in self.plans]
         self.prepared = [replace(entry, graph=replace(entry.graph, coded=entry.graph.coded - tensors)) for entry in self.prepared]
 
@@ -319,7 +319,9 @@ class _Compilation:
         block = self.chip.channel_block.get("int8", 1)
         left = lint_steps(first.graph, self.plans[0], seen, first.normalisation.preprocess, self.trials[0].quantization, block)
         self.remarks |= {"accuracy": accuracy_text(self.trials), "warnings": summary(left)}
-        warn_of_loss(self.trials[0].score, left, benches[0].metric_name, first.graph.outputs)
+        score = self.trials[0].score
+        # the name of the metric takes a pass over the samples, which `fast` leaves out
+        warn_of_loss(score, left, "" if score is None else benches[0].metric_name, first.graph.outputs)
 
     def _part(self, benches: Sequence[Workbench], seen: Calibration, floors: Mapping[str, float]) -> None:
         """Keep outputs that join values of different scale in float, so that each part has a scale of its own."""
@@ -357,7 +359,7 @@ class _Compilation:
         on_cpu: set[str] = set()
         if self.toolkit:
             on_cpu = quotients(entry.graph, steps)
-            if kind.arithmetic != CHIP:  # the toolkit's simulator copies codes here, whatever its configuration says
+            if kind.arithmetic != CHIP:  # the toolkit's simulator copies quantized values here, whatever its configuration states
                 given = with_copied_scales(given, entry.graph, steps)
             quantization = toolkit_quantization(entry.graph, steps, self.ranges, preprocess, given)
             simulated = kind.unrounded and sums_in_float32(steps)
@@ -509,7 +511,7 @@ def prepare(
     """The simplified graph of a checked model.
 
     :param detached: values of constants that it has without values
-    :param rounded: tensors that it rounds to codes
+    :param rounded: tensors that it rounds to quantized values
     """
     graph = import_onnx(_copy(proto), shapes, options.batch, custom, detached=detached)
     graph.rounded = rounded
@@ -595,7 +597,7 @@ def _name_of(model: Any, proto: Any) -> str:
 
 
 def onnx_metadata(proto: Any) -> tuple[OnnxMetadata, str]:
-    """What the ONNX model says about itself, and why that is not in the file: text that is too long, or no Unicode, is not."""
+    """What the ONNX model states about itself, and why that is not in the file: text that is too long, or no Unicode, is not."""
     found = OnnxMetadata(
         {entry.key: entry.value for entry in proto.metadata_props},
         producer_name=proto.producer_name,
